@@ -1,0 +1,33 @@
+# Every target sets up what it needs: Python 3.11+ is the only thing assumed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check fix model bench clean
+.DEFAULT_GOAL := test
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Queasy needs Python 3.11 or newer; this is %s. Say which: make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## the main job, on the embedded server
+	$(BIN)/python -m queasy.demo
+
+test: $(READY)  ## every test that fits in six minutes
+	$(BIN)/pytest
+
+check: $(READY)  ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports --no-cache
+
+fix: $(READY)  ## what `check` can mend by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .queasy .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,128 @@
+"""Every error Queasy raises, in one tree.
+
+QueasyError
+├── InvalidInput            what you passed was refused before anything was written
+│   ├── InvalidQueue
+│   ├── InvalidId
+│   ├── InvalidOption
+│   ├── InvalidTime
+│   ├── InvalidPayload      not encodable, or over the limit
+│   └── InvalidUrl
+├── ServerError             the server could not, or would not
+│   ├── Unreachable         no answer; the message says which address
+│   │   └── Unanswered      the call was sent, the answer was lost: it may have happened
+│   ├── AccessDenied        wrong password, or a permission is missing
+│   ├── ReadOnly            this is a replica
+│   ├── OutOfMemory         the server refuses to grow
+│   ├── NotDurable          accepted, but not as durably as was asked
+│   ├── Unsupported         too old, or a newer protocol than this one
+│   └── ProtocolError       the server answered something Queasy does not understand
+├── EmbeddedServerError     the embedded server could not be started
+├── UndecodablePayload      bytes in the queue that the codec refuses
+└── LeaseLost               the lease ended before you ended it
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AccessDenied",
+    "EmbeddedServerError",
+    "InvalidId",
+    "InvalidInput",
+    "InvalidOption",
+    "InvalidPayload",
+    "InvalidQueue",
+    "InvalidTime",
+    "InvalidUrl",
+    "LeaseLost",
+    "NotDurable",
+    "OutOfMemory",
+    "ProtocolError",
+    "QueasyError",
+    "ReadOnly",
+    "ServerError",
+    "Unanswered",
+    "UndecodablePayload",
+    "Unreachable",
+    "Unsupported",
+]
+
+
+class QueasyError(Exception):
+    """The root: catch this to catch all of Queasy's errors."""
+
+
+class InvalidInput(QueasyError, ValueError):
+    """What you passed was refused before anything was written."""
+
+
+class InvalidQueue(InvalidInput):
+    """A queue name that cannot be used."""
+
+
+class InvalidId(InvalidInput):
+    """A job id that cannot be used."""
+
+
+class InvalidOption(InvalidInput):
+    """An option or flag with a value outside its range."""
+
+
+class InvalidTime(InvalidInput):
+    """A time or duration that is not a finite, sensible number."""
+
+
+class InvalidPayload(InvalidInput):
+    """A payload that cannot be encoded, or is over the limit."""
+
+
+class InvalidUrl(InvalidInput):
+    """A server URL that cannot be understood."""
+
+
+class ServerError(QueasyError):
+    """The server could not, or would not, do what was asked."""
+
+
+class Unreachable(ServerError, ConnectionError):
+    """No answer from the server."""
+
+
+class Unanswered(Unreachable):
+    """The call was sent but its answer was lost: it may or may not have happened."""
+
+
+class AccessDenied(ServerError):
+    """Wrong password, or the user lacks a permission."""
+
+
+class ReadOnly(ServerError):
+    """The server is a replica and refuses writes."""
+
+
+class OutOfMemory(ServerError):
+    """The server's memory limit is reached; dispatches are refused until it drains."""
+
+
+class NotDurable(ServerError):
+    """The write was accepted, but the durability asked for was not reached in time."""
+
+
+class Unsupported(ServerError):
+    """The server is too old, or holds a newer protocol than this version speaks."""
+
+
+class ProtocolError(ServerError):
+    """The server answered something Queasy does not understand."""
+
+
+class EmbeddedServerError(QueasyError):
+    """The embedded server could not be found or started."""
+
+
+class UndecodablePayload(QueasyError):
+    """The queue's codec refuses the bytes of a job."""
+
+
+class LeaseLost(QueasyError):
+    """The lease ended (expired, evicted, or ended by someone else) before this call."""

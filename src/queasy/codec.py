@@ -1,0 +1,111 @@
+"""How data becomes a payload and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+import msgspec
+
+from queasy.errors import InvalidOption, InvalidPayload, UndecodablePayload
+
+__all__ = ["Codec", "CodecName", "JsonCodec", "RawCodec"]
+
+CodecName = Literal["json", "raw"]
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Anything with `encode` and `decode`: a queue's own way to write its payloads."""
+
+    def encode(self, data: Any, /) -> bytes: ...
+
+    def decode(self, payload: bytes, /) -> Any: ...
+
+
+class JsonCodec:
+    """JSON. Dataclasses, datetimes, UUIDs and msgspec structs are written as JSON has them.
+
+    With `type`, payloads are validated against it when they are read.
+    """
+
+    def __init__(self, type: Any = Any) -> None:  # noqa: A002 - the word msgspec uses
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(type)
+
+    def encode(self, data: Any, /) -> bytes:
+        payload = self._encoder.encode(data)
+        # JSON has no NaN and the encoder writes null: refuse rather than change the data.
+        if b"null" in payload and _holds_nan(data):
+            raise ValueError("JSON cannot hold NaN or infinity")
+        return payload
+
+    def decode(self, payload: bytes, /) -> Any:
+        return self._decoder.decode(payload)
+
+
+class RawCodec:
+    """Bytes in, the same bytes out."""
+
+    def encode(self, data: Any, /) -> bytes:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"expected bytes, got {type(data).__name__}")
+        return bytes(data)  # pyright: ignore[reportUnknownArgumentType]
+
+    def decode(self, payload: bytes, /) -> bytes:
+        return payload
+
+
+_NAMED: Mapping[str, Codec] = {"json": JsonCodec(), "raw": RawCodec()}
+
+
+def codec_of(codec: CodecName | Codec) -> Codec:
+    if isinstance(codec, str):
+        found = _NAMED.get(codec)
+        if found is None:
+            raise InvalidOption(f"codec: expected 'json', 'raw' or an object, got {codec!r}")
+        return found
+    if not isinstance(codec, Codec):
+        raise InvalidOption(f"codec: expected encode and decode methods, got {codec!r}")
+    return codec
+
+
+def encode(codec: Codec, data: object, limit: int) -> bytes:
+    """The payload of `data`, or a typed error that says why there is none."""
+    try:
+        payload = codec.encode(data)
+    except Exception as error:
+        # A codec is the user's code: whatever it raises means "not encodable".
+        raise InvalidPayload(f"data of type {type(data).__name__} cannot be encoded: {error}") from error
+    if not isinstance(payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidPayload(f"the codec returned {type(payload).__name__}, expected bytes")
+    if len(payload) > limit:
+        raise InvalidPayload(
+            f"the payload has {len(payload)} bytes, the limit is {limit}: store it elsewhere and "
+            "dispatch a reference, or raise max_payload on the client"
+        )
+    return payload
+
+
+def decode(codec: Codec, payload: bytes, queue: str, job_id: str) -> Any:
+    try:
+        return codec.decode(payload)
+    except Exception as error:
+        raise UndecodablePayload(f"job {job_id!r} of queue {queue!r}: {error}") from error
+
+
+def _holds_nan(data: object) -> bool:
+    stack: list[object] = [data]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                return True
+        elif isinstance(item, Mapping):
+            stack.extend(cast("Mapping[object, object]", item).values())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            stack.extend(cast("list[object]", item))
+        elif not isinstance(item, (str, bytes, int, type(None))):
+            stack.append(msgspec.to_builtins(item, builtin_types=(float,)))
+    return False

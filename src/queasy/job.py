@@ -1,0 +1,110 @@
+"""A job as the server has it: a value, without I/O."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from queasy.codec import Codec, decode
+from queasy.options import JobOptions
+
+__all__ = ["Job", "JobError", "State"]
+
+State = Literal["due", "scheduled", "active", "blocked", "failed", "broken"]
+ErrorKind = Literal["permanent", "retriable", "stall", "timeout", "broken"]
+
+# Enough to find the fault; a queue is no log store.
+MAX_MESSAGE = 2_000
+MAX_TRACEBACK = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """Why a run did not finish."""
+
+    type: str = ""
+    message: str = ""
+    kind: ErrorKind = "retriable"
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: object, kind: ErrorKind = "retriable") -> JobError | None:
+        """From an exception, a text, another JobError, or nothing."""
+        match error:
+            case None:
+                return None
+            case JobError():
+                return error
+            case BaseException():
+                text = "".join(traceback.format_exception(error))
+                return cls(
+                    type=type(error).__qualname__,
+                    message=_clean(str(error))[:MAX_MESSAGE],
+                    kind=kind,
+                    traceback=_clean(text)[-MAX_TRACEBACK:],
+                )
+            case _:
+                return cls(message=_clean(str(error))[:MAX_MESSAGE], kind=kind)
+
+
+def _clean(text: str) -> str:
+    """Text that UTF-8 can hold: a message may quote anything."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job in one state."""
+
+    id: str
+    queue: str
+    state: State
+    payload: bytes
+    """The bytes the caller dispatched (or encoded its data to)."""
+    token: int = 0
+    """Of the lease that holds it, 0 when none does. Increasing: fence outside systems with it."""
+    client: str = ""
+    """Who holds it."""
+    retry_count: int = 0
+    stall_count: int = 0
+    timeout_count: int = 0
+    options: JobOptions = JobOptions()
+    """What this job asked for itself; the rest is as its queue says."""
+    error: JobError | None = None
+    """Why the last run did not finish."""
+    cancelled: bool = False
+    """Somebody asked to cancel this run."""
+    origin: Job | None = None
+    """In a fail queue: the job that was given up."""
+    run_at_epoch: float = 0.0
+    dispatched_at_epoch: float = 0.0
+    ended_at_epoch: float = 0.0
+    codec: Codec | None = None
+
+    @property
+    def data(self) -> Any:
+        """The payload decoded; raises UndecodablePayload when that fails."""
+        if self.codec is None:
+            return self.payload
+        return decode(self.codec, self.payload, self.queue, self.id)
+
+    @property
+    def run_at(self) -> datetime | None:
+        """When it is, or was, due."""
+        return _time(self.run_at_epoch)
+
+    @property
+    def dispatched_at(self) -> datetime | None:
+        """When the server accepted it first."""
+        return _time(self.dispatched_at_epoch)
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When it was given up or set aside."""
+        return _time(self.ended_at_epoch)
+
+
+def _time(epoch: float) -> datetime | None:
+    return datetime.fromtimestamp(epoch, UTC) if epoch else None

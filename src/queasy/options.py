@@ -1,0 +1,151 @@
+"""What a job may ask for, and the checks every value passes before it goes anywhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Literal
+
+from queasy.errors import InvalidId, InvalidOption, InvalidQueue, InvalidTime
+
+__all__ = ["Durability", "JobOptions", "Seconds", "UpdateRunAt", "When"]
+
+Seconds = float | timedelta
+"""A duration: seconds, or a timedelta."""
+
+When = datetime | float
+"""A point in time: an aware datetime, or seconds since the epoch."""
+
+UpdateRunAt = bool | Literal["if_later", "if_earlier"]
+Durability = Literal["ack", "fsynced", "replicated"]
+
+MAX_ID_BYTES = 512
+MAX_NAME_BYTES = 200
+MAX_COUNT = 2**31
+# Doubles hold microseconds until well after this; a time beyond it is a mistake in units.
+LATEST = 253_402_300_800.0  # the year 10,000
+LONGEST = 100 * 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Limits of one job. What is left out (None) is as the queue's handler says.
+
+    A job is given up after `max_retries` retries, at its `max_stalls`-th stall or at its
+    `max_timeouts`-th timeout. Between retries it waits `min_backoff` seconds, doubled each
+    time, up to `max_backoff`. A run may last `timeout` seconds.
+    """
+
+    max_retries: int | None = None
+    max_stalls: int | None = None
+    max_timeouts: int | None = None
+    min_backoff: Seconds | None = None
+    max_backoff: Seconds | None = None
+    timeout: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_retries", "max_stalls", "max_timeouts"):
+            check_count(getattr(self, name), name)
+        for name in ("min_backoff", "max_backoff", "timeout"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, seconds(value, name))
+
+    def given(self) -> dict[str, float]:
+        """The options that were given a value; durations in seconds."""
+        pairs = ((name, getattr(self, name)) for name in OPTION_NAMES)
+        return {name: value for name, value in pairs if value is not None}
+
+
+OPTION_NAMES = tuple(field.name for field in fields(JobOptions))
+DURATION_OPTIONS = frozenset({"min_backoff", "max_backoff", "timeout"})
+
+
+def check_count(value: object, name: str) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise InvalidOption(f"{name}: expected a whole number from 0 to {MAX_COUNT}, got {value!r}")
+
+
+def seconds(value: object, name: str) -> float:
+    """A duration as seconds."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidTime(f"{name}: expected seconds or a timedelta, got {value!r}")
+    if not math.isfinite(value) or not 0 <= value <= LONGEST:
+        raise InvalidTime(f"{name}: expected 0 to {LONGEST:.0f} seconds, got {value!r}")
+    return float(value)
+
+
+def epoch(value: object, name: str) -> float:
+    """A point in time as seconds since the epoch."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidTime(
+                f"{name}: expected an aware datetime, got {value!r} without a time zone; "
+                "use datetime.now(timezone.utc) or .astimezone()"
+            )
+        value = value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidTime(f"{name}: expected a datetime or seconds since the epoch, got {value!r}")
+    if not math.isfinite(value) or not 0 <= value <= LATEST:
+        hint = " (milliseconds? give seconds)" if 1e11 < value / 1000 < LATEST else ""
+        if math.isfinite(value) and abs(value / 1000 - time.time()) < LONGEST:
+            hint = " (these look like milliseconds: divide by 1000)"
+        raise InvalidTime(f"{name}: expected a time from 1970 to 9999, got {value!r}{hint}")
+    return float(value)
+
+
+def check_id(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidId(f"id: expected a str, got {type(value).__name__}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidId(f"id: expected text that UTF-8 can hold, got {value[:40]!r}") from None
+    if not 1 <= size <= MAX_ID_BYTES:
+        raise InvalidId(f"id: expected 1 to {MAX_ID_BYTES} bytes, got {size}")
+    return value
+
+
+def check_name(value: object, what: str = "queue name") -> str:
+    """A name that becomes part of a key: of a queue, or the prefix of all."""
+    if not isinstance(value, str):
+        raise InvalidQueue(f"{what}: expected a str, got {type(value).__name__}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidQueue(f"{what}: expected text that UTF-8 can hold, got {value!r}") from None
+    if not 1 <= size <= MAX_NAME_BYTES:
+        raise InvalidQueue(f"{what}: expected 1 to {MAX_NAME_BYTES} bytes, got {size}")
+    for character in value:
+        if character in "{}" or character.isspace() or not character.isprintable():
+            raise InvalidQueue(
+                f"{what}: expected no braces, spaces or control characters, got {value!r}"
+            )
+    return value
+
+
+def check_update_options(value: object) -> bool | frozenset[str]:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidOption(f"update_options: expected a bool or names of options, got {value!r}")
+    names = frozenset(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    unknown = sorted(str(name) for name in names if name not in OPTION_NAMES)  # pyright: ignore[reportUnknownVariableType]
+    if unknown:
+        raise InvalidOption(
+            f"update_options: unknown {', '.join(unknown)}; expected {', '.join(OPTION_NAMES)}"
+        )
+    return frozenset(str(name) for name in names)  # pyright: ignore[reportUnknownVariableType]
+
+
+def check_bool(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name}: expected True or False, got {value!r}")
+    return value

@@ -1,0 +1,27 @@
+"""A command is a value: which function, on what, and how to read the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Argument", "Command"]
+
+T = TypeVar("T")
+Argument = str | bytes | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[T]):
+    """One call of one server function. Runners send it; nothing else does."""
+
+    function: str
+    keys: tuple[str, ...]
+    args: tuple[Argument, ...]
+    read: Callable[[Any], T]
+    read_only: bool = False
+    repeat_args: tuple[Argument, ...] | None = None
+    """What to send when the answer to a first try was lost, if not the same again."""
+    unclear_when_repeated: Callable[[T], bool] | None = None
+    """Whether the answer to a repeat leaves open if the first try had happened."""

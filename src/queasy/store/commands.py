@@ -1,0 +1,263 @@
+"""Every function of the server as a command: the verbs of Queasy, on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from queasy.codec import Codec
+from queasy.job import Job
+from queasy.options import JobOptions
+from queasy.store.command import Command
+from queasy.store.keys import QueueKeys
+from queasy.store.records import (
+    AuditPage,
+    Cancelled,
+    ClientInfo,
+    Counts,
+    Dispatched,
+    DispatchItem,
+    Ending,
+    JobReader,
+    Stat,
+    Taken,
+    decode_text,
+    encode_id,
+    milliseconds,
+    pack_limits,
+)
+
+__all__ = ["AUDIT_TALLIES", "Commands", "ListState", "RecordKind", "version"]
+
+RecordKind = Literal["failed", "broken"]
+ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed", "broken"]
+
+# What the audit adds up, in its order (TALLIES in lua/audit.lua).
+AUDIT_TALLIES = (
+    "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
+    "requests", "workers",
+)  # fmt: skip
+
+
+class Commands:
+    """The commands of one queue. `now` (seconds) is for tests: a logical time."""
+
+    def __init__(self, keys: QueueKeys, codec: Codec | None = None, now: float | None = None) -> None:
+        self.keys = keys
+        self._jobs = JobReader(keys.queue, keys.name, codec)
+        self._now = "" if now is None else milliseconds(now)
+
+    # Putting
+
+    def dispatch(self, items: Sequence[DispatchItem]) -> Command[list[Dispatched]]:
+        """Put or update jobs."""
+        args: list[Any] = [self._now]
+        again: list[Any] = [self._now]
+        for item in items:
+            args.extend(item.args())
+            again.extend(item.repeat_args())
+
+        def read(reply: list[bytes]) -> list[Dispatched]:
+            return [
+                Dispatched(item.id, _word(status))
+                for item, status in zip(items, reply, strict=True)
+            ]
+
+        return Command("dispatch", self.keys.for_dispatch, tuple(args), read, repeat_args=tuple(again))
+
+    def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
+        """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""
+        args = (self._now, _flag(running), *map(encode_id, ids))
+        return Command("cancel", self.keys.all, args, _words)
+
+    # Taking and ending
+
+    def dequeue(
+        self,
+        client: str,
+        *,
+        lease: float,
+        limit: int,
+        request: str = "",
+        waiter: str = "",
+        waits: bool = False,
+        endings: Sequence[Ending] = (),
+    ) -> Command[Taken]:
+        """End leases, sweep, and take due jobs: one round trip."""
+        args: list[Any] = [
+            self._now, client, _whole_ms(lease), limit, request, waiter, _flag(waits), len(endings),
+        ]  # fmt: skip
+        for ending in endings:
+            args.extend(ending.args())
+
+        def read(reply: list[Any]) -> Taken:
+            state, next_in, settled, jobs, cancels = reply
+            return Taken(
+                state=_word(state),
+                next_in=None if next_in < 0 else next_in / 1000,
+                settled=tuple(_words(settled)),
+                jobs=self._jobs.taken(jobs, client),
+                cancels=_cancels(cancels),
+            )
+
+        return Command("dequeue", self.keys.with_fail_queue, tuple(args), read)
+
+    def settle(self, endings: Sequence[Ending]) -> Command[list[str]]:
+        """End leases; what became of each, or 'lost'."""
+        args: list[Any] = [self._now]
+        for ending in endings:
+            args.extend(ending.args())
+        return Command(
+            "settle", self.keys.with_fail_queue, tuple(args), _words,
+            unclear_when_repeated=lambda words: "lost" in words,
+        )  # fmt: skip
+
+    def extend(self, id_: str, token: int, lease: float) -> Command[str]:
+        """The holder's lease anew: ok, cancel (asked to stop) or lost."""
+        args = (self._now, encode_id(id_), token, _whole_ms(lease))
+        return Command("extend", self.keys.all, args, _word)
+
+    # Clients
+
+    def register(self, client: str, lease: float, worker: bytes = b"") -> Command[str]:
+        """Create a client: ok, or lost when it was swept before."""
+        args = (self._now, client, _whole_ms(lease), worker)
+        return Command("register", self.keys.all, args, _word)
+
+    def bump(self, clients: Sequence[str], lease: float) -> Command[list[tuple[str, list[Cancelled]]]]:
+        """Heartbeats: ok or lost, and what to cancel, for each client."""
+
+        def read(reply: list[Any]) -> list[tuple[str, list[Cancelled]]]:
+            return [(_word(state), _cancels(cancels)) for state, cancels in reply]
+
+        args = (self._now, _whole_ms(lease), *clients)
+        return Command("bump", self.keys.with_fail_queue, args, read)
+
+    def evict(self, client: str, verb: Literal["stall", "release"]) -> Command[tuple[str, int]]:
+        """End a client now: gone, more (call again) or absent; and how many leases ended."""
+        args = (self._now, client, verb)
+        return Command(
+            "evict", self.keys.with_fail_queue, args, lambda reply: (_word(reply[0]), reply[1])
+        )
+
+    def sweep(self) -> Command[int]:
+        """Return jobs of dead clients; call again while it answers more than 0."""
+        return Command("sweep", self.keys.with_fail_queue, (self._now,), int)
+
+    def clients(self, offset: int = 0, limit: int = 100) -> Command[list[ClientInfo]]:
+        def read(reply: list[Any]) -> list[ClientInfo]:
+            return [
+                ClientInfo(decode_text(client), float(left) / 1000, leases, worker)
+                for client, left, leases, worker in reply
+            ]
+
+        return self._read_only("clients", read, offset, limit)
+
+    # The whole queue
+
+    def configure(
+        self,
+        *,
+        limits: JobOptions | None = None,
+        fail_handler: bool | None = None,
+        failed_limit: int | None = None,
+        broken_limit: int | None = None,
+        paused: bool | None = None,
+    ) -> Command[str]:
+        """Set what holds for the whole queue; None leaves a setting as it is."""
+        args = (
+            self._now,
+            b"" if limits is None else pack_limits(limits),
+            "" if fail_handler is None else _flag(fail_handler),
+            "" if failed_limit is None else failed_limit,
+            "" if broken_limit is None else broken_limit,
+            "" if paused is None else _flag(paused),
+        )
+        return Command("configure", self.keys.all, args, _word)
+
+    def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
+        """Failed or broken jobs wait again: requeued, exists or absent, for each."""
+        args = (self._now, kind, *map(encode_id, ids))
+        return Command("requeue", self.keys.all, args, _words)
+
+    def drop(self, kind: RecordKind, ids: Sequence[str]) -> Command[int]:
+        """Forget failed or broken jobs; how many there were."""
+        return Command("drop", self.keys.all, (self._now, kind, *map(encode_id, ids)), int)
+
+    def trim(self, kind: RecordKind, keep: int) -> Command[int]:
+        """Keep the newest records only; call again while it answers more than 0."""
+        return Command("trim", self.keys.all, (self._now, kind, keep), int)
+
+    # Reading
+
+    def counts(self) -> Command[Counts]:
+        def read(reply: list[Any]) -> Counts:
+            *numbers, paused, first, now = reply
+            late = (float(now) - float(first)) / 1000 if first else 0.0
+            return Counts(*numbers, paused=bool(paused), latency=max(0.0, late))
+
+        return self._read_only("counts", read)
+
+    def get(self, id_: str) -> Command[list[Job]]:
+        """One row for each state the id is in."""
+
+        def read(reply: list[Any]) -> list[Job]:
+            return [self._jobs.row(row) for row in reply]
+
+        return self._read_only("get", read, encode_id(id_))
+
+    def list(self, state: ListState, offset: int, limit: int) -> Command[tuple[list[Job], int]]:
+        """A page, and how many places it covered (0: after the end)."""
+
+        def read(reply: list[Any]) -> tuple[list[Job], int]:
+            return [self._jobs.row(row) for row in reply[0]], reply[1]
+
+        return self._read_only("list", read, state, offset, limit)
+
+    def stats(self) -> Command[list[Stat]]:
+        def read(reply: list[Any]) -> list[Stat]:
+            return [
+                Stat(_word(kind), int(minute) * 60.0 if minute else None, int(count))
+                for kind, minute, count in reply
+            ]
+
+        return self._read_only("stats", read)
+
+    def audit(self, offset: int, limit: int) -> Command[AuditPage]:
+        """One page of the invariants."""
+
+        def read(reply: list[Any]) -> AuditPage:
+            problems, tallies, sizes = reply
+            return AuditPage([decode_text(problem) for problem in problems], tallies, sizes)
+
+        return self._read_only("audit", read, offset, limit)
+
+    def _read_only(self, function: str, read: Any, *args: Any) -> Command[Any]:
+        return Command(function, self.keys.all, (self._now, *args), read, read_only=True)
+
+
+def version() -> Command[tuple[int, int]]:
+    """The protocol and revision of the library the server has."""
+    return Command("version", (), (), lambda reply: (reply[0], reply[1]), read_only=True)
+
+
+def _flag(value: bool) -> str:
+    return "1" if value else "0"
+
+
+def _whole_ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _word(raw: bytes) -> Any:
+    return raw.decode()
+
+
+def _words(reply: list[bytes]) -> list[str]:
+    return [raw.decode() for raw in reply]
+
+
+def _cancels(flat: list[bytes]) -> list[Cancelled]:
+    return [
+        Cancelled(decode_text(flat[at]), int(flat[at + 1])) for at in range(0, len(flat), 2)
+    ]

@@ -1,0 +1,341 @@
+-- The functions that are registered, and nothing else. Of each: the keys it is given (see
+-- NAMES for their order), its arguments after `now` (empty, but in tests), its reply, and
+-- what it changes. Times and durations are milliseconds.
+
+local VERSION = { 1, 1 } -- protocol, revision: a loader never replaces a higher revision
+
+local function rest(argv, first)
+  local out = {}
+  for i = first, #argv do
+    out[#out + 1] = argv[i]
+  end
+  return out
+end
+
+local function count_arg(text, what, most)
+  local n = number(text, what)
+  if n < 0 or n ~= math.floor(n) or (most and n > most) then
+    refuse('expected a whole number' .. (most and ' up to ' .. most or '') .. ' for ' .. what)
+  end
+  return n
+end
+
+local function client_arg(text)
+  if not text:match('^~?[%w_-]+$') or #text > 64 then
+    refuse('expected a client id of letters, digits, - and _')
+  end
+  return text
+end
+
+local function kind_arg(text)
+  if text ~= 'failed' and text ~= 'broken' then
+    refuse('expected failed or broken')
+  end
+  return text
+end
+
+-- dispatch: put or update jobs.
+--   keys   the first 8
+--   args   id, data, when, flags, options for each job (see job.lua)
+--   reply  created | updated | blocked | unchanged for each
+--   writes waiting, data, info, blocked; wakes clients that wait
+local function api_dispatch(keys, argv)
+  return dispatch(open(keys, 1, argv[1]), argv, 2)
+end
+
+-- cancel: end the wait of jobs, drop held dispatches, ask runs to stop.
+--   keys   all
+--   args   running (1, 0), id ...
+--   reply  cancelled | requested | active | absent for each
+--   writes waiting, data, info, blocked; with running: active, cancels, and tells the holder
+local function api_cancel(keys, argv)
+  return cancel(open(keys, 1, argv[1]), rest(argv, 3), argv[2] == '1')
+end
+
+-- register: create a client. Only this, and a dequeue for a client '~…', creates one.
+--   keys   all
+--   args   client, lease, worker (what it tells of itself; '' for nothing)
+--   reply  ok | lost (it was swept: come back under a new id)
+--   writes clients, workers
+local function api_register(keys, argv)
+  local q = open(keys, 1, argv[1])
+  local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
+  if redis.call('HGET', q.requests, client) == SWEPT then
+    return 'lost'
+  end
+  local batch = Batch.new()
+  batch:add(q.clients, client, q.now + lease, redis.call('ZSCORE', q.clients, client))
+  if argv[4] ~= '' then
+    batch:set(q.workers, client, argv[4], redis.call('HGET', q.workers, client))
+  end
+  batch:commit(q)
+  return 'ok'
+end
+
+-- Ends leases, sweeps, then takes jobs for a client that is alive.
+local function settle_and_take(q, argv, client, expiry_in, limit)
+  local settled = settle(q, argv, 9, count_arg(argv[8], 'the leases to end', CHUNK))
+  local one_lease = client:byte(1) == 126 -- '~'
+  local expiry = alive(q, client)
+  if not expiry and not one_lease then
+    return 'lost', settled, {}
+  end
+  if expiry and tonumber(expiry) <= dead_line(q) then
+    bump(q, expiry_in, { client }) -- it asks, so it lives: renew before the sweep sees it
+  end
+  sweep(q)
+  local request = tostring(not one_lease and redis.call('HGET', q.requests, client) or '')
+  local same, first, last = request:match('^(%S+) (%d+) (%d+)$')
+  if one_lease and expiry then
+    return 'ok', settled, same_again(q, client, 0, math.huge)
+  elseif same and same == argv[5] then
+    return 'ok', settled, same_again(q, client, tonumber(first), tonumber(last))
+  elseif q.paused then
+    return 'paused', settled, {}
+  elseif limit == 0 then
+    return 'ok', settled, {}
+  end
+  return 'ok', settled, take(q, client, q.now + expiry_in, limit, one_lease and '' or argv[5])
+end
+
+-- dequeue: end leases, sweep, and take due jobs, in one round trip.
+--   keys   all, and the fail queue's
+--   args   client, lease, limit, request (a repeat of the last one returns the same batch;
+--          a client '~…' is made for one dequeue and is a request id itself),
+--          waiter (who to wake when nothing was due), waits (1, 0), number of leases to
+--          end, then verb, id, token, when, error of each
+--   reply  { ok | lost | paused, next_in, { ending of each lease },
+--            { id, token, run_at, data, info of each job }, { id, token of each cancel } }
+--   writes all
+local function api_dequeue(keys, argv)
+  local q = open(keys, 1, argv[1])
+  local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
+  local limit = count_arg(argv[4], 'the limit', CHUNK)
+  local state, settled, jobs = settle_and_take(q, argv, client, lease, limit)
+  local waits = argv[7] == '1' and #jobs == 0 and state ~= 'lost'
+  if argv[6] ~= '' then
+    stand_by(q, client_arg(argv[6]), waits)
+  end
+  wake_all(q)
+  local next_look = #jobs < limit * 5 and state == 'ok' and next_in(q) or -1
+  return { state, next_look, settled, jobs, cancels_of(q, client) }
+end
+
+-- settle: end leases.
+--   keys   all, and the fail queue's
+--   args   verb, id, token, when, error of each. Verbs: finish, retry, timeout, fail,
+--          release, cancel, broken. when: '' (backoff), '+ms', or a time; retry and timeout only
+--   reply  finished | retried | timed_out | failed | released | cancelled | broken | lost of each
+--   writes all; a repeat answers lost
+local function api_settle(keys, argv)
+  local q = open(keys, 1, argv[1])
+  local n = (#argv - 1) / 5
+  if n ~= math.floor(n) or n < 1 or n > CHUNK then
+    refuse('expected five arguments for each of 1 to 1000 leases')
+  end
+  local settled = settle(q, argv, 2, n)
+  wake_all(q)
+  return settled
+end
+
+-- bump: heartbeats.
+--   keys   all, and the fail queue's
+--   args   lease, client ...
+--   reply  { ok | lost, { id, token of each cancel } } of each client
+--   writes clients; sweeps
+local function api_bump(keys, argv)
+  local q = open(keys, 1, argv[1])
+  local clients = rest(argv, 3)
+  for _, client in ipairs(clients) do
+    client_arg(client)
+  end
+  local replies = bump(q, count_arg(argv[2], 'the lease'), clients)
+  sweep(q)
+  wake_all(q)
+  return replies
+end
+
+-- extend: give the client that holds (id, token) that long again.
+--   keys   all
+--   args   id, token, lease
+--   reply  ok | cancel (extended, but somebody asked to cancel it) | lost
+--   writes clients
+local function api_extend(keys, argv)
+  local q = open(keys, 1, argv[1])
+  local token, _, client, cancelled = read_active(redis.call('HGET', q.active, argv[2]) or '')
+  local expiry = token == argv[3] and alive(q, client)
+  if not expiry then
+    return 'lost'
+  end
+  local until_ = q.now + count_arg(argv[4], 'the lease')
+  if client:byte(1) ~= 126 and until_ < tonumber(expiry) then
+    until_ = tonumber(expiry) -- a client with other jobs is not cut short for one of them
+  end
+  local batch = Batch.new()
+  batch:add(q.clients, client, until_, expiry)
+  batch:commit(q)
+  return cancelled and 'cancel' or 'ok'
+end
+
+-- sweep: return the jobs of dead clients; bounded, call again while it answers more than 0.
+--   keys   all, and the fail queue's
+--   reply  leases ended
+--   writes all
+local function api_sweep(keys, argv)
+  local q = open(keys, 1, argv[1])
+  local ended = sweep(q)
+  wake_all(q)
+  return ended
+end
+
+-- evict: end one client now.
+--   keys   all, and the fail queue's
+--   args   client, stall (it died) | release (it leaves; not counted against its jobs)
+--   reply  { gone | more (call again) | absent, leases ended }
+--   writes all
+local function api_evict(keys, argv)
+  local q = open(keys, 1, argv[1])
+  if argv[3] ~= 'stall' and argv[3] ~= 'release' then
+    refuse('expected stall or release')
+  end
+  local reply = evict(q, client_arg(argv[2]), argv[3])
+  wake_all(q)
+  return reply
+end
+
+-- configure: what holds for the whole queue. '' leaves a setting as it is.
+--   keys   all
+--   args   limits (a map of options), fail_handler (1, 0), failed_limit, broken_limit, paused (1, 0)
+--   reply  ok
+--   writes meta; failed and broken are trimmed; resume wakes clients that wait
+local function api_configure(keys, argv)
+  local q = open(keys, 1, argv[1])
+  local batch = Batch.new()
+  if argv[2] ~= '' and not read_info(cmsgpack.pack({ options = unpack_table(argv[2]) or 0 })) then
+    refuse('expected limits as a map of numbers')
+  end
+  local names = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit', 'paused' }
+  for i, name in ipairs(names) do
+    local value = argv[i + 1]
+    if value ~= '' then
+      if i > 1 then
+        count_arg(value, name)
+      end
+      batch:set(q.meta, name, value, redis.call('HGET', q.meta, name))
+    end
+  end
+  for i, kind in ipairs({ 'failed', 'broken' }) do
+    if argv[i + 3] ~= '' then
+      trim(q, batch, kind, tonumber(argv[i + 3]), 0, {})
+    end
+  end
+  batch:commit(q)
+  if argv[6] == '0' then
+    wake(q, WAKE_LIMIT)
+  end
+  return 'ok'
+end
+
+-- requeue: failed or broken jobs wait again.
+--   keys   all
+--   args   failed | broken, id ...
+--   reply  requeued | exists (the id waits or runs) | absent, for each
+--   writes waiting, data, info, failed or broken; wakes clients that wait
+local function api_requeue(keys, argv)
+  return requeue(open(keys, 1, argv[1]), kind_arg(argv[2]), rest(argv, 3))
+end
+
+-- drop: forget failed or broken jobs.
+--   keys   all
+--   args   failed | broken, id ...
+--   reply  how many there were
+--   writes failed or broken
+local function api_drop(keys, argv)
+  return drop(open(keys, 1, argv[1]), kind_arg(argv[2]), rest(argv, 3))
+end
+
+-- trim: keep the newest records only; bounded, call again while it answers more than 0.
+--   keys   all
+--   args   failed | broken, how many to keep
+--   reply  how many were dropped
+--   writes failed or broken
+local function api_trim(keys, argv)
+  local q, batch = open(keys, 1, argv[1]), Batch.new()
+  local dropped = trim(q, batch, kind_arg(argv[2]), count_arg(argv[3], 'what to keep'), 0, {})
+  batch:commit(q)
+  return dropped
+end
+
+-- counts: { waiting, due, active, blocked, failed, broken, clients, waiters, paused, first run_at, now }
+local function api_counts(keys, argv)
+  return counts(open(keys, 1, argv[1]))
+end
+
+-- get: rows of one id, one for each state it is in (see inspect.lua).
+--   args   id
+local function api_get(keys, argv)
+  return get(open(keys, 1, argv[1]), argv[2])
+end
+
+-- list: a page of jobs.
+--   args   waiting | due | scheduled | active | blocked | failed | broken, offset, limit
+--   reply  { rows, how many places the page covered: 0 after the last }
+local function api_list(keys, argv)
+  local lister = LISTS[argv[2]] or refuse('unknown state: ' .. tostring(argv[2]))
+  local offset, limit = count_arg(argv[3], 'the offset'), count_arg(argv[4], 'the limit', CHUNK)
+  local rows, covered = lister(open(keys, 1, argv[1]), offset, limit)
+  return { rows, covered }
+end
+
+-- clients: a page of clients: client, expires in ms, leases, worker.
+--   args   offset, limit
+local function api_clients(keys, argv)
+  return clients(open(keys, 1, argv[1]), count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit', CHUNK))
+end
+
+-- stats: kind, minute since the epoch ('' for the total), count.
+local function api_stats(keys, argv)
+  return read_stats(open(keys, 1, argv[1]))
+end
+
+-- audit: a page of the invariants (see audit.lua).
+--   args   offset, limit
+--   reply  { problems, tallies, sizes }
+local function api_audit(keys, argv)
+  local kind = redis.call('TYPE', keys[6]).ok
+  if kind ~= 'none' and kind ~= 'hash' then -- `open` could not read it
+    return { { 'key meta is a ' .. kind .. ', expected a hash' }, {}, {} }
+  end
+  return audit(open(keys, 1, argv[1]), count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit'))
+end
+
+-- version: { protocol, revision }. No keys, no arguments.
+local function api_version()
+  return VERSION
+end
+
+local function register(name, callback, ...)
+  redis.register_function({ function_name = 'queasy_v1_' .. name, callback = callback, flags = { ... } })
+end
+
+-- A full server refuses dispatch and requeue; all that drains it goes on.
+register('dispatch', api_dispatch)
+register('requeue', api_requeue)
+register('cancel', api_cancel, 'allow-oom')
+register('register', api_register, 'allow-oom')
+register('dequeue', api_dequeue, 'allow-oom')
+register('settle', api_settle, 'allow-oom')
+register('bump', api_bump, 'allow-oom')
+register('extend', api_extend, 'allow-oom')
+register('sweep', api_sweep, 'allow-oom')
+register('evict', api_evict, 'allow-oom')
+register('configure', api_configure, 'allow-oom')
+register('drop', api_drop, 'allow-oom')
+register('trim', api_trim, 'allow-oom')
+register('counts', api_counts, 'no-writes')
+register('get', api_get, 'no-writes')
+register('list', api_list, 'no-writes')
+register('clients', api_clients, 'no-writes')
+register('stats', api_stats, 'no-writes')
+register('audit', api_audit, 'no-writes')
+register('version', api_version, 'no-writes')

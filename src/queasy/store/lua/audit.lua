@@ -1,0 +1,146 @@
+-- The invariants of a queue, looked at in pages: ranks `offset` to `offset + limit` of the
+-- waiting jobs and of the leases. The caller adds the tallies of all pages up and compares
+-- them with the sizes: what is in a hash but in no page belongs to no job.
+
+local TYPES = {
+  waiting = 'zset', data = 'hash', info = 'hash', active = 'hash', blocked = 'hash',
+  meta = 'hash', stats = 'hash', waiters = 'zset', leases = 'zset', clients = 'zset',
+  requests = 'hash', cancels = 'zset', workers = 'hash', failed = 'hash',
+  failed_at = 'zset', broken = 'hash', broken_at = 'zset',
+}
+
+local function audit_types(q, say)
+  local fine = true
+  for _, name in ipairs(NAMES) do
+    local kind = redis.call('TYPE', q[name]).ok
+    if kind ~= 'none' and kind ~= TYPES[name] then
+      say('key ' .. name .. ' is a ' .. kind .. ', expected a ' .. TYPES[name])
+      fine = false
+    end
+  end
+  return fine
+end
+
+local function audit_waiting(q, offset, limit, say, tally)
+  local found = redis.call('ZRANGE', q.waiting, offset, offset + limit - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local id, score = found[i], tonumber(found[i + 1])
+    local info = redis.call('HGET', q.info, id)
+    tally.waiting = tally.waiting + 1
+    if redis.call('HEXISTS', q.data, id) == 1 then
+      tally.data = tally.data + 1
+    else
+      say('waiting job ' .. id .. ' has no payload')
+    end
+    if info then
+      tally.info = tally.info + 1
+      if not read_info(info) then
+        say('the info of waiting job ' .. id .. ' cannot be read')
+      end
+    end
+    if redis.call('HEXISTS', q.active, id) == 1 then
+      say('job ' .. id .. ' is waiting and active')
+    end
+    if redis.call('HEXISTS', q.blocked, id) == 1 then
+      say('a dispatch is held behind job ' .. id .. ', which is not active')
+    end
+    if not (score > 0) then
+      say('the run_at of job ' .. id .. ' is not positive')
+    end
+  end
+end
+
+local function audit_active(q, offset, limit, say, tally)
+  for _, lease in ipairs(redis.call('ZRANGE', q.leases, offset, offset + limit - 1)) do
+    local holder, id = lease:match('^([^:]*):(.*)$')
+    local active = redis.call('HGET', q.active, id or '')
+    tally.leases = tally.leases + 1
+    if not active then
+      say('lease ' .. lease .. ' is of a job that is not active')
+    else
+      tally.active = tally.active + 1
+      local token, _, client, cancelled = read_active(active)
+      if not token then
+        say('the lease of job ' .. id .. ' cannot be read')
+      elseif client ~= holder then
+        say('job ' .. id .. ' is active for ' .. client .. ' but leased to ' .. holder)
+      end
+      if not redis.call('ZSCORE', q.clients, holder) then
+        say('job ' .. id .. ' is leased to ' .. holder .. ', who is no client')
+      end
+      if (redis.call('ZSCORE', q.cancels, lease) ~= false) ~= (cancelled or false) then
+        say('the cancel request of job ' .. id .. ' is in one place only')
+      end
+      if token and tonumber(token) > q.token then
+        say('job ' .. id .. ' has a token that was never given out')
+      end
+    end
+    local info = redis.call('HGET', q.info, id or '')
+    tally.data = tally.data + redis.call('HEXISTS', q.data, id or '')
+    tally.info = tally.info + (info and 1 or 0)
+    tally.blocked = tally.blocked + redis.call('HEXISTS', q.blocked, id or '')
+    if redis.call('HEXISTS', q.data, id or '') == 0 then
+      say('active job ' .. tostring(id) .. ' has no payload')
+    end
+    if info and not read_info(info) then
+      say('the info of active job ' .. id .. ' cannot be read')
+    end
+  end
+end
+
+local function audit_records(q, kind, offset, limit, say, tally)
+  for _, id in ipairs(redis.call('ZRANGE', q[kind .. '_at'], offset, offset + limit - 1)) do
+    tally[kind] = tally[kind] + 1
+    local raw = redis.call('HGET', q[kind], id)
+    if not raw then
+      say('job ' .. id .. ' is in the order of ' .. kind .. ' but has no record there')
+    elseif not split(raw) then
+      say('the ' .. kind .. ' record of job ' .. id .. ' cannot be read')
+    end
+  end
+end
+
+-- What is known of a client (requests, workers) is known of a client that exists.
+local function audit_clients(q, offset, limit, tally)
+  for _, client in ipairs(redis.call('ZRANGE', q.clients, offset, offset + limit - 1)) do
+    tally.clients = tally.clients + 1
+    tally.requests = tally.requests + redis.call('HEXISTS', q.requests, client)
+    tally.workers = tally.workers + redis.call('HEXISTS', q.workers, client)
+  end
+end
+
+local TALLIES = {
+  'waiting', 'data', 'info', 'leases', 'active', 'blocked', 'failed', 'broken', 'clients',
+  'requests', 'workers',
+}
+
+local function size(q, name)
+  return redis.call(TYPES[name] == 'zset' and 'ZCARD' or 'HLEN', q[name])
+end
+
+-- Replies problems, tallies of this page and sizes, both in the order of TALLIES.
+local function audit(q, offset, limit)
+  local problems, tally = {}, {}
+  local function say(text)
+    problems[#problems + 1] = text
+  end
+  for _, name in ipairs(TALLIES) do
+    tally[name] = 0
+  end
+  if not audit_types(q, say) then
+    return { problems, {}, {} }
+  end
+  audit_waiting(q, offset, limit, say, tally)
+  audit_active(q, offset, limit, say, tally)
+  audit_records(q, 'failed', offset, limit, say, tally)
+  audit_records(q, 'broken', offset, limit, say, tally)
+  audit_clients(q, offset, limit, tally)
+  if offset == 0 and redis.call('ZCARD', q.cancels) > redis.call('ZCARD', q.leases) then
+    say('there are more cancel requests than leases')
+  end
+  local tallies, sizes = {}, {}
+  for i, name in ipairs(TALLIES) do
+    tallies[i], sizes[i] = tally[name], size(q, name)
+  end
+  return { problems, tallies, sizes }
+end

@@ -1,0 +1,111 @@
+-- The records of jobs given up ('failed') and of payloads nobody could decode ('broken').
+-- Each is a hash and an order in time, bounded: the newest are kept.
+
+local TRIM_LIMIT = 1000
+
+-- Notes a record to be kept; `keep_records` writes it, with all others of the call.
+local function keep_failed(q, kind, id, record)
+  q.records = q.records or {}
+  local of_kind = q.records[kind] or {}
+  q.records[kind] = of_kind
+  of_kind[#of_kind + 1] = { id = id, record = record }
+end
+
+-- Drops the oldest records so that `most` remain with `added` new ones; those in `but` stay.
+local function trim(q, batch, kind, most, added, but)
+  local order = q[kind .. '_at']
+  local excess = redis.call('ZCARD', order) + added - most
+  if excess <= 0 then
+    return 0
+  end
+  local oldest = redis.call('ZRANGE', order, 0, math.min(excess + added, TRIM_LIMIT) - 1, 'WITHSCORES')
+  local dropped = 0
+  for i = 1, #oldest, 2 do
+    if dropped < excess and not but[oldest[i]] then
+      batch:rem(order, oldest[i], oldest[i + 1])
+      batch:del_last(q[kind], oldest[i])
+      dropped = dropped + 1
+    end
+  end
+  return dropped
+end
+
+-- Puts the noted records of one kind into the batch, the newest of them if they are too many.
+local function keep_records_of(q, batch, kind, noted)
+  local order, most = q[kind .. '_at'], q[kind .. '_limit']
+  local fresh, kept, added = {}, 0, 0
+  for i = #noted, 1, -1 do -- the last one of an id is the one to keep
+    local id = noted[i].id
+    if kept < most and not fresh[id] then
+      fresh[id] = true
+      kept = kept + 1
+      local at = redis.call('ZSCORE', order, id)
+      batch:set(q[kind], id, noted[i].record, at and redis.call('HGET', q[kind], id))
+      batch:add(order, id, q.time + i * TICK, at)
+      if not at then
+        added = added + 1
+      end
+    end
+  end
+  trim(q, batch, kind, most, added, fresh)
+end
+
+local function keep_records(q, batch)
+  for kind, noted in pairs(q.records or {}) do
+    keep_records_of(q, batch, kind, noted)
+  end
+  q.records = nil
+end
+
+-- Brings records back to life as waiting jobs, with their counts at zero. An id that is
+-- waiting or running already keeps its record.
+local function requeue(q, kind, ids)
+  local jobs = load_waiting(q, ids)
+  local raws = many('HMGET', q[kind], ids)
+  local times = many('ZMSCORE', q[kind .. '_at'], ids)
+  local batch, replies, due = Batch.new(), {}, 0
+  for i, id in ipairs(ids) do
+    local record, payload
+    if raws[i] then
+      record, payload = split(raws[i])
+    end
+    replies[i] = 'absent'
+    if jobs[id].active or jobs[id].score then
+      replies[i] = raws[i] and 'exists' or 'absent'
+    elseif record then
+      local score = tick(q)
+      jobs[id].score = score
+      batch:set(q.data, id, payload)
+      batch:add(q.waiting, id, score)
+      local options = type(record.options) == 'table' and record.options or nil
+      keep_info(q, batch, id, { options = options, dispatched_at = record.dispatched_at }, score)
+      batch:del(q[kind], id, raws[i])
+      batch:rem(q[kind .. '_at'], id, times[i])
+      count(q, 'requeued')
+      due = due + 1
+      replies[i] = 'requeued'
+    end
+  end
+  batch:commit(q)
+  wake(q, due)
+  return replies
+end
+
+-- Forgets records; how many there were.
+local function drop(q, kind, ids)
+  local batch, dropped, seen = Batch.new(), 0, {}
+  local raws = many('HMGET', q[kind], ids)
+  local times = many('ZMSCORE', q[kind .. '_at'], ids)
+  for i, id in ipairs(ids) do
+    if raws[i] and not seen[id] then
+      seen[id] = true
+      batch:del(q[kind], id, raws[i])
+      if times[i] then
+        batch:rem(q[kind .. '_at'], id, times[i])
+      end
+      dropped = dropped + 1
+    end
+  end
+  batch:commit(q)
+  return dropped
+end

@@ -1,0 +1,280 @@
+-- The records of one job.
+--
+-- info     what is not default: dispatched_at, the counts, options, the last error, and in a
+--          fail queue the origin. A job with nothing of the kind has no record at all, and
+--          was dispatched at its run_at.
+-- active   'token:run_at:client', and ':cancel' behind it once a cancel was asked for.
+-- blocked  a held dispatch: its record, then the payload.
+-- failed, broken  a record, then the payload.
+
+local DEFAULTS = {
+  max_retries = 10, max_stalls = 3, max_timeouts = 3,
+  min_backoff = 2000, max_backoff = 300000,
+}
+local COUNTS = { 'retry_count', 'stall_count', 'timeout_count' }
+
+-- The table packed in `raw`; nil when it is not one. What lies in the server may have been
+-- put there by anybody, and one bad record must not stop a queue.
+local function unpack_table(raw)
+  local ok, value = pcall(cmsgpack.unpack, raw)
+  if ok and type(value) == 'table' then
+    return value
+  end
+  return nil
+end
+
+-- The info in `raw` (false for none); nil when it cannot be read.
+local function read_info(raw)
+  if not raw then
+    return {}
+  end
+  local info = unpack_table(raw)
+  if not info then
+    return nil
+  end
+  for _, name in ipairs(COUNTS) do
+    if info[name] ~= nil and type(info[name]) ~= 'number' then
+      return nil
+    end
+  end
+  if info.options ~= nil then
+    if type(info.options) ~= 'table' then
+      return nil
+    end
+    for _, value in pairs(info.options) do
+      if type(value) ~= 'number' then
+        return nil
+      end
+    end
+  end
+  if info.dispatched_at ~= nil and type(info.dispatched_at) ~= 'number' then
+    return nil
+  end
+  return info
+end
+
+-- The bytes of an info; nil when everything in it is default.
+local function pack_info(info, score)
+  if info.options and next(info.options) == nil then
+    info.options = nil
+  end
+  for _, name in ipairs(COUNTS) do
+    if info[name] == 0 then
+      info[name] = nil
+    end
+  end
+  if info.dispatched_at == score then
+    info.dispatched_at = nil
+  end
+  if next(info) == nil then
+    return nil
+  end
+  return cmsgpack.pack(info)
+end
+
+-- Puts `info` of a job waiting (or active) since `score` into the batch.
+local function keep_info(q, batch, id, info, score, old)
+  local packed = pack_info(info, score)
+  if packed then
+    if packed ~= old then
+      batch:set(q.info, id, packed, old)
+    end
+  elseif old then
+    batch:del(q.info, id, old)
+  end
+end
+
+-- A record with a payload behind it.
+local function join(record, payload)
+  return cmsgpack.pack(record) .. payload
+end
+
+-- The record and the payload of `raw`; nil when it cannot be read.
+local function split(raw)
+  local ok, offset, record = pcall(cmsgpack.unpack_one, raw, 0)
+  if not ok or type(record) ~= 'table' then
+    return nil
+  end
+  if offset == -1 then
+    return record, ''
+  end
+  return record, raw:sub(offset + 1)
+end
+
+local function pack_active(token, score, client)
+  return token .. ':' .. score .. ':' .. client
+end
+
+-- token, score, client, cancelled of an entry of `active`; nil when it cannot be read.
+local function read_active(raw)
+  local token, score, client, cancelled = raw:match('^(%d+):([^:]+):([^:]+)(.*)$')
+  if token and tonumber(score) and (cancelled == '' or cancelled == ':cancel') then
+    return token, tonumber(score), client, cancelled ~= ''
+  end
+  return nil
+end
+
+-- The value in force: the job's own, else the queue's, else the default.
+local function limit_of(q, info, name)
+  local own = info.options and info.options[name]
+  if own ~= nil then
+    return own
+  end
+  if q.limits and not q.limits_table then
+    q.limits_table = unpack_table(q.limits) or {}
+  end
+  local of_queue = q.limits_table and q.limits_table[name]
+  if of_queue ~= nil then
+    return of_queue
+  end
+  return DEFAULTS[name]
+end
+
+local function backoff(q, info, attempts)
+  local least, most = limit_of(q, info, 'min_backoff'), limit_of(q, info, 'max_backoff')
+  return math.min(most, least * 2 ^ attempts)
+end
+
+-- The flags of a dispatch, four characters: is data updated (1, 0); run_at (t always,
+-- f never, l if later, e if earlier); are counts reset (1, 0); only if absent (1, 0).
+local DEFAULT_FLAGS = '1t10'
+
+-- One dispatch as the caller sent it: id, data, when, flags, options.
+local function read_dispatch(q, argv, at)
+  local id, data, when, flags, options = argv[at], argv[at + 1], argv[at + 2], argv[at + 3], argv[at + 4]
+  if flags == '' then
+    flags = DEFAULT_FLAGS
+  end
+  local update_data, run_at_mode, reset, absent = flags:match('^([01])([tfle])([01])([01])$')
+  if not update_data then
+    refuse('expected flags like 1t10')
+  end
+  if #id == 0 then
+    refuse('an id is empty')
+  end
+  local d = {
+    id = id, data = data, update_data = update_data == '1', mode = run_at_mode,
+    reset = reset == '1', only_if_absent = absent == '1', set = nil, update = nil,
+  }
+  if options ~= '' then
+    local given = unpack_table(options)
+    if not given or type(given.set) ~= 'table' or type(given.update) ~= 'table' then
+      refuse('expected options as a map of set and update')
+    end
+    for _, value in pairs(given.set) do
+      if type(value) ~= 'number' then
+        refuse('expected numbers as options')
+      end
+    end
+    d.set, d.update = given.set, {}
+    for _, name in ipairs(given.update) do
+      d.update[name] = true
+    end
+  end
+  d.run_at, d.due = schedule(q, when)
+  d.accepted = q.time
+  return d
+end
+
+-- What a dispatch does to a run_at is a clamp: min(max(score, low), high). Clamps follow
+-- one another as one clamp, which is how further dispatches merge into a held one exactly.
+local function clamp_of(d)
+  if d.mode == 't' then
+    return d.run_at, d.run_at
+  elseif d.mode == 'l' then
+    return d.run_at, nil
+  elseif d.mode == 'e' then
+    return nil, d.run_at
+  end
+  return nil, nil
+end
+
+local function clamp(score, low, high)
+  if low and score < low then
+    score = low
+  end
+  if high and score > high then
+    score = high
+  end
+  return score
+end
+
+-- The score after an update. A job that is due and would still be due keeps its place:
+-- dispatching a busy id again and again must not push it back for ever.
+local function move(q, score, low, high)
+  local moved = clamp(score, low, high)
+  if moved ~= score and moved <= q.time and score <= q.time then
+    return score
+  end
+  return moved
+end
+
+-- Applies the options named in `update` to a table of options; true when anything changed.
+-- A name that is not in `set` goes back to the queue's value.
+local function update_options(options, set, update)
+  local changed = false
+  for name in pairs(update) do
+    if options[name] ~= set[name] then
+      options[name] = set[name]
+      changed = true
+    end
+  end
+  return changed
+end
+
+local function reset_counts(info)
+  local changed = false
+  for _, name in ipairs(COUNTS) do
+    if info[name] and info[name] ~= 0 then
+      changed = true
+    end
+    info[name] = nil
+  end
+  if info.error then
+    info.error = nil
+    changed = true
+  end
+  return changed
+end
+
+-- The record a dispatch is held as while its id is active.
+local function hold(d)
+  local low, high = clamp_of(d)
+  local held = {
+    accepted = d.accepted, run_at = d.run_at, low = low, high = high,
+    update_data = d.update_data, reset = d.reset,
+  }
+  if d.set then
+    held.options, held.update = d.set, d.update
+  end
+  return held
+end
+
+-- Merges a further dispatch into a held one; returns the payload that holds now.
+local function merge(q, held, payload, d)
+  held.run_at = move(q, held.run_at, clamp_of(d))
+  local low, high = clamp_of(d)
+  if held.low then
+    held.low = clamp(held.low, low, high)
+  else
+    held.low = low
+  end
+  if held.high then
+    held.high = clamp(held.high, low, high)
+  else
+    held.high = high
+  end
+  held.reset = held.reset or d.reset
+  if d.set then
+    held.options, held.update = held.options or {}, held.update or {}
+    update_options(held.options, d.set, d.update)
+    for name in pairs(d.update) do
+      held.update[name] = true
+    end
+  end
+  if d.update_data then
+    held.update_data = true
+    payload = d.data
+  end
+  return payload
+end

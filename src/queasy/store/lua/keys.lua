@@ -1,0 +1,160 @@
+-- Keys, settings and the clock of one queue.
+--
+-- A queue is a fixed set of keys in one slot. Every function is given them in this one
+-- order, as many as it needs; a function that may give a job up is given the first
+-- FAIL_KEYS of the queue's fail queue after them.
+
+local NAMES = {
+  'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters',
+  'leases', 'clients', 'requests', 'cancels', 'workers', 'failed', 'failed_at',
+  'broken', 'broken_at',
+}
+local FAIL_KEYS = 8
+
+-- One step of a score: the distance between doubles at today's milliseconds. No server
+-- accepts four jobs in a microsecond, so stepping never runs ahead of the clock.
+local TICK = 2 ^ -12
+
+-- When nobody was heard for this long the server (or its clock) was away, not the clients.
+local OUTAGE_MS = 10000
+
+-- `unpack` and a command's arguments are bounded by Lua's stack.
+local CHUNK = 1000
+
+local META = {
+  'time', 'token', 'paused', 'limits', 'fail_handler', 'failed_limit', 'broken_limit',
+  'gap_from', 'grace_until',
+}
+
+local function refuse(message)
+  error({ err = 'QUEASYBAD ' .. message })
+end
+
+-- A number that is an argument of a call; NaN and infinities are nobody's time or count.
+local function number(text, what)
+  local value = tonumber(text)
+  if not value or value ~= value or value == math.huge or value == -math.huge then
+    refuse('expected a number for ' .. what)
+  end
+  return value
+end
+
+-- A command over many fields of one key, in bounded pieces; false where there is none.
+local function many(command, key, fields)
+  local n = #fields
+  if n == 0 then
+    return {}
+  end
+  if n <= CHUNK then
+    return redis.call(command, key, unpack(fields))
+  end
+  local out = {}
+  for first = 1, n, CHUNK do
+    local last = math.min(first + CHUNK - 1, n)
+    local part = redis.call(command, key, unpack(fields, first, last))
+    for i = 1, last - first + 1 do
+      out[first + i - 1] = part[i]
+    end
+  end
+  return out
+end
+
+local function server_time()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000
+end
+
+-- Opens the queue whose keys begin at `first`. `now` is empty but in tests, which pass a
+-- logical time: no client's clock decides anything.
+local function open(keys, first, now)
+  local q = { counts = {}, keys = keys }
+  for i = 1, #NAMES do
+    local key = keys[first + i - 1]
+    if not key then
+      break
+    end
+    q[NAMES[i]] = key
+  end
+  local meta = redis.call('HMGET', q.meta, unpack(META))
+  q.now = now == '' and server_time() or number(now, 'now')
+  q.old_time = meta[1]
+  q.old_token = meta[2]
+  q.old_gap_from = meta[8]
+  q.old_grace_until = meta[9]
+  q.time = tonumber(meta[1] or q.now)
+  q.token = tonumber(meta[2] or 0)
+  q.paused = meta[3] == '1'
+  q.limits = meta[4]
+  q.fail_handler = meta[5] == '1'
+  q.failed_limit = tonumber(meta[6] or 1000)
+  q.broken_limit = tonumber(meta[7] or 1000)
+  q.gap_from = tonumber(meta[8] or 0)
+  q.grace_until = tonumber(meta[9] or 0)
+  if q.now - q.time > OUTAGE_MS then
+    -- Whoever was alive when we last heard anyone has one more lease to come back.
+    q.gap_from = q.time
+    q.grace_until = q.now + OUTAGE_MS
+  end
+  if q.now > q.time then
+    q.time = q.now
+  end
+  return q
+end
+
+-- The fail queue beside `q`, opened when it is first needed; nil when it has none.
+local function fail_queue_of(q)
+  if not q.fail_queue and q.keys[#NAMES + 1] then
+    q.fail_queue = open(q.keys, #NAMES + 1, q.now)
+  end
+  return q.fail_queue
+end
+
+-- The next place in the order of acceptance: increasing, also within one call.
+local function tick(q)
+  if q.ticked then
+    q.time = q.time + TICK
+  else
+    q.ticked = true
+    if q.old_time and q.time <= tonumber(q.old_time) then
+      q.time = q.time + TICK
+    end
+  end
+  return q.time
+end
+
+-- A client whose lease ran out at or before this is dead.
+local function dead_line(q)
+  if q.now < q.grace_until then
+    return q.gap_from
+  end
+  return q.now
+end
+
+-- When a job asked for with `when` is to run: '' is now, '+5000' is in five seconds,
+-- '1767225600000' is at that time. What is due already is accepted now, behind what is
+-- waiting. The second result says whether it is due.
+local function schedule(q, when)
+  local accepted = tick(q)
+  if when == '' then
+    return accepted, true
+  end
+  if when:byte(1) == 43 then -- '+'
+    local delay = number(when:sub(2), 'a delay')
+    if delay <= 0 then
+      return accepted, true
+    end
+    return accepted + delay, false
+  end
+  local at = number(when, 'run_at')
+  if at <= accepted then
+    return accepted, true
+  end
+  -- Jobs of one call for one instant keep their order.
+  q.scheduled = (q.scheduled or -1) + 1
+  return at + q.scheduled * TICK, false
+end
+
+-- Pub/sub: the channel on which one client hears of this queue.
+local function channel(q, client)
+  return q.meta:sub(1, -5) .. 'client:' .. client
+end

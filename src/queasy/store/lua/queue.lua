@@ -1,0 +1,225 @@
+-- Jobs that wait: dispatch, cancel, and waking whoever waits for them.
+
+-- How many sleepers one call may wake, or find gone.
+local WAKE_LIMIT = 100
+
+-- Tells up to `n` waiting clients that there is work. Best effort, after everything is
+-- written: a client that misses it looks again by itself before long.
+local function wake(q, n)
+  local tries = 0
+  while n > 0 and tries < WAKE_LIMIT do
+    local sleepers = redis.pcall('ZRANGE', q.waiters, 0, math.min(n, WAKE_LIMIT) - 1)
+    if sleepers.err or #sleepers == 0 then
+      return
+    end
+    for _, client in ipairs(sleepers) do
+      tries = tries + 1
+      redis.pcall('ZREM', q.waiters, client)
+      if redis.pcall('SPUBLISH', channel(q, client), 'wake') == 1 then
+        n = n - 1 -- one that heard; others are gone, and the next is asked
+      end
+    end
+  end
+end
+
+-- One sleeper is enough to keep the time of the job that is due next.
+local function wake_for(q, due, earliest)
+  if due > 0 then
+    wake(q, due)
+  elseif earliest then
+    local head = redis.call('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
+    if head[2] and tonumber(head[2]) >= earliest then
+      wake(q, 1)
+    end
+  end
+end
+
+-- What one call knows of the ids it dispatches, so that an id may come twice in a batch.
+local function load_waiting(q, ids)
+  local active = many('HMGET', q.active, ids)
+  local scores = many('ZMSCORE', q.waiting, ids)
+  local jobs = {}
+  for i, id in ipairs(ids) do
+    if not jobs[id] then
+      local score = tonumber(scores[i] or nil)
+      jobs[id] = { active = active[i], score = score, old_score = score }
+    end
+  end
+  return jobs
+end
+
+local function load_info(q, id, job)
+  if not job.info then
+    job.old_info = job.old_score and redis.call('HGET', q.info, id) or nil
+    job.info = read_info(job.old_info)
+    if not job.info then
+      refuse('the record of job ' .. id .. ' cannot be read: see queasy audit')
+    end
+  end
+  return job.info
+end
+
+local function create(job, d)
+  job.score, job.data = d.run_at, d.data
+  if d.set or not d.due then
+    job.info = { dispatched_at = d.accepted, options = d.set }
+    job.info_changed = true
+  end
+  return 'created'
+end
+
+local function update(q, job, d)
+  if d.only_if_absent then
+    return 'unchanged'
+  end
+  local changed = false
+  local info = load_info(q, d.id, job)
+  if d.update_data then
+    if job.data == nil then
+      job.old_data = redis.call('HGET', q.data, d.id)
+    end
+    job.data = d.data
+    changed = true
+  end
+  local score = move(q, job.score, clamp_of(d))
+  if score ~= job.score then
+    info.dispatched_at = info.dispatched_at or job.score
+    job.score = score
+    changed, job.info_changed = true, true
+  end
+  if d.set then
+    info.options = info.options or {}
+    if update_options(info.options, d.set, d.update) then
+      changed, job.info_changed = true, true
+    end
+  end
+  if d.reset and reset_counts(info) then
+    changed, job.info_changed = true, true
+  end
+  return changed and 'updated' or 'unchanged'
+end
+
+-- The job is running: the dispatch is held until the run ends.
+local function block(q, job, d)
+  if d.only_if_absent then
+    return 'unchanged'
+  end
+  if not job.held then
+    job.old_held = redis.call('HGET', q.blocked, d.id)
+    if job.old_held then
+      job.held, job.held_data = split(job.old_held)
+      if not job.held then
+        refuse('the dispatch held behind job ' .. d.id .. ' cannot be read: cancel it, then dispatch')
+      end
+    end
+  end
+  if job.held then
+    job.held_data = merge(q, job.held, job.held_data, d)
+  else
+    job.held, job.held_data = hold(d), d.data
+  end
+  return 'blocked'
+end
+
+local function keep(q, batch, id, job)
+  if job.held then
+    batch:set(q.blocked, id, join(job.held, job.held_data), job.old_held)
+    return
+  end
+  if job.data then
+    batch:set(q.data, id, job.data, job.old_data)
+  end
+  if job.score ~= job.old_score then
+    batch:add(q.waiting, id, job.score, job.old_score)
+  end
+  if job.info_changed then
+    keep_info(q, batch, id, job.info, job.score, job.old_info)
+  end
+end
+
+-- Puts or updates jobs: id, data, when, flags, options of each, from argv[first].
+local function dispatch(q, argv, first)
+  local n = (#argv - first + 1) / 5
+  if n < 1 or n ~= math.floor(n) then
+    refuse('expected five arguments for each job')
+  end
+  local ids = {}
+  for i = 1, n do
+    ids[i] = argv[first + (i - 1) * 5]
+  end
+  local jobs = load_waiting(q, ids)
+  local batch, replies, due, earliest = Batch.new(), {}, 0, nil
+  for i = 1, n do
+    local d = read_dispatch(q, argv, first + (i - 1) * 5)
+    local job = jobs[d.id]
+    local status
+    if job.active then
+      status = block(q, job, d)
+    elseif job.score then
+      status = update(q, job, d)
+    else
+      status = create(job, d)
+    end
+    replies[i] = status
+    count(q, status == 'created' and 'dispatched' or status)
+    if not job.active and status ~= 'unchanged' then
+      if job.score <= q.time then
+        due = due + 1
+      elseif not earliest or job.score < earliest then
+        earliest = job.score
+      end
+    end
+  end
+  for id, job in pairs(jobs) do
+    keep(q, batch, id, job)
+  end
+  batch:commit(q)
+  wake_for(q, due, earliest)
+  return replies
+end
+
+-- Ends the wait of jobs, and drops dispatches held behind a run. With `running`, a run in
+-- progress is asked to stop: the request stands in the server until the run has ended.
+local function cancel(q, ids, running)
+  local jobs = load_waiting(q, ids)
+  local infos = many('HMGET', q.info, ids)
+  local helds = many('HMGET', q.blocked, ids)
+  local batch, replies, told = Batch.new(), {}, {}
+  for i, id in ipairs(ids) do
+    local job = jobs[id]
+    local status = 'absent'
+    if job.done then
+      status = 'absent'
+    elseif job.score then
+      batch:rem(q.waiting, id, job.score)
+      if infos[i] then
+        batch:del(q.info, id, infos[i])
+      end
+      batch:del_last(q.data, id)
+      count(q, 'cancelled')
+      status = 'cancelled'
+    elseif job.active then
+      status = 'active'
+      if helds[i] then
+        batch:del(q.blocked, id, helds[i])
+        status = 'cancelled'
+      end
+      if running then
+        local token, _, client, cancelled = read_active(job.active)
+        if client and not cancelled then
+          batch:set(q.active, id, job.active .. ':cancel', job.active)
+          batch:add(q.cancels, client .. ':' .. id, 0)
+          told[#told + 1] = { client, 'cancel:' .. token .. ':' .. id }
+        end
+        status = client and 'requested' or status
+      end
+    end
+    job.done = true
+    replies[i] = status
+  end
+  batch:commit(q)
+  for _, message in ipairs(told) do -- best effort: a bump delivers the request as well
+    redis.pcall('SPUBLISH', channel(q, message[1]), message[2])
+  end
+  return replies
+end

@@ -1,0 +1,297 @@
+-- Runs: taking jobs under a lease, and ending a lease. Every way to end one compares the
+-- token first; who has no lease any more changes nothing and is told so.
+
+local function lease_of(client, id)
+  return client .. ':' .. id
+end
+
+local UNREADABLE = { kind = 'broken', type = 'Unreadable', message = 'the record of this job cannot be read' }
+
+-- All that concerns one active job; nil when its lease cannot be read.
+local function read_run(id, active, info, held)
+  local token, score, client, cancelled = read_active(active)
+  if not token then
+    return nil
+  end
+  local run = {
+    id = id, token = token, score = score, client = client, cancelled = cancelled,
+    active = active, info = read_info(info), old_info = info or nil, old_held = held or nil,
+  }
+  if not run.info then
+    run.info, run.unreadable = {}, true
+  end
+  if held then
+    run.held, run.held_data = split(held)
+  end
+  return run
+end
+
+-- Ends the lease of a run; the job itself stays in `data` and `info`.
+local function end_lease(q, batch, run)
+  batch:del(q.active, run.id, run.active)
+  batch:rem(q.leases, lease_of(run.client, run.id), '0')
+  if run.cancelled then
+    batch:rem(q.cancels, lease_of(run.client, run.id), '0')
+  end
+  if run.old_held then
+    batch:del(q.blocked, run.id, run.old_held)
+    if not run.held then -- lost to nobody: what cannot be read is set aside
+      keep_failed(q, 'broken', run.id, join({ broken_at = q.now, error = UNREADABLE }, run.old_held))
+    end
+  end
+  -- A client that was made for one lease ends with it.
+  if run.client:byte(1) == 126 then -- '~'
+    q.leaving = q.leaving or {}
+    q.leaving[run.client] = (q.leaving[run.client] or 0) + 1
+  end
+end
+
+local function made_due(q, score)
+  if score <= q.time then
+    q.due = (q.due or 0) + 1
+  elseif not q.earliest or score < q.earliest then
+    q.earliest = score
+  end
+end
+
+-- The dispatch held behind a run that is over becomes a job of its own.
+local function unblock(q, batch, run)
+  local held = run.held
+  batch:set(q.data, run.id, run.held_data, run.data)
+  batch:add(q.waiting, run.id, held.run_at)
+  keep_info(q, batch, run.id, { dispatched_at = held.accepted, options = held.options },
+    held.run_at, run.old_info)
+  made_due(q, held.run_at)
+end
+
+-- The job is over: nothing of it is kept, but a dispatch held behind it comes up.
+local function remove(q, batch, run)
+  end_lease(q, batch, run)
+  if run.held then
+    -- The payload is overwritten; it must be known to take that back.
+    run.data = run.data or redis.call('HGET', q.data, run.id)
+    unblock(q, batch, run)
+    return
+  end
+  if run.old_info then
+    batch:del(q.info, run.id, run.old_info)
+  end
+  batch:del_last(q.data, run.id)
+end
+
+-- The job waits again, from `score`; a dispatch held behind the run is applied to it.
+local function put_back(q, batch, run, score)
+  end_lease(q, batch, run)
+  local info, held = run.info, run.held
+  info.dispatched_at = info.dispatched_at or run.score
+  if held then
+    score = move(q, score, held.low, held.high)
+    if held.update_data then
+      run.data = run.data or redis.call('HGET', q.data, run.id)
+      batch:set(q.data, run.id, run.held_data, run.data)
+    end
+    if held.update then
+      info.options = info.options or {}
+      update_options(info.options, held.options or {}, held.update)
+    end
+    if held.reset then
+      reset_counts(info)
+    end
+  end
+  batch:add(q.waiting, run.id, score)
+  keep_info(q, batch, run.id, info, score, run.old_info)
+  made_due(q, score)
+end
+
+-- The job is given up: into the failed record and, if anybody handles failures, a job with
+-- the same payload into the fail queue, whose id comes from (id, token): once per run.
+local function give_up(q, batch, run, problem)
+  local data = run.data or redis.call('HGET', q.data, run.id) or ''
+  run.data = data
+  local info = run.info
+  local record = {
+    failed_at = q.now, token = run.token, error = problem, options = info.options,
+    dispatched_at = info.dispatched_at or run.score, retry_count = info.retry_count,
+    stall_count = info.stall_count, timeout_count = info.timeout_count,
+  }
+  keep_failed(q, 'failed', run.id, join(record, data))
+  local fq = q.fail_handler and fail_queue_of(q)
+  if fq then
+    local fail_id = run.id .. ':' .. run.token
+    local score = tick(fq)
+    record.id, record.options = run.id, nil
+    batch:set(fq.data, fail_id, data)
+    batch:add(fq.waiting, fail_id, score)
+    batch:set(fq.info, fail_id, cmsgpack.pack({ origin = record }))
+    count(fq, 'dispatched')
+    made_due(fq, score)
+  end
+  count(q, 'failed')
+  remove(q, batch, run)
+end
+
+-- The job waits for another attempt: at the time asked for, else after its backoff.
+local function try_again(q, batch, run, attempts, when, problem)
+  run.info.error = problem
+  if when == '' then
+    when = string.format('+%.17g', backoff(q, run.info, attempts))
+  end
+  put_back(q, batch, run, (schedule(q, when)))
+end
+
+local ENDINGS = {}
+
+function ENDINGS.finish(q, batch, run)
+  remove(q, batch, run)
+  return 'finished'
+end
+
+function ENDINGS.cancel(q, batch, run)
+  remove(q, batch, run)
+  return 'cancelled'
+end
+
+function ENDINGS.release(q, batch, run)
+  put_back(q, batch, run, run.score)
+  return 'released'
+end
+
+function ENDINGS.retry(q, batch, run, when, problem)
+  local retries = run.info.retry_count or 0
+  if retries >= limit_of(q, run.info, 'max_retries') then
+    give_up(q, batch, run, problem)
+    return 'failed'
+  end
+  run.info.retry_count = retries + 1
+  try_again(q, batch, run, retries, when, problem)
+  return 'retried'
+end
+
+function ENDINGS.timeout(q, batch, run, when, problem)
+  local timeouts = (run.info.timeout_count or 0) + 1
+  run.info.timeout_count = timeouts
+  if timeouts >= limit_of(q, run.info, 'max_timeouts') then
+    give_up(q, batch, run, problem)
+    return 'failed'
+  end
+  try_again(q, batch, run, timeouts - 1, when, problem)
+  return 'timed_out'
+end
+
+function ENDINGS.fail(q, batch, run, _, problem)
+  give_up(q, batch, run, problem)
+  return 'failed'
+end
+
+-- The payload cannot be decoded: set aside, to be looked at.
+function ENDINGS.broken(q, batch, run, _, problem)
+  run.data = redis.call('HGET', q.data, run.id) or ''
+  local record = { broken_at = q.now, error = problem, options = run.info.options }
+  keep_failed(q, 'broken', run.id, join(record, run.data))
+  remove(q, batch, run)
+  return 'broken'
+end
+
+-- Its client died or froze: to the front, until its budget of stalls is spent.
+function ENDINGS.stall(q, batch, run)
+  local info = run.info
+  info.stall_count = (info.stall_count or 0) + 1
+  local problem = {
+    kind = 'stall', type = 'Stalled',
+    message = string.format('the client died or froze %.0f times while it ran this job', info.stall_count),
+  }
+  info.error = problem
+  count(q, 'stalled')
+  if info.stall_count >= limit_of(q, info, 'max_stalls') then
+    give_up(q, batch, run, problem)
+    return 'failed'
+  end
+  put_back(q, batch, run, run.score)
+  return 'stalled'
+end
+
+-- A run somebody asked to cancel comes back in no way.
+local COMES_BACK = { release = true, retry = true, timeout = true, stall = true }
+
+local function end_run(q, batch, run, verb, when, problem)
+  if run.cancelled and COMES_BACK[verb] then
+    verb = 'cancel'
+  elseif run.unreadable and verb ~= 'finish' and verb ~= 'cancel' then
+    verb, problem = 'broken', UNREADABLE
+  end
+  local status = ENDINGS[verb](q, batch, run, when, problem)
+  if status ~= 'failed' and status ~= 'stalled' then -- counted where they happen
+    count(q, status)
+  end
+  return status
+end
+
+-- Clients made for one lease that hold nothing more.
+local function drop_leaving(q, batch)
+  for client, ended in pairs(q.leaving or {}) do
+    local held = redis.call('ZLEXCOUNT', q.leases, '[' .. client .. ':', '(' .. client .. ';')
+    if held <= ended then
+      batch:rem(q.clients, client, redis.call('ZSCORE', q.clients, client))
+    end
+  end
+  q.leaving = nil
+end
+
+local function commit_runs(q, batch)
+  drop_leaving(q, batch)
+  keep_records(q, batch)
+  if q.fail_queue and q.fail_queue.ticked then
+    batch:commit(q, q.fail_queue)
+  else
+    batch:commit(q)
+  end
+end
+
+-- After all batches of a call: tell who waits about what became due in it.
+local function wake_all(q)
+  wake_for(q, q.due or 0, q.earliest)
+  if q.fail_queue and q.fail_queue.due then
+    wake_for(q.fail_queue, q.fail_queue.due)
+  end
+end
+
+-- Ends leases: from argv[first] verb, id, token, when, problem of each, `n` of them.
+local function settle(q, argv, first, n)
+  if n == 0 then
+    return {}
+  end
+  local ids, problems = {}, {}
+  for i = 1, n do
+    local at = first + (i - 1) * 5
+    if not ENDINGS[argv[at]] or argv[at] == 'stall' then
+      refuse('unknown way to end a lease: ' .. tostring(argv[at]))
+    end
+    ids[i] = argv[at + 1]
+    if argv[at + 4] ~= '' then
+      problems[i] = unpack_table(argv[at + 4]) or refuse('expected an error as a map')
+    end
+    if argv[at + 3] ~= '' then
+      number((argv[at + 3]:gsub('^%+', '')), 'the time of a retry')
+    end
+  end
+  local active = many('HMGET', q.active, ids)
+  local infos = many('HMGET', q.info, ids)
+  local helds = many('HMGET', q.blocked, ids)
+  local batch, replies, ended, any = Batch.new(), {}, {}, false
+  for i = 1, n do
+    local at = first + (i - 1) * 5
+    local id, token = ids[i], argv[at + 2]
+    replies[i] = 'lost'
+    if active[i] and not ended[id] and active[i]:sub(1, #token + 1) == token .. ':' then
+      local run = read_run(id, active[i], infos[i], helds[i])
+      if run then
+        replies[i] = end_run(q, batch, run, argv[at], argv[at + 3], problems[i])
+        ended[id], any = true, true
+      end
+    end
+  end
+  if any then
+    commit_runs(q, batch)
+  end
+  return replies
+end

@@ -1,0 +1,116 @@
+-- Dequeue: due jobs, oldest first, each under a lease of the client that asks.
+
+-- The jobs of an earlier call with the same request id: the answer was lost, not the jobs.
+local function same_again(q, client, first_token, last_token)
+  local leases = redis.call('ZRANGE', q.leases, '[' .. client .. ':', '(' .. client .. ';', 'BYLEX')
+  local ids = {}
+  for i, lease in ipairs(leases) do
+    ids[i] = lease:sub(#client + 2)
+  end
+  local active = many('HMGET', q.active, ids)
+  local runs = {}
+  for i, id in ipairs(ids) do
+    local token, score = read_active(active[i] or '')
+    local n = tonumber(token)
+    if n and n >= first_token and n <= last_token then
+      runs[#runs + 1] = { id = id, token = token, score = score, n = n }
+    end
+  end
+  table.sort(runs, function(a, b) return a.n < b.n end)
+  local jobs = {}
+  for _, run in ipairs(runs) do
+    local at = #jobs
+    jobs[at + 1], jobs[at + 2] = run.id, run.token
+    jobs[at + 3] = string.format('%.17g', run.score)
+    jobs[at + 4] = redis.call('HGET', q.data, run.id)
+    jobs[at + 5] = redis.call('HGET', q.info, run.id) or ''
+  end
+  return jobs
+end
+
+-- A waiting job that cannot be run: what is left of it is set aside.
+local function quarantine(q, batch, id, score, data, info, message)
+  local problem = { kind = 'broken', type = 'Unreadable', message = message }
+  keep_failed(q, 'broken', id, join({ broken_at = q.now, error = problem }, data or ''))
+  batch:rem(q.waiting, id, score)
+  if info then
+    batch:del(q.info, id, info)
+  end
+  if data then
+    batch:del_last(q.data, id)
+  end
+  count(q, 'broken')
+end
+
+-- Leases up to `limit` due jobs to `client` until `expiry`. Flat: id, token, run_at, data,
+-- info of each.
+local function take(q, client, expiry, limit, request)
+  local due = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  if #due == 0 then
+    return {}
+  end
+  local ids, scores = {}, {}
+  for i = 1, #due, 2 do
+    ids[#ids + 1], scores[#scores + 1] = due[i], due[i + 1]
+  end
+  local payloads = many('HMGET', q.data, ids)
+  local infos = many('HMGET', q.info, ids)
+  local batch, jobs, n, first = Batch.new(), {}, 0, q.token + 1
+  for i, id in ipairs(ids) do
+    local score, data, info = scores[i], payloads[i], infos[i]
+    if not data then
+      quarantine(q, batch, id, score, nil, info, 'the payload is missing')
+    elseif info and not read_info(info) then
+      quarantine(q, batch, id, score, data, info, 'the record of this job cannot be read')
+    else
+      q.token = q.token + 1
+      local token = string.format('%.0f', q.token)
+      batch:set(q.active, id, pack_active(token, score, client))
+      batch:add(q.leases, client .. ':' .. id, '0')
+      batch:rem(q.waiting, id, score)
+      jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = id, token, score, data, info or ''
+      n = n + 5
+    end
+  end
+  if n > 0 then
+    count(q, 'dequeued', n / 5)
+    batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
+    if request ~= '' then
+      local range = string.format('%s %.0f %.0f', request, first, q.token)
+      batch:set(q.requests, client, range, redis.call('HGET', q.requests, client))
+    end
+  end
+  commit_runs(q, batch)
+  return jobs
+end
+
+-- Milliseconds until there is a reason to look again: a job comes due, or a lease runs out.
+-- -1 when there is none.
+local function next_in(q)
+  local head = redis.call('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
+  local first_out = redis.call('ZRANGE', q.clients, 0, 0, 'WITHSCORES')
+  local at = tonumber(head[2])
+  local expiry = tonumber(first_out[2])
+  if expiry then
+    if expiry > dead_line(q) then
+      expiry = math.max(expiry, q.grace_until)
+    end
+    at = math.min(at or expiry, expiry)
+  end
+  return at and math.max(0, math.ceil(at - q.now)) or -1
+end
+
+-- Puts the client among those to be told of new work, or takes it out.
+local function stand_by(q, waiter, waits)
+  local since = redis.call('ZSCORE', q.waiters, waiter)
+  if waits == (since ~= false) then
+    return
+  end
+  local batch = Batch.new()
+  if waits then
+    batch:add(q.waiters, waiter, q.time)
+  else
+    batch:rem(q.waiters, waiter, since)
+  end
+  batch:commit(q)
+end

@@ -1,0 +1,327 @@
+"""The server's records as values, and values as arguments. Milliseconds end here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import msgspec
+
+from queasy.codec import Codec
+from queasy.errors import ProtocolError
+from queasy.job import Job, JobError, State
+from queasy.options import DURATION_OPTIONS, OPTION_NAMES, JobOptions
+from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, Retry, TimedOut
+from queasy.store.command import Argument
+
+__all__ = ["Cancelled", "Counts", "DispatchItem", "Dispatched", "Ending", "Stat", "Taken"]
+
+DispatchStatus = Literal["created", "updated", "blocked", "unchanged"]
+DEFAULT_FLAGS = "1t10"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """What became of a dispatch."""
+
+    id: str
+    status: DispatchStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchItem:
+    """One job as it is sent."""
+
+    id: str
+    payload: bytes
+    when: str = ""
+    flags: str = ""
+    options: bytes = b""
+    generated_id: bool = False
+
+    def args(self) -> tuple[Argument, ...]:
+        return (encode_id(self.id), self.payload, self.when, self.flags, self.options)
+
+    def repeat_args(self) -> tuple[Argument, ...]:
+        """Nobody else has a generated id: if it is there, the first try put it there."""
+        if not self.generated_id:
+            return self.args()
+        return (self.id, self.payload, self.when, (self.flags or DEFAULT_FLAGS)[:3] + "1", self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one lease ends."""
+
+    id: str
+    token: int
+    outcome: Outcome
+
+    def args(self) -> tuple[Argument, ...]:
+        verb, when, error = "", "", b""
+        match self.outcome:
+            case Finish():
+                verb = "finish"
+            case Release():
+                verb = "release"
+            case Cancel():
+                verb = "cancel"
+            case Retry(error=why, at=at, after=after):
+                verb, error = "retry", pack_error(why)
+                when = when_arg(at, after)
+            case TimedOut(error=why):
+                verb, error = "timeout", pack_error(why)
+            case Fail(error=why):
+                verb, error = "fail", pack_error(why)
+            case Broken(error=why):
+                verb, error = "broken", pack_error(why)
+        return (verb, encode_id(self.id), self.token, when, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A run somebody asked to cancel."""
+
+    id: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The answer to a dequeue."""
+
+    state: Literal["ok", "lost", "paused"]
+    next_in: float | None
+    """Seconds until there is a reason to look again."""
+    settled: tuple[str, ...]
+    jobs: list[Job]
+    cancels: list[Cancelled]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many jobs are in which state."""
+
+    waiting: int
+    due: int
+    active: int
+    blocked: int
+    failed: int
+    broken: int
+    clients: int
+    waiters: int
+    paused: bool
+    latency: float
+    """How long, in seconds, the job in front has been due."""
+
+    @property
+    def scheduled(self) -> int:
+        return self.waiting - self.due
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """One client of a queue: a worker, or a pull lease."""
+
+    id: str
+    expires_in: float
+    leases: int
+    worker: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A counter: of all time (minute None), or of one minute (epoch seconds of its start)."""
+
+    kind: str
+    minute: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    problems: list[str]
+    tallies: list[int]
+    sizes: list[int]
+
+
+class _Info(msgspec.Struct):
+    """The `info` record of a job, as Lua packs it."""
+
+    dispatched_at: float = 0.0
+    retry_count: int = 0
+    stall_count: int = 0
+    timeout_count: int = 0
+    options: dict[str, float] = {}
+    error: dict[str, str] | None = None
+    origin: _Origin | None = None
+
+
+class _Origin(msgspec.Struct):
+    id: str = ""
+    token: str = "0"
+    failed_at: float = 0.0
+    dispatched_at: float = 0.0
+    retry_count: int = 0
+    stall_count: int = 0
+    timeout_count: int = 0
+    error: dict[str, str] | None = None
+
+
+class _Note(msgspec.Struct):
+    cancelled: bool = False
+    at: float = 0.0
+
+
+_info_decoder = msgspec.msgpack.Decoder(_Info)
+_note_decoder = msgspec.msgpack.Decoder(_Note)
+_encoder = msgspec.msgpack.Encoder()
+_NO_INFO = _Info()
+_NO_NOTE = _Note()
+_NO_OPTIONS = JobOptions()
+
+
+def encode_id(id_: str) -> bytes:
+    # Other programs may have put ids that are no UTF-8: they come and go unchanged.
+    return id_.encode("utf-8", "surrogateescape")
+
+
+def decode_text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def milliseconds(seconds: float) -> str:
+    return repr(round(seconds * 1000, 3))
+
+
+def when_arg(at: float | None, after: float | None) -> str:
+    """'' for now (or the backoff), '+ms' for later, 'ms' for a time."""
+    if at is not None:
+        return milliseconds(at)
+    return "" if after is None else f"+{milliseconds(after)}"
+
+
+def pack_options(options: JobOptions, update: bool | frozenset[str]) -> bytes:
+    given = options.given()
+    names = frozenset(given) if update is True else update or frozenset()
+    if not given and not names:
+        return b""
+    return _encoder.encode({"set": _to_wire(given), "update": sorted(names)})
+
+
+def pack_limits(options: JobOptions) -> bytes:
+    return _encoder.encode(_to_wire(options.given()))
+
+
+def pack_error(error: JobError | None) -> bytes:
+    if error is None:
+        return b""
+    fields = {
+        "type": error.type,
+        "message": error.message,
+        "kind": error.kind,
+        "traceback": error.traceback,
+    }
+    return _encoder.encode({name: value for name, value in fields.items() if value})
+
+
+def _to_wire(given: dict[str, float]) -> dict[str, float]:
+    return {name: value * 1000 if name in DURATION_OPTIONS else value for name, value in given.items()}
+
+
+def _read_options(wire: dict[str, float]) -> JobOptions:
+    if not wire:
+        return _NO_OPTIONS
+    known: dict[str, Any] = {
+        name: value / 1000 if name in DURATION_OPTIONS else int(value)
+        for name, value in wire.items()
+        if name in OPTION_NAMES
+    }
+    return JobOptions(**known)
+
+
+def _read_error(wire: dict[str, str] | None) -> JobError | None:
+    if wire is None:
+        return None
+    return JobError(
+        type=wire.get("type", ""),
+        message=wire.get("message", ""),
+        kind=cast("Any", wire.get("kind", "retriable")),
+        traceback=wire.get("traceback", ""),
+    )
+
+
+def _read_origin(origin: _Origin | None, queue: str, payload: bytes, codec: Codec | None) -> Job | None:
+    if origin is None:
+        return None
+    return Job(
+        id=origin.id,
+        queue=queue,
+        state="failed",
+        payload=payload,
+        token=int(origin.token),
+        retry_count=origin.retry_count,
+        stall_count=origin.stall_count,
+        timeout_count=origin.timeout_count,
+        error=_read_error(origin.error),
+        dispatched_at_epoch=origin.dispatched_at / 1000,
+        ended_at_epoch=origin.failed_at / 1000,
+        codec=codec,
+    )
+
+
+class JobReader:
+    """Makes jobs of the rows the server sends, for one queue."""
+
+    def __init__(self, queue: str, name: str, codec: Codec | None) -> None:
+        self._queue = queue
+        self._name = name
+        self._codec = codec
+
+    def taken(self, flat: list[bytes], client: str) -> list[Job]:
+        """Jobs just leased: id, token, run_at, data, info of each, in one flat list."""
+        jobs: list[Job] = []
+        for at in range(0, len(flat), 5):
+            id_, token, run_at, payload, info = flat[at : at + 5]
+            jobs.append(self._job(id_, "active", run_at, token, client, info, payload, b""))
+        return jobs
+
+    def row(self, row: list[bytes]) -> Job:
+        """A job of a list: id, state, run_at, token, client, info, data, note."""
+        id_, state, run_at, token, client, info, payload, note = row
+        state_name = cast("State", state.decode())
+        return self._job(id_, state_name, run_at, token, decode_text(client), info, payload, note)
+
+    def _job(
+        self, id_: bytes, state: State, run_at: bytes, token: bytes, client: str,
+        info_raw: bytes, payload: bytes, note_raw: bytes,
+    ) -> Job:  # fmt: skip
+        try:
+            info = _info_decoder.decode(info_raw) if info_raw else _NO_INFO
+            note = _note_decoder.decode(note_raw) if note_raw else _NO_NOTE
+            options = _read_options(info.options)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(
+                f"the record of job {id_!r} of queue {self._name!r} cannot be read ({error}); "
+                "another program may have written to it: see the queue's audit"
+            ) from error
+        due = float(run_at) / 1000 if run_at else 0.0
+        return Job(
+            id=decode_text(id_),
+            queue=self._name,
+            state=state,
+            payload=payload,
+            token=int(token or 0),
+            client=client,
+            retry_count=info.retry_count,
+            stall_count=info.stall_count,
+            timeout_count=info.timeout_count,
+            options=options,
+            error=_read_error(info.error),
+            cancelled=note.cancelled,
+            origin=_read_origin(info.origin, self._queue, payload, self._codec),
+            run_at_epoch=due,
+            dispatched_at_epoch=info.dispatched_at / 1000 or due,
+            ended_at_epoch=note.at / 1000,
+            codec=self._codec,
+        )

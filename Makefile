@@ -14,7 +14,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY)  ## the main job, on the embedded server
-	$(BIN)/python -m queasy.demo
+	$(BIN)/python examples/demo.py
 
 test: $(READY)  ## every test that fits in six minutes
 	$(BIN)/pytest

@@ -66,7 +66,7 @@ def codec_of(codec: CodecName | Codec) -> Codec:
         if found is None:
             raise InvalidOption(f"codec: expected 'json', 'raw' or an object, got {codec!r}")
         return found
-    if not isinstance(codec, Codec):
+    if not isinstance(codec, Codec):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"codec: expected encode and decode methods, got {codec!r}")
     return codec
 
@@ -77,7 +77,9 @@ def encode(codec: Codec, data: object, limit: int) -> bytes:
         payload = codec.encode(data)
     except Exception as error:
         # A codec is the user's code: whatever it raises means "not encodable".
-        raise InvalidPayload(f"data of type {type(data).__name__} cannot be encoded: {error}") from error
+        raise InvalidPayload(
+            f"data of type {type(data).__name__} cannot be encoded: {error}"
+        ) from error
     if not isinstance(payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidPayload(f"the codec returned {type(payload).__name__}, expected bytes")
     if len(payload) > limit:

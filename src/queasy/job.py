@@ -18,6 +18,7 @@ ErrorKind = Literal["permanent", "retriable", "stall", "timeout", "broken"]
 # Enough to find the fault; a queue is no log store.
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 8_000
+NO_OPTIONS = JobOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Job:
     retry_count: int = 0
     stall_count: int = 0
     timeout_count: int = 0
-    options: JobOptions = JobOptions()
+    options: JobOptions = NO_OPTIONS
     """What this job asked for itself; the rest is as its queue says."""
     error: JobError | None = None
     """Why the last run did not finish."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, cast
 
 from queasy.errors import InvalidId, InvalidOption, InvalidQueue, InvalidTime
 
@@ -136,13 +136,13 @@ def check_update_options(value: object) -> bool | frozenset[str]:
         return value
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidOption(f"update_options: expected a bool or names of options, got {value!r}")
-    names = frozenset(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    unknown = sorted(str(name) for name in names if name not in OPTION_NAMES)  # pyright: ignore[reportUnknownVariableType]
+    names = frozenset(map(str, cast("Iterable[object]", value)))
+    unknown = sorted(names - frozenset(OPTION_NAMES))
     if unknown:
         raise InvalidOption(
             f"update_options: unknown {', '.join(unknown)}; expected {', '.join(OPTION_NAMES)}"
         )
-    return frozenset(str(name) for name in names)  # pyright: ignore[reportUnknownVariableType]
+    return names
 
 
 def check_bool(value: object, name: str) -> bool:

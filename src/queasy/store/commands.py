@@ -42,7 +42,9 @@ AUDIT_TALLIES = (
 class Commands:
     """The commands of one queue. `now` (seconds) is for tests: a logical time."""
 
-    def __init__(self, keys: QueueKeys, codec: Codec | None = None, now: float | None = None) -> None:
+    def __init__(
+        self, keys: QueueKeys, codec: Codec | None = None, now: float | None = None
+    ) -> None:
         self.keys = keys
         self._jobs = JobReader(keys.queue, keys.name, codec)
         self._now = "" if now is None else milliseconds(now)
@@ -63,7 +65,9 @@ class Commands:
                 for item, status in zip(items, reply, strict=True)
             ]
 
-        return Command("dispatch", self.keys.for_dispatch, tuple(args), read, repeat_args=tuple(again))
+        return Command(
+            "dispatch", self.keys.for_dispatch, tuple(args), read, repeat_args=tuple(again)
+        )
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""
@@ -124,7 +128,9 @@ class Commands:
         args = (self._now, client, _whole_ms(lease), worker)
         return Command("register", self.keys.all, args, _word)
 
-    def bump(self, clients: Sequence[str], lease: float) -> Command[list[tuple[str, list[Cancelled]]]]:
+    def bump(
+        self, clients: Sequence[str], lease: float
+    ) -> Command[list[tuple[str, list[Cancelled]]]]:
         """Heartbeats: ok or lost, and what to cancel, for each client."""
 
         def read(reply: list[Any]) -> list[tuple[str, list[Cancelled]]]:
@@ -206,7 +212,7 @@ class Commands:
 
         return self._read_only("get", read, encode_id(id_))
 
-    def list(self, state: ListState, offset: int, limit: int) -> Command[tuple[list[Job], int]]:
+    def jobs(self, state: ListState, offset: int, limit: int) -> Command[tuple[list[Job], int]]:
         """A page, and how many places it covered (0: after the end)."""
 
         def read(reply: list[Any]) -> tuple[list[Job], int]:
@@ -258,6 +264,4 @@ def _words(reply: list[bytes]) -> list[str]:
 
 
 def _cancels(flat: list[bytes]) -> list[Cancelled]:
-    return [
-        Cancelled(decode_text(flat[at]), int(flat[at + 1])) for at in range(0, len(flat), 2)
-    ]
+    return [Cancelled(decode_text(flat[at]), int(flat[at + 1])) for at in range(0, len(flat), 2)]

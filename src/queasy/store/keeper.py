@@ -148,10 +148,9 @@ def main(folder: str, server: str, idle: float) -> None:
 
 
 def _tell(word: str) -> None:
-    """Answer the starter, and let go of its pipe: nobody who reads it may wait for us."""
-    with suppress(BrokenPipeError):  # the starter gave up; the next one will be glad
+    """Answer the starter, who reads our standard output."""
+    with suppress(BrokenPipeError):  # it gave up; the next one will be glad
         os.write(1, word.encode())
-    os.dup2(2, 1)
 
 
 def _claim_data() -> int | None:
@@ -238,33 +237,26 @@ def _stop_when_quiet(process: int, connection: socket.socket, idle: float) -> No
     The server counts the connections it ever accepted, and every `ensure` makes one. So an
     `ensure` restarts the clock, as does a client that came and went between two looks.
 
-    The decision to stop is made under the lock under which `ensure` looks for the server.
-    An `ensure` that had it before us has been counted: its caller has the whole idle time
-    to connect. One that gets it after us finds no server and starts one.
+    We look and decide under the lock under which `ensure` looks for the server. An `ensure`
+    that had it before us has been counted: its caller has the whole idle time to connect.
+    One that gets it after us finds the server running, or gone and starts a new one.
     """
     seen, quiet_since = -1, time.monotonic()
     while True:
-        alone, accepted = _connections(connection)
-        if not alone or accepted != seen:
-            seen, quiet_since = accepted, time.monotonic()
-        elif time.monotonic() - quiet_since >= idle and _stop_if_quiet(process, connection, seen):
-            return
+        deciding = try_lock(START_LOCK)
+        try:
+            alone, accepted = _connections(connection)
+            if deciding is None or not alone or accepted != seen:
+                seen, quiet_since = accepted, time.monotonic()
+            elif time.monotonic() - quiet_since >= idle:
+                _stop(process)
+                return
+        finally:
+            if deciding is not None:
+                unlock(deciding)
         _pause(connection, min(1.0, idle / 4))
         if not _socket_exists():
             raise ConnectionResetError("the socket was deleted")
-
-
-def _stop_if_quiet(process: int, connection: socket.socket, seen: int) -> bool:
-    deciding = try_lock(START_LOCK)
-    if deciding is None:  # somebody is in `ensure` at this moment
-        return False
-    try:
-        if _connections(connection) != (True, seen):
-            return False
-        _stop(process)
-        return True
-    finally:
-        unlock(deciding)
 
 
 def _socket_exists() -> bool:

@@ -46,7 +46,13 @@ class DispatchItem:
         """Nobody else has a generated id: if it is there, the first try put it there."""
         if not self.generated_id:
             return self.args()
-        return (self.id, self.payload, self.when, (self.flags or DEFAULT_FLAGS)[:3] + "1", self.options)
+        return (
+            self.id,
+            self.payload,
+            self.when,
+            (self.flags or DEFAULT_FLAGS)[:3] + "1",
+            self.options,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +232,9 @@ def pack_error(error: JobError | None) -> bytes:
 
 
 def _to_wire(given: dict[str, float]) -> dict[str, float]:
-    return {name: value * 1000 if name in DURATION_OPTIONS else value for name, value in given.items()}
+    return {
+        name: value * 1000 if name in DURATION_OPTIONS else value for name, value in given.items()
+    }
 
 
 def _read_options(wire: dict[str, float]) -> JobOptions:
@@ -251,7 +259,9 @@ def _read_error(wire: dict[str, str] | None) -> JobError | None:
     )
 
 
-def _read_origin(origin: _Origin | None, queue: str, payload: bytes, codec: Codec | None) -> Job | None:
+def _read_origin(
+    origin: _Origin | None, queue: str, payload: bytes, codec: Codec | None
+) -> Job | None:
     if origin is None:
         return None
     return Job(

@@ -1,0 +1,93 @@
+"""A dispatch as a value: data, and how it is to be put. Everything is checked here."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from queasy.codec import Codec, encode
+from queasy.errors import InvalidOption, InvalidTime
+from queasy.options import (
+    JobOptions,
+    Seconds,
+    UpdateRunAt,
+    When,
+    check_bool,
+    check_id,
+    check_update_options,
+    epoch,
+    seconds,
+)
+from queasy.store.records import DEFAULT_FLAGS, DispatchItem, pack_options, when_arg
+
+__all__ = ["Dispatch", "new_id"]
+
+RUN_AT_MODES: dict[Any, str] = {True: "t", False: "f", "if_later": "l", "if_earlier": "e"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One job for `dispatch_many` that needs more than its data.
+
+    The arguments are those of `Queue.dispatch`.
+    """
+
+    data: Any
+    id: str | None = None
+    run_at: When | None = None
+    delay: Seconds | None = None
+    options: JobOptions | None = None
+    update_data: bool = True
+    update_run_at: UpdateRunAt = True
+    update_options: bool | Collection[str] = True
+    reset_counts: bool | None = None
+
+    def item(self, codec: Codec, max_payload: int) -> DispatchItem:
+        """What is sent; raises InvalidInput when something is not as it must be."""
+        return DispatchItem(
+            id=new_id() if self.id is None else check_id(self.id),
+            payload=encode(codec, self.data, max_payload),
+            when=self._when(),
+            flags=self._flags(),
+            options=self._options(),
+            generated_id=self.id is None,
+        )
+
+    def _when(self) -> str:
+        if self.run_at is None and self.delay is None:
+            return ""
+        if self.run_at is not None and self.delay is not None:
+            raise InvalidTime("expected run_at or delay, got both")
+        if self.run_at is not None:
+            return when_arg(epoch(self.run_at, "run_at"), None)
+        return when_arg(None, seconds(self.delay, "delay"))
+
+    def _flags(self) -> str:
+        mode = None
+        if isinstance(self.update_run_at, (bool, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            mode = RUN_AT_MODES.get(self.update_run_at)
+        if mode is None:
+            raise InvalidOption(
+                "update_run_at: expected True, False, 'if_later' or 'if_earlier', "
+                f"got {self.update_run_at!r}"
+            )
+        data = check_bool(self.update_data, "update_data")
+        reset = data if self.reset_counts is None else check_bool(self.reset_counts, "reset_counts")
+        flags = f"{data:d}{mode}{reset:d}0"
+        return "" if flags == DEFAULT_FLAGS else flags
+
+    def _options(self) -> bytes:
+        if self.options is None and self.update_options is True:
+            return b""
+        options = JobOptions() if self.options is None else self.options
+        if not isinstance(options, JobOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(f"options: expected JobOptions, got {type(options).__name__}")
+        return pack_options(options, check_update_options(self.update_options))
+
+
+def new_id() -> str:
+    """Sixteen characters nobody else has."""
+    return base64.urlsafe_b64encode(os.urandom(12)).decode()

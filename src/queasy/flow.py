@@ -1,0 +1,196 @@
+"""What takes more than one command: flows, written once for async and sync code.
+
+A flow yields what it needs (a command run, a channel to listen on, a wait) and is sent the
+answers. `follow` carries one out in an event loop, `follow_sync` in the calling thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from queasy.dispatch import Dispatch, new_id
+from queasy.errors import UndecodablePayload
+from queasy.job import Job, JobError
+from queasy.outcome import Broken
+from queasy.store.command import Command
+from queasy.store.commands import AUDIT_TALLIES, Commands, RecordKind
+from queasy.store.records import DispatchItem, Ending, Taken
+from queasy.store.store import CHUNK_BYTES, CHUNK_JOBS, AsyncStore, SyncStore
+
+__all__ = ["Flow", "audit", "chunks", "follow", "follow_sync", "take_one", "until_done"]
+
+T = TypeVar("T")
+log = logging.getLogger("queasy")
+
+# Whoever waits looks again at least this often, in case a message was lost.
+SAFETY_POLL = 15.0
+AUDIT_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Hear a channel until the flow ends; answered with a signal."""
+
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Until the signal is heard, at most some seconds."""
+
+    signal: Any
+    seconds: float
+
+
+Need = Command[Any] | Listen | Sleep
+Flow = Generator[Need, Any, T]
+
+
+async def follow(store: AsyncStore, flow: Flow[T]) -> T:
+    """Carries a flow out in the running event loop."""
+    async with AsyncExitStack() as stack:
+        answer: Any = None
+        while True:
+            try:
+                need = flow.send(answer)
+            except StopIteration as done:
+                return done.value
+            match need:
+                case Command():
+                    answer = await store.run(need)
+                case Listen(channel=channel):
+                    answer = await stack.enter_async_context(store.listener.listen(channel))
+                case Sleep(signal=signal, seconds=seconds):
+                    answer = await signal.wait(seconds)
+
+
+def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
+    """Carries a flow out in the calling thread."""
+    with ExitStack() as stack:
+        answer: Any = None
+        while True:
+            try:
+                need = flow.send(answer)
+            except StopIteration as done:
+                return done.value
+            match need:
+                case Command():
+                    answer = store.run(need)
+                case Listen(channel=channel):
+                    answer = stack.enter_context(store.listener.listen(channel))
+                case Sleep(signal=signal, seconds=seconds):
+                    answer = signal.wait(seconds)
+
+
+def take_one(
+    commands: Commands, seconds: float, timeout: float | None, waiter: str
+) -> Flow[Job | None]:
+    """Leases one job; None when none came in `timeout` seconds (None: wait for ever).
+
+    A job whose payload cannot be decoded is set aside as broken, and the next is taken.
+    """
+    give_up_at = None if timeout is None else time.monotonic() + timeout
+    broken: list[Ending] = []
+
+    def look(waits: bool) -> Command[Taken]:
+        return commands.dequeue(
+            f"~{new_id()}", lease=seconds, limit=1, waiter=waiter if listening else "",
+            waits=waits, endings=broken,
+        )  # fmt: skip
+
+    listening = None
+    while True:
+        left = None if give_up_at is None else give_up_at - time.monotonic()
+        last = left is not None and left <= 0
+        taken: Taken = yield look(waits=listening is not None and not last)
+        broken = []
+        if taken.jobs:
+            (job,) = taken.jobs
+            problem = _undecodable(job)
+            if problem is None:
+                return job
+            broken = [Ending(job.id, job.token, Broken(problem))]
+        elif last:
+            return None
+        elif listening is None:
+            # Only now is it worth a subscription. Look once more behind it: a job that
+            # came in between told nobody.
+            listening = yield Listen(commands.keys.channel(waiter))
+        else:
+            waits = [SAFETY_POLL, left, taken.next_in]
+            yield Sleep(listening, min(wait for wait in waits if wait is not None))
+
+
+def _undecodable(job: Job) -> JobError | None:
+    try:
+        job.data  # noqa: B018 - decoding is the check
+    except UndecodablePayload as problem:
+        log.warning("set aside as broken: %s", problem)
+        return JobError.of(problem.__cause__ or problem, "broken")
+    return None
+
+
+def until_done(command: Callable[[], Command[int]]) -> Flow[int]:
+    """Repeats a bounded command until it has nothing more to do; the sum of its answers."""
+    total = 0
+    while True:
+        done: int = yield command()
+        if done == 0:
+            return total
+        total += done
+
+
+def trim(commands: Commands, kind: RecordKind, keep: int) -> Flow[int]:
+    return until_done(lambda: commands.trim(kind, keep))
+
+
+def evict(commands: Commands, client: str, *, died: bool) -> Flow[int]:
+    """Ends a client, however many jobs it holds; how many those were."""
+    total = 0
+    while True:
+        state, ended = yield commands.evict(client, "stall" if died else "release")
+        total += ended
+        if state != "more":
+            return total
+
+
+def audit(commands: Commands) -> Flow[list[str]]:
+    """Every broken invariant, in words; a queue in use may be caught between two pages."""
+    problems: list[str] = []
+    sums = [0] * len(AUDIT_TALLIES)
+    offset = 0
+    while True:
+        page = yield commands.audit(offset, AUDIT_PAGE)
+        problems += page.problems
+        sums = [a + b for a, b in zip(sums, page.tallies, strict=False)]
+        offset += AUDIT_PAGE
+        if not page.sizes or offset >= max(page.sizes):
+            break
+    problems += [
+        f"{name}: {size} in the hash or set, {counted} accounted for"
+        for name, counted, size in zip(AUDIT_TALLIES, sums, page.sizes, strict=False)
+        if counted != size
+    ]
+    return problems
+
+
+def chunks(
+    things: Iterable[Any], item_of: Callable[[Dispatch], DispatchItem]
+) -> Iterator[list[DispatchItem]]:
+    """Dispatches in as many calls as they need; nothing is held but one chunk."""
+    chunk: list[DispatchItem] = []
+    size = 0
+    for thing in things:
+        item = item_of(thing if isinstance(thing, Dispatch) else Dispatch(thing))
+        size += len(item.payload)
+        if chunk and (len(chunk) >= CHUNK_JOBS or size > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], len(item.payload)
+        chunk.append(item)
+    if chunk:
+        yield chunk

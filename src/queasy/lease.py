@@ -1,0 +1,154 @@
+"""A lease: one job that is yours until its time runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, Protocol
+
+from queasy.errors import InvalidTime, LeaseLost
+from queasy.job import Job, JobError
+from queasy.options import Seconds, When, epoch, seconds
+from queasy.outcome import Cancel, Fail, Finish, Outcome, Release, Retry
+from queasy.store.command import Command
+from queasy.store.commands import Commands
+from queasy.store.records import Ending
+
+__all__ = ["Lease", "LeaseRequest"]
+
+
+class Held:
+    """What a lease knows and decides; its two kinds differ in how they talk to the server."""
+
+    def __init__(self, job: Job, commands: Commands) -> None:
+        self.job = job
+        self.data: Any = job.data
+        self.token = job.token
+        self.cancelled = job.cancelled
+        """Somebody asked to cancel this job; learnt when the lease is extended."""
+        self.ended: str | None = None
+        """The server's word once it ended: finished, retried, failed, released, lost ..."""
+        self._commands = commands
+
+    def _ending(self, outcome: Outcome) -> Command[list[str]]:
+        return self._commands.settle([Ending(self.job.id, self.token, outcome)])
+
+    def _end(self, words: list[str]) -> bool:
+        self.ended = words[0]
+        return self.ended != "lost"
+
+    def _retry(self, at: When | None, after: Seconds | None, error: object) -> Command[list[str]]:
+        if at is not None and after is not None:
+            raise InvalidTime("expected at or after, got both")
+        return self._ending(
+            Retry(
+                JobError.of(error),
+                None if at is None else epoch(at, "at"),
+                None if after is None else seconds(after, "after"),
+            )
+        )
+
+    def _extension(self, lease: Seconds) -> Command[str]:
+        return self._commands.extend(self.job.id, self.token, seconds(lease, "seconds"))
+
+    def _extended(self, word: str) -> bool:
+        self.cancelled = self.cancelled or word == "cancel"
+        if word == "lost":
+            self.ended = "lost"
+        return word != "lost"
+
+    def _outcome_of(self, error: BaseException | None) -> Outcome | None:
+        """How a `with` block ends the lease; None when its body did that."""
+        if self.ended is not None:
+            return None
+        match error:
+            case None:
+                return Finish()
+            case Exception():
+                return Retry(JobError.of(error))
+            case _:  # cancelled, interrupted: no attempt
+                return Release()
+
+    def _check_end(self, error: BaseException | None) -> None:
+        if error is None and self.ended == "lost":
+            raise LeaseLost(
+                f"job {self.job.id!r} of queue {self.job.queue!r}: the work is done, but the lease "
+                "ended before; the job runs again. Ask for more seconds, or extend the lease"
+            )
+
+    def __repr__(self) -> str:
+        kind, job, state = type(self).__name__, self.job, self.ended or "held"
+        return f"<{kind} {job.queue} {job.id} token={self.token} {state}>"
+
+
+class Runner(Protocol):
+    async def run(self, command: Command[Any]) -> Any: ...
+
+
+class Lease(Held):
+    """A leased job. Every method answers True when it took effect, False when the lease was
+    over: expired, evicted, or ended before.
+    """
+
+    def __init__(self, job: Job, commands: Commands, store: Runner) -> None:
+        super().__init__(job, commands)
+        self._store = store
+
+    async def complete(self) -> bool:
+        """The job is done. True for exactly one caller, ever."""
+        return self._end(await self._store.run(self._ending(Finish())))
+
+    async def retry(
+        self, *, at: When | None = None, after: Seconds | None = None, error: object = None
+    ) -> bool:
+        """Again, at a time, after some seconds, or (default) after its backoff.
+
+        A job without retries left is given up instead: `ended` says "failed".
+        """
+        return self._end(await self._store.run(self._retry(at, after, error)))
+
+    async def fail(self, error: object = None) -> bool:
+        """Give the job up: into the failed record, and to the fail handler if there is one."""
+        return self._end(await self._store.run(self._ending(Fail(JobError.of(error, "permanent")))))
+
+    async def release(self) -> bool:
+        """Back to the front of the queue; not counted as an attempt."""
+        return self._end(await self._store.run(self._ending(Release())))
+
+    async def cancel(self) -> bool:
+        """Give in to a cancel request: the job is gone."""
+        return self._end(await self._store.run(self._ending(Cancel())))
+
+    async def extend(self, seconds: Seconds) -> bool:
+        """That many seconds from now. Also tells whether somebody asked to cancel."""
+        return self._extended(await self._store.run(self._extension(seconds)))
+
+    async def _exit(self, error: BaseException | None) -> None:
+        outcome = self._outcome_of(error)
+        if outcome is not None:
+            self._end(await self._store.run(self._ending(outcome)))
+            self._check_end(error)
+
+
+class LeaseRequest:
+    """What `Queue.lease` returns: await it for a lease, or use it in `async with`."""
+
+    def __init__(self, take: Callable[[], Awaitable[Lease | None]]) -> None:
+        self._take = take
+        self._lease: Lease | None = None
+
+    def __await__(self) -> Generator[Any, Any, Lease | None]:
+        return self._take().__await__()
+
+    async def __aenter__(self) -> Lease | None:
+        self._lease = await self._take()
+        return self._lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lease is not None:
+            await self._lease._exit(error)  # pyright: ignore[reportPrivateUsage]

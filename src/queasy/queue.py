@@ -1,0 +1,284 @@
+"""A queue as an application sees it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from typing import Any, get_args
+
+from queasy.codec import Codec, CodecName, codec_of
+from queasy.dispatch import Dispatch
+from queasy.errors import InvalidOption
+from queasy.flow import audit, chunks, evict, follow, take_one, trim, until_done
+from queasy.job import Job
+from queasy.lease import Lease, LeaseRequest
+from queasy.options import (
+    Durability,
+    JobOptions,
+    Seconds,
+    UpdateRunAt,
+    When,
+    check_count,
+    check_id,
+    check_name,
+    seconds,
+)
+from queasy.store.commands import Commands, ListState, RecordKind
+from queasy.store.keys import QueueKeys
+from queasy.store.records import ClientInfo, Counts, Dispatched, DispatchItem, Stat
+from queasy.store.store import AsyncStore
+
+__all__ = ["Queue"]
+
+PAGE = 100
+
+
+class NamedQueue:
+    """What a queue is without a server: its name, its codec, its checks."""
+
+    def __init__(self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int) -> None:
+        self.keys = keys
+        self.codec = codec_of(codec)
+        self._max_payload = max_payload
+        self._commands = Commands(keys, self.codec)
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    def _item(self, dispatch: Dispatch) -> DispatchItem:
+        return dispatch.item(self.codec, self._max_payload)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+def keys_of(prefix: str, name: str) -> QueueKeys:
+    return QueueKeys(prefix, check_name(name))
+
+
+def check_durability(value: str) -> Durability:
+    if value not in get_args(Durability):
+        raise InvalidOption(f"durability: expected 'ack', 'fsynced' or 'replicated', got {value!r}")
+    return value  # pyright: ignore[reportReturnType]
+
+
+def check_state(value: str) -> ListState:
+    if value not in get_args(ListState):
+        raise InvalidOption(
+            f"state: expected one of {', '.join(get_args(ListState))}, got {value!r}"
+        )
+    return value  # pyright: ignore[reportReturnType]
+
+
+def check_kind(value: str) -> RecordKind:
+    if value not in get_args(RecordKind):
+        raise InvalidOption(f"kind: expected 'failed' or 'broken', got {value!r}")
+    return value  # pyright: ignore[reportReturnType]
+
+
+def check_ids(ids: str | Iterable[str]) -> list[str]:
+    return [check_id(id_) for id_ in ([ids] if isinstance(ids, str) else ids)]
+
+
+def check_lease(value: Seconds) -> float:
+    length = seconds(value, "seconds")
+    if length < 0.001:
+        raise InvalidOption(f"seconds: expected a lease of a millisecond or more, got {value!r}")
+    return length
+
+
+class Queue(NamedQueue):
+    """A named set of jobs. Get one from `Client.queue`."""
+
+    def __init__(
+        self,
+        keys: QueueKeys,
+        codec: CodecName | Codec,
+        max_payload: int,
+        store: AsyncStore,
+        waiter: str,
+    ) -> None:
+        super().__init__(keys, codec, max_payload)
+        self._store = store
+        self._waiter = waiter
+
+    @property
+    def fail_queue(self) -> Queue:
+        """Where jobs go that were given up, once `configure(fail_handler=True)` was called."""
+        keys = QueueKeys(self.keys.prefix, self.keys.queue, fail=True)
+        return Queue(keys, self.codec, self._max_payload, self._store, self._waiter)
+
+    async def dispatch(
+        self,
+        data: Any,
+        *,
+        id: str | None = None,  # noqa: A002 - the word people know
+        run_at: When | None = None,
+        delay: Seconds | None = None,
+        options: JobOptions | None = None,
+        update_data: bool = True,
+        update_run_at: UpdateRunAt = True,
+        update_options: bool | Collection[str] = True,
+        reset_counts: bool | None = None,
+        durability: Durability = "ack",
+    ) -> Dispatched:
+        """Put a job, or update the one with this id.
+
+        A job with an id that is waiting is updated: its data, its run_at (always, never,
+        "if_later" or "if_earlier"), the options named (True: those given), and its counts
+        (by default reset when the data is updated). A job that is due keeps its place. While
+        the id is running the dispatch is held and applied when the run ends, so one id never
+        runs twice at once.
+
+        `run_at` is a time, `delay` a duration by the server's clock; without either the job
+        is due now. `durability` waits until the write is on disk ("fsynced") or on a replica
+        ("replicated"), and raises NotDurable when it is not.
+
+        The status is created, updated, blocked (held behind a run) or unchanged.
+        """
+        dispatch = Dispatch(
+            data,
+            id,
+            run_at,
+            delay,
+            options,
+            update_data,
+            update_run_at,
+            update_options,
+            reset_counts,
+        )
+        return await self._store.dispatch(
+            self._commands, self._item(dispatch), check_durability(durability)
+        )
+
+    async def dispatch_many(
+        self, jobs: Iterable[Any | Dispatch], *, durability: Durability = "ack"
+    ) -> list[Dispatched]:
+        """Put many jobs, a thousand or so for each round trip.
+
+        Each is its data, or a `Dispatch` when it needs more. Any iterable will do; it is
+        read as it is sent. One that is refused stops it there, with what came before put.
+        """
+        check_durability(durability)
+        results: list[Dispatched] = []
+        for chunk in chunks(jobs, self._item):
+            results += await self._store.run(self._commands.dispatch(chunk), durability)
+        return results
+
+    async def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
+        """Remove a job that waits, or a dispatch held behind a run; True if there was one.
+
+        With `running`, a run in progress is asked to stop too: its holder is told, and the
+        job will not come back whether it listens or not.
+        """
+        (word,) = await self._store.run(self._commands.cancel([check_id(id)], running=running))
+        return word in ("cancelled", "requested")
+
+    def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> LeaseRequest:
+        """Take one job for some seconds: `await` it, or use it in `async with`.
+
+        Waits without polling until a job comes; None after `timeout` seconds. After
+        `seconds` without an answer the job goes to the next who asks.
+        """
+        length, patience = check_lease(seconds), check_timeout(timeout)
+
+        async def take() -> Lease | None:
+            flow = take_one(self._commands, length, patience, self._waiter)
+            job = await follow(self._store, flow)
+            return None if job is None else Lease(job, self._commands, self._store)
+
+        return LeaseRequest(take)
+
+    async def get(self, id: str) -> Job | None:  # noqa: A002
+        """The job with this id: waiting or active, else its failed or broken record."""
+        rows = await self._store.run(self._commands.get(check_id(id)))
+        return rows[0] if rows else None
+
+    async def jobs(self, state: ListState = "waiting") -> AsyncIterator[Job]:
+        """Jobs in a state: waiting ones by time, failed and broken ones newest first.
+
+        Read in pages: jobs that come or go meanwhile may be missed, or seen twice.
+        """
+        check_state(state)
+        offset = 0
+        while True:
+            page, covered = await self._store.run(self._commands.jobs(state, offset, PAGE))
+            for job in page:
+                yield job
+            offset += covered
+            if covered < PAGE:
+                return
+
+    async def counts(self) -> Counts:
+        """How many jobs are in which state."""
+        return await self._store.run(self._commands.counts())
+
+    async def stats(self) -> list[Stat]:
+        """Counters: totals, and for each of the last 60 minutes."""
+        return await self._store.run(self._commands.stats())
+
+    async def clients(self) -> list[ClientInfo]:
+        """Who holds, or may take, jobs of this queue; the first thousand."""
+        return await self._store.run(self._commands.clients(0, 1000))
+
+    async def pause(self) -> None:
+        """Hand out no more jobs. Those running go on; dispatches are accepted."""
+        await self._store.run(self._commands.configure(paused=True))
+
+    async def resume(self) -> None:
+        """Hand out jobs again."""
+        await self._store.run(self._commands.configure(paused=False))
+
+    async def configure(
+        self,
+        *,
+        limits: JobOptions | None = None,
+        fail_handler: bool | None = None,
+        failed_limit: int | None = None,
+        broken_limit: int | None = None,
+    ) -> None:
+        """Set what holds for every job of the queue; what is left out stays as it is.
+
+        `limits` are for jobs that ask for nothing else, `fail_handler` says whether jobs
+        given up are put into `fail_queue`, the others bound the failed and broken records.
+        """
+        check_count(failed_limit, "failed_limit")
+        check_count(broken_limit, "broken_limit")
+        await self._store.run(
+            self._commands.configure(
+                limits=limits,
+                fail_handler=fail_handler,
+                failed_limit=failed_limit,
+                broken_limit=broken_limit,
+            )
+        )
+
+    async def requeue(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+        """Let failed (or broken) jobs run again, with fresh counts; how many do."""
+        command = self._commands.requeue(check_kind(kind), check_ids(ids))
+        return (await self._store.run(command)).count("requeued")
+
+    async def drop(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+        """Forget failed (or broken) jobs; how many there were."""
+        return await self._store.run(self._commands.drop(check_kind(kind), check_ids(ids)))
+
+    async def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
+        """Keep the newest records only; how many were dropped."""
+        check_count(keep, "keep")
+        return await follow(self._store, trim(self._commands, check_kind(kind), keep))
+
+    async def sweep(self) -> int:
+        """Return the jobs of dead clients now; whoever takes or extends does it anyway."""
+        return await follow(self._store, until_done(self._commands.sweep))
+
+    async def evict(self, client: str, *, died: bool = True) -> int:
+        """Take all jobs from a client. `died` counts a stall against each of them."""
+        return await follow(self._store, evict(self._commands, client, died=died))
+
+    async def audit(self) -> list[str]:
+        """What is wrong with the queue's records on the server: nothing, one hopes."""
+        return await follow(self._store, audit(self._commands))
+
+
+def check_timeout(value: Seconds | None) -> float | None:
+    return None if value is None else seconds(value, "timeout")

@@ -1,0 +1,219 @@
+"""One call, until it is answered: finding the server, loading the library, riding out what
+passes by itself. All resilience is here, once; runners only carry the steps out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar, cast
+
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ResponseError,
+)
+
+from queasy.errors import NotDurable, ProtocolError, QueasyError, Unanswered, Unsupported
+from queasy.options import Durability
+from queasy.store import library
+from queasy.store.command import Command
+from queasy.store.commands import version
+from queasy.store.faults import Fault, Lost, NotSent, Remedy, diagnose
+from queasy.store.health import check_server
+from queasy.store.route import Effect, Exchange, Pause, Route
+from queasy.store.url import Address
+
+__all__ = ["call", "connect", "load_library"]
+
+T = TypeVar("T")
+
+FIRST_PAUSE = 0.01
+LONGEST_PAUSE = 1.0
+PROBLEMS = (NotSent, Lost, ResponseError, AuthenticationError, AuthorizationError, BusyLoadingError)
+# Redirections and library loads are progress, not waiting, but not for ever.
+MOST_TURNS = 32
+
+
+def call(
+    command: Command[T],
+    route: Route,
+    *,
+    patience: float,
+    connected: bool = True,
+    durability: Durability = "ack",
+) -> Generator[Effect, Any, T]:
+    """Runs a command to its answer, or raises what stands in the way.
+
+    For `patience` seconds it rides out a server that is away; one that was never there
+    (not `connected`) is a mistake, and said at once. A call whose answer was lost is sent
+    again: every function is safe to repeat.
+    """
+    give_up_at = time.monotonic() + patience
+    attempt = _Attempt(command, durability, patience / 2)
+    pauses = 0
+    while True:
+        try:
+            return (yield from attempt.once(route))
+        except PROBLEMS as problem:
+            fault = diagnose(problem, str(route.target), f"{command.function}{attempt.queue}")
+            attempt.repeated |= fault.uncertain
+            if isinstance(problem, NotSent) and not connected:
+                raise fault.error from problem
+            _mend(fault, problem, route, attempt)
+        if fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD):
+            continue
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**pauses) * random.uniform(0.5, 1.0)
+        pauses += 1
+        if time.monotonic() + pause >= give_up_at:
+            raise attempt.failure(fault) from None
+        yield Pause(pause)
+        route.forget()
+
+
+class _Attempt:
+    """What one call remembers between its tries."""
+
+    def __init__(self, command: Command[Any], durability: Durability, within: float) -> None:
+        self.command = command
+        self.durability = durability
+        self.within = within
+        self.repeated = False
+        self.library_missing = False
+        self.asked: Address | None = None
+        self.turns = 0
+        self.key = command.keys[0] if command.keys else None
+        name = self.key.partition("{")[2].partition("}")[0] if self.key else ""
+        self.queue = f" of queue {name!r}" if name else ""
+
+    def once(self, route: Route) -> Generator[Effect, Any, Any]:
+        if self.library_missing:
+            yield from load_library(route)
+            self.library_missing = False
+        command = self.command
+        args = command.args
+        if self.repeated and command.repeat_args is not None:
+            args = command.repeat_args
+        fcall = "FCALL_RO" if command.read_only else "FCALL"
+        function = library.PREFIX + command.function
+        sent: list[tuple[Any, ...]] = [(fcall, function, len(command.keys), *command.keys, *args)]
+        address = self.asked
+        if address is not None:
+            sent.insert(0, ("ASKING",))
+            self.asked = None
+        else:
+            address = yield from route.locate(self.key)
+        asking = len(sent) - 1
+        sent += self._durability_commands()
+        replies = yield Exchange(address, tuple(sent))
+        reply = replies[asking]
+        if isinstance(reply, Exception):
+            raise reply
+        if self.durability != "ack":
+            self._check_durability(replies[-1])
+        result = command.read(reply)
+        unclear = command.unclear_when_repeated
+        if self.repeated and unclear is not None and unclear(result):
+            raise Unanswered(
+                f"{command.function}{self.queue}: the answer to a first try was lost, and the "
+                "second cannot tell whether the first was carried out"
+            )
+        return result
+
+    def _durability_commands(self) -> list[tuple[Any, ...]]:
+        within = round(self.within * 1000)
+        match self.durability:
+            case "fsynced":
+                return [("WAITAOF", 1, 0, within)]
+            case "replicated":
+                return [("WAIT", 1, within)]
+            case _:
+                return []
+
+    def _check_durability(self, reply: Any) -> None:
+        """The write is accepted in any case; say loudly when it is not as safe as asked."""
+        if isinstance(reply, Exception):
+            if "unknown command" in str(reply).lower():
+                raise Unsupported(
+                    "durability='fsynced' needs WAITAOF (Redis 7.2+ or Valkey); the job was "
+                    "accepted, but not confirmed to be on disk"
+                ) from reply
+            raise NotDurable(
+                f"accepted, but durability={self.durability!r} failed: {reply}"
+            ) from reply
+        reached = reply[0] if self.durability == "fsynced" else reply
+        if reached < 1:
+            raise NotDurable(
+                f"accepted{self.queue}, but durability={self.durability!r} was not reached within "
+                f"{self.within:g} s"
+            )
+
+    def failure(self, fault: Fault) -> QueasyError:
+        if self.repeated and not self.command.read_only:
+            return Unanswered(
+                f"{self.command.function}{self.queue}: sent, but the answer was lost and "
+                f"the server has not come back ({fault.error}). It may have been carried out"
+            )
+        return fault.error
+
+
+def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> None:
+    """Prepares what the remedy says for the next try, or raises when there is none."""
+    attempt.turns += 1
+    if attempt.turns > MOST_TURNS and fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD):
+        raise fault.error from problem
+    match fault.remedy:
+        case Remedy.NONE:
+            raise fault.error from problem
+        case Remedy.ROUTE if not route.can_change:
+            raise fault.error from problem
+        case Remedy.MOVED | Remedy.ASK:
+            assert isinstance(problem, AskError)
+            address = Address(str(cast("Any", problem).host), int(problem.port))
+            if fault.remedy is Remedy.ASK:
+                attempt.asked = address
+            else:
+                route.moved(int(problem.slot_id), address)
+        case Remedy.LOAD:
+            attempt.library_missing = True
+        case _:
+            pass
+
+
+def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
+    """Makes sure that the server can serve and has a library at least as new as ours."""
+    _, revision = yield from call(version(), route, patience=patience, connected=False)
+    if revision < library.revision():
+        yield from load_library(route)
+    yield from check_server(route)
+
+
+def load_library(route: Route) -> Generator[Effect, Any, None]:
+    """Loads the library on every primary that has none, or an older one."""
+    for address in (yield from route.primaries()):
+        yield from _load_on(address)
+
+
+def _load_on(address: Address) -> Generator[Effect, Any, None]:
+    question = ("FCALL_RO", library.PREFIX + "version", 0)
+    for _ in range(5):
+        (reply,) = yield Exchange(address, (question,))
+        if isinstance(reply, Exception):
+            if "Function not found" not in str(reply):
+                raise reply
+            replace = ()
+        elif reply[1] >= library.revision():
+            return  # as new as ours, or newer: never replaced
+        else:
+            replace = ("REPLACE",)
+        (loaded,) = yield Exchange(address, (("FUNCTION", "LOAD", *replace, library.source()),))
+        # "already exists": another client was quicker, which the next look will tell.
+        if isinstance(loaded, Exception) and "already exists" not in str(loaded):
+            raise loaded
+    raise ProtocolError(
+        f"{address}: the library is replaced by an older one as soon as it is loaded. Is a client "
+        "of an older version running in a loop?"
+    )

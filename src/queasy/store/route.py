@@ -1,0 +1,201 @@
+"""Which server has a key: the only difference between one server, Sentinel and Cluster.
+
+A route is asked for the address of a slot and told when that turned out wrong. It talks to
+servers by yielding `Exchange`, so that it serves async and sync callers alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from redis.crc import key_slot
+
+from queasy.errors import ServerError, Unreachable
+from queasy.store.faults import Lost, NotSent
+from queasy.store.url import Address, Target
+
+__all__ = ["Ensure", "Exchange", "Pause", "Route", "Steps", "route_to"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Send commands over one connection; answered with their replies, errors as values."""
+
+    address: Address
+    commands: tuple[tuple[Any, ...], ...]
+    sentinel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait some seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ensure:
+    """Start the embedded server if it is not running; answered with its address."""
+
+
+Effect = Exchange | Pause | Ensure
+Steps = Generator[Effect, Any, Any]
+
+
+class Route:
+    """One server at a fixed address."""
+
+    can_change = False
+    """Whether looking again may give another address."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
+        """The address that has `key`; any primary for None."""
+        return self.target.addresses[0]
+        yield  # a generator, like its siblings
+
+    def primaries(self) -> Generator[Effect, Any, list[Address]]:
+        """Every server that takes writes."""
+        address = yield from self.locate(None)
+        return [address]
+
+    def forget(self) -> None:
+        """What is known may be wrong: look again before the next call."""
+
+    def moved(self, slot: int, address: Address) -> None:
+        """A server said that it has handed a slot to another."""
+
+
+class EmbeddedRoute(Route):
+    """The embedded server of this folder, started when it is needed."""
+
+    can_change = True
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._address: Address | None = None
+
+    def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
+        if self._address is None:
+            self._address = yield Ensure()
+        assert self._address is not None
+        return self._address
+
+    def forget(self) -> None:
+        self._address = None
+
+
+class SentinelRoute(Route):
+    """The primary of a service, as the sentinels name it."""
+
+    can_change = True
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._address: Address | None = None
+
+    def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
+        if self._address is None:
+            self._address = yield from self._ask()
+        return self._address
+
+    def forget(self) -> None:
+        self._address = None
+
+    def _ask(self) -> Generator[Effect, Any, Address]:
+        problems: list[str] = []
+        for sentinel in self.target.addresses:
+            question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.target.service)
+            try:
+                (answer,) = yield Exchange(sentinel, (question,), sentinel=True)
+            except (NotSent, Lost) as problem:
+                problems.append(f"{sentinel}: {problem}")
+                continue
+            if isinstance(answer, Exception):
+                problems.append(f"{sentinel}: {answer}")
+            elif answer is None:
+                problems.append(f"{sentinel}: knows no service {self.target.service!r}")
+            else:
+                host, port = answer
+                return Address(host.decode(), int(port))
+        raise Unreachable(f"no sentinel named a primary: {'; '.join(problems)}")
+
+
+class ClusterRoute(Route):
+    """The primary of a slot, as the cluster's nodes say."""
+
+    can_change = True
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._slots: dict[int, Address] = {}
+        self._ranges: list[tuple[int, int, Address]] = []
+
+    def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
+        if not self._ranges:
+            yield from self._ask()
+        if key is None:
+            return self._ranges[0][2]
+        slot = key_slot(key.encode())
+        found = self._slots.get(slot)
+        if found is not None:
+            return found
+        for first, last, address in self._ranges:
+            if first <= slot <= last:
+                return address
+        self.forget()
+        raise NotSent(f"no node serves slot {slot}")
+
+    def primaries(self) -> Generator[Effect, Any, list[Address]]:
+        if not self._ranges:
+            yield from self._ask()
+        return list(dict.fromkeys(address for _, _, address in self._ranges))
+
+    def forget(self) -> None:
+        self._ranges = []
+        self._slots = {}
+
+    def moved(self, slot: int, address: Address) -> None:
+        self._slots[slot] = address
+
+    def _ask(self) -> Generator[Effect, Any, None]:
+        problems: list[str] = []
+        for node in self.target.addresses:
+            try:
+                (answer,) = yield Exchange(node, (("CLUSTER", "SLOTS"),))
+            except (NotSent, Lost) as problem:
+                problems.append(f"{node}: {problem}")
+                continue
+            if isinstance(answer, Exception):
+                if "cluster support disabled" in str(answer):
+                    raise ServerError(
+                        f"{node} is no cluster node: use redis:// instead of redis+cluster://"
+                    )
+                problems.append(f"{node}: {answer}")
+                continue
+            self._slots = {}
+            # A node that does not know its own address leaves the host empty.
+            self._ranges = [
+                (first, last, Address(primary[0].decode() or node.host, primary[1]))
+                for first, last, primary, *_ in answer
+            ]
+            if self._ranges:
+                return
+            problems.append(f"{node}: serves no slots")
+        raise NotSent(f"no node of the cluster answered: {'; '.join(problems)}")
+
+
+_ROUTES: dict[str, Callable[[Target], Route]] = {
+    "single": Route,
+    "embedded": EmbeddedRoute,
+    "sentinel": SentinelRoute,
+    "cluster": ClusterRoute,
+}
+
+
+def route_to(target: Target) -> Route:
+    return _ROUTES[target.kind](target)

@@ -1,0 +1,162 @@
+"""The store: commands in, answers out. What an application's classes talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from queasy.errors import InvalidInput
+from queasy.options import Durability
+from queasy.store.call import call, connect
+from queasy.store.command import Command
+from queasy.store.commands import Commands
+from queasy.store.listen import AsyncListener, SyncListener
+from queasy.store.records import Dispatched, DispatchItem
+from queasy.store.route import route_to
+from queasy.store.transport import AsyncTransport, SyncTransport
+from queasy.store.url import Target
+
+__all__ = ["AsyncStore", "SyncStore"]
+
+T = TypeVar("T")
+
+# One call's worth of dispatches: what the server does without others noticing.
+CHUNK_JOBS = 1000
+CHUNK_BYTES = 4 * 1024 * 1024
+
+
+class AsyncStore:
+    """Runs commands in an event loop."""
+
+    def __init__(self, target: Target, timeout: float, folder: Path | None = None) -> None:
+        self._route = route_to(target)
+        self._transport = AsyncTransport(target, timeout, folder)
+        self._timeout = timeout
+        self._connected = False
+        self._connecting = asyncio.Lock()
+        self._lines: dict[tuple[str, Durability], _Line] = {}
+        self.listener = AsyncListener(self._transport, self._route)
+
+    async def connect(self) -> None:
+        """Looks at the server once; the first command does it if nobody did."""
+        async with self._connecting:
+            if not self._connected:
+                await self._transport.run(connect(self._route, self._timeout))
+                self._connected = True
+
+    async def run(self, command: Command[T], durability: Durability = "ack") -> T:
+        """The answer to a command."""
+        if not self._connected:
+            await self.connect()
+        steps = call(command, self._route, patience=self._timeout, durability=durability)
+        return await self._transport.run(steps)
+
+    async def dispatch(
+        self, commands: Commands, item: DispatchItem, durability: Durability = "ack"
+    ) -> Dispatched:
+        """Dispatches of one queue that are awaited at the same time share a round trip."""
+        line = self._lines.setdefault((commands.keys.base, durability), _Line())
+        waiting = _Waiting(commands, item, asyncio.get_running_loop().create_future())
+        line.queue.append(waiting)
+        if line.task is None:
+            line.task = asyncio.create_task(self._drain(line, durability))
+        return await waiting.done
+
+    async def _drain(self, line: _Line, durability: Durability) -> None:
+        """Sends what stands in line, in order, until nobody does."""
+        try:
+            while line.queue:
+                await self._send(line.take(), durability)
+        finally:
+            line.task = None
+
+    async def _send(self, batch: list[_Waiting], durability: Durability) -> None:
+        command = batch[0].commands.dispatch([waiting.item for waiting in batch])
+        try:
+            results = await self.run(command, durability)
+        except InvalidInput as error:
+            if len(batch) == 1:
+                _fail(batch, error)
+                return
+            for waiting in batch:  # one is refused: the others must not suffer for it
+                await self._send([waiting], durability)
+        except BaseException as error:
+            _fail(batch, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for waiting, result in zip(batch, results, strict=True):
+                if not waiting.done.done():  # its caller may have been cancelled
+                    waiting.done.set_result(result)
+
+    async def close(self) -> None:
+        """Sends what is in line, then closes every connection."""
+        tasks = [line.task for line in self._lines.values() if line.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.listener.close()
+        await self._transport.close()
+
+
+@dataclass(slots=True)
+class _Waiting:
+    commands: Commands
+    item: DispatchItem
+    done: asyncio.Future[Dispatched]
+
+
+def _fail(batch: list[_Waiting], error: BaseException) -> None:
+    for waiting in batch:
+        if not waiting.done.done():
+            waiting.done.set_exception(error)
+
+
+class _Line:
+    """Dispatches of one queue, waiting for the next call."""
+
+    def __init__(self) -> None:
+        self.queue: deque[_Waiting] = deque()
+        self.task: asyncio.Task[None] | None = None
+
+    def take(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        size = 0
+        while self.queue and len(batch) < CHUNK_JOBS:
+            size += len(self.queue[0].item.payload)
+            if batch and size > CHUNK_BYTES:
+                break
+            batch.append(self.queue.popleft())
+        return batch
+
+
+class SyncStore:
+    """Runs commands in the calling thread."""
+
+    def __init__(self, target: Target, timeout: float, folder: Path | None = None) -> None:
+        self._route = route_to(target)
+        self._transport = SyncTransport(target, timeout, folder)
+        self._timeout = timeout
+        self._connected = False
+        self._connecting = threading.Lock()
+        self.listener = SyncListener(self._transport, self._route)
+
+    def connect(self) -> None:
+        """Looks at the server once; the first command does it if nobody did."""
+        with self._connecting:
+            if not self._connected:
+                self._transport.run(connect(self._route, self._timeout))
+                self._connected = True
+
+    def run(self, command: Command[T], durability: Durability = "ack") -> T:
+        """The answer to a command."""
+        if not self._connected:
+            self.connect()
+        steps = call(command, self._route, patience=self._timeout, durability=durability)
+        return self._transport.run(steps)
+
+    def close(self) -> None:
+        self._transport.close()

@@ -1,0 +1,230 @@
+"""Bytes to servers and back, on redis-py's connections: the only code that does I/O.
+
+Twice, because one awaits and the other does not; neither knows what it carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio as aredis
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    RedisError,
+    ResponseError,
+)
+from redis.retry import Retry
+
+from queasy.store import embedded
+from queasy.store.faults import Lost, NotSent
+from queasy.store.route import Effect, Ensure, Exchange, Pause
+from queasy.store.url import Address, Target, parse_url
+
+__all__ = ["AsyncTransport", "SyncTransport"]
+
+T = TypeVar("T")
+
+# What a server answers, although redis-py files some of it under lost connections.
+REFUSALS = (AuthenticationError, AuthorizationError, BusyLoadingError, ResponseError)
+BROKEN = (RedisError, OSError, EOFError, asyncio.TimeoutError, asyncio.IncompleteReadError)
+
+
+def _arguments(target: Target, address: Address, timeout: float, sentinel: bool) -> dict[str, Any]:
+    own = target.sentinel_connect if sentinel else target.connect
+    arguments: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "protocol": 2,
+        "client_name": "queasy",
+        **own,
+    }
+    if address.path:
+        arguments["path"] = address.path
+    else:
+        arguments |= {"host": address.host, "port": address.port, "socket_keepalive": True}
+    return arguments
+
+
+class AsyncTransport:
+    """Carries steps out in an event loop."""
+
+    def __init__(self, target: Target, timeout: float, folder: Path | None) -> None:
+        self._target = target
+        self._timeout = timeout
+        self._folder = folder
+        self._pools: dict[tuple[Address, bool], Any] = {}
+
+    async def run(self, steps: Generator[Effect, Any, T]) -> T:
+        """Performs each step and returns what the last one came to."""
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    answer = await self._perform(effect)
+                except Exception as problem:  # the steps decide what it means
+                    effect = steps.throw(problem)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as done:
+            return done.value
+        finally:
+            steps.close()
+
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Exchange():
+                return await self._exchange(effect)
+            case Pause(seconds=seconds):
+                return await asyncio.sleep(seconds)
+            case Ensure():
+                url = await asyncio.to_thread(embedded.ensure, self._folder)
+                return parse_url(url).addresses[0]
+
+    async def _exchange(self, exchange: Exchange) -> list[Any]:
+        pool = self._pool(exchange.address, exchange.sentinel)
+        try:
+            connection = await pool.get_connection()
+        except REFUSALS:
+            raise
+        except BROKEN as problem:
+            raise NotSent(str(problem) or type(problem).__name__) from problem
+        answered = False
+        try:
+            packed = connection.pack_commands(exchange.commands)
+            await connection.send_packed_command(packed, check_health=False)
+            replies = [await self._read(connection) for _ in exchange.commands]
+            answered = True
+            return replies
+        except BROKEN as problem:
+            raise Lost(str(problem) or type(problem).__name__) from problem
+        finally:
+            if not answered:  # also when cancelled: the reply would be taken for the next call's
+                await connection.disconnect(nowait=True)
+            await pool.release(connection)
+
+    async def _read(self, connection: Any) -> Any:
+        try:
+            return await connection.read_response()
+        except REFUSALS as error:
+            return error
+
+    def _pool(self, address: Address, sentinel: bool) -> Any:
+        pool = self._pools.get((address, sentinel))
+        if pool is None:
+            kind = aredis.UnixDomainSocketConnection if address.path else aredis.Connection
+            if self._target.tls and not address.path:
+                kind = aredis.SSLConnection
+            arguments = _arguments(self._target, address, self._timeout, sentinel)
+            retry = AsyncRetry(NoBackoff(), 0)
+            pool = aredis.ConnectionPool(connection_class=kind, retry=retry, **arguments)
+            self._pools[address, sentinel] = pool
+        return pool
+
+    def pubsub(self, address: Address) -> Any:
+        """A subscriber with a connection of its own."""
+        client: Any = aredis.Redis(connection_pool=self._pool(address, False))
+        return client.pubsub()
+
+    async def close(self) -> None:
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            await pool.disconnect()
+
+
+class SyncTransport:
+    """Carries steps out in the calling thread; safe to share between threads."""
+
+    def __init__(self, target: Target, timeout: float, folder: Path | None) -> None:
+        self._target = target
+        self._timeout = timeout
+        self._folder = folder
+        self._pools: dict[tuple[Address, bool], Any] = {}
+        self._lock = threading.Lock()
+
+    def run(self, steps: Generator[Effect, Any, T]) -> T:
+        """Performs each step and returns what the last one came to."""
+        try:
+            effect = next(steps)
+            while True:
+                try:
+                    answer = self._perform(effect)
+                except Exception as problem:  # the steps decide what it means
+                    effect = steps.throw(problem)
+                else:
+                    effect = steps.send(answer)
+        except StopIteration as done:
+            return done.value
+        finally:
+            steps.close()
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Exchange():
+                return self._exchange(effect)
+            case Pause(seconds=seconds):
+                return time.sleep(seconds)
+            case Ensure():
+                return parse_url(embedded.ensure(self._folder)).addresses[0]
+
+    def _exchange(self, exchange: Exchange) -> list[Any]:
+        pool = self._pool(exchange.address, exchange.sentinel)
+        try:
+            connection = pool.get_connection()
+        except REFUSALS:
+            raise
+        except BROKEN as problem:
+            raise NotSent(str(problem) or type(problem).__name__) from problem
+        answered = False
+        try:
+            packed = connection.pack_commands(exchange.commands)
+            connection.send_packed_command(packed, check_health=False)
+            replies = [self._read(connection) for _ in exchange.commands]
+            answered = True
+            return replies
+        except BROKEN as problem:
+            raise Lost(str(problem) or type(problem).__name__) from problem
+        finally:
+            if not answered:  # also on KeyboardInterrupt: the reply would be the next call's
+                connection.disconnect()
+            pool.release(connection)
+
+    def _read(self, connection: Any) -> Any:
+        try:
+            return connection.read_response()
+        except REFUSALS as error:
+            return error
+
+    def _pool(self, address: Address, sentinel: bool) -> Any:
+        with self._lock:
+            pool = self._pools.get((address, sentinel))
+            if pool is None:
+                kind: Any = redis.UnixDomainSocketConnection if address.path else redis.Connection
+                if self._target.tls and not address.path:
+                    kind = redis.SSLConnection
+                arguments = _arguments(self._target, address, self._timeout, sentinel)
+                pool = redis.ConnectionPool(
+                    connection_class=kind, retry=Retry(NoBackoff(), 0), **arguments
+                )
+                self._pools[address, sentinel] = pool
+            return pool
+
+    def pubsub(self, address: Address) -> Any:
+        """A subscriber with a connection of its own."""
+        client: Any = redis.Redis(connection_pool=self._pool(address, False))
+        return client.pubsub()
+
+    def close(self) -> None:
+        with self._lock:
+            pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.disconnect()

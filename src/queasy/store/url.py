@@ -1,0 +1,154 @@
+"""Where the server is: a URL read once, and shown without its secrets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import ParseResult, parse_qs, unquote, urlparse
+
+from queasy.errors import InvalidUrl
+
+__all__ = ["Address", "Target", "parse_url"]
+
+FORMS = (
+    "redis://host:6379/0, rediss://host:6379/0 (TLS), unix:///path/to/socket, "
+    "redis+sentinel://host:26379,host:26379/service, redis+cluster://host:6379,host:6379"
+)
+
+
+def _is_yes(text: str) -> bool:
+    return text.lower() in ("1", "true", "yes")
+
+
+# The same options redis-py takes in a URL, where they are strings with another meaning.
+CONVERT: dict[str, Any] = {
+    "db": int,
+    "ssl_check_hostname": _is_yes,
+    "ssl_cert_reqs": str,
+    "ssl_ca_certs": str,
+    "ssl_certfile": str,
+    "ssl_keyfile": str,
+    "username": str,
+    "password": str,
+    "sentinel_username": str,
+    "sentinel_password": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One server process: a host and a port, or a unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix://{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a URL says."""
+
+    kind: Literal["single", "sentinel", "cluster", "embedded"]
+    addresses: tuple[Address, ...] = ()
+    service: str = ""
+    tls: bool = False
+    connect: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """Arguments of every connection to a data node: user, password, db, TLS files."""
+    sentinel_connect: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+    def __str__(self) -> str:
+        if self.kind == "embedded":
+            return "the embedded server"
+        where = ",".join(map(str, self.addresses))
+        return where if self.kind == "single" else f"{self.kind} {where}"
+
+
+def parse_url(url: str) -> Target:
+    """The target of a URL; InvalidUrl, without the URL's secrets, when it is none."""
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidUrl(f"url: expected a str like {FORMS}, got {type(url).__name__}")
+    try:
+        parts = urlparse(url)
+        connect = _connect_arguments(parts)
+        scheme, _, form = parts.scheme.partition("+")
+        if scheme == "unix" and not form:
+            return _unix(parts, connect)
+        if scheme not in ("redis", "rediss", "valkey", "valkeys") or form not in (
+            "",
+            "sentinel",
+            "cluster",
+        ):
+            raise InvalidUrl(f"url: expected one of {FORMS}; got the scheme {parts.scheme!r}")
+        tls = scheme in ("rediss", "valkeys")
+        if form == "sentinel":
+            return _sentinel(parts, connect, tls)
+        addresses = _addresses(parts, 6379)
+        path = parts.path.strip("/")
+        if path:
+            connect["db"] = int(path)
+        if form == "cluster":
+            if connect.pop("db", 0) != 0:
+                raise InvalidUrl("url: a cluster has database 0 only")
+            return Target("cluster", addresses, tls=tls, connect=connect)
+        if len(addresses) != 1:
+            raise InvalidUrl(
+                f"url: expected one host, got {len(addresses)}; for several use {FORMS}"
+            )
+        return Target("single", addresses, tls=tls, connect=connect)
+    except ValueError as error:
+        if isinstance(error, InvalidUrl):
+            raise
+        raise InvalidUrl(f"url: expected one of {FORMS}; {error}") from None
+
+
+def _unix(parts: ParseResult, connect: dict[str, Any]) -> Target:
+    if not parts.path:
+        raise InvalidUrl("url: expected unix:///path/to/socket, got no path")
+    return Target("single", (Address(path=unquote(parts.path)),), connect=connect)
+
+
+def _sentinel(parts: ParseResult, connect: dict[str, Any], tls: bool) -> Target:
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service:
+        raise InvalidUrl("url: expected redis+sentinel://host:26379/service, got no service name")
+    if db:
+        connect["db"] = int(db)
+    own = {
+        name.removeprefix("sentinel_"): connect.pop(name)
+        for name in ("sentinel_username", "sentinel_password")
+        if name in connect
+    }
+    addresses = _addresses(parts, 26379)
+    return Target("sentinel", addresses, unquote(service), tls, connect, own)
+
+
+def _connect_arguments(parts: ParseResult) -> dict[str, Any]:
+    connect: dict[str, Any] = {}
+    for name, values in parse_qs(parts.query, keep_blank_values=True).items():
+        if name not in CONVERT:
+            raise InvalidUrl(f"url: unknown option {name!r}; expected {', '.join(sorted(CONVERT))}")
+        connect[name] = CONVERT[name](values[-1])
+    user_info = parts.netloc.rpartition("@")[0]
+    if user_info:
+        user, colon, password = user_info.partition(":")
+        if user:
+            connect["username"] = unquote(user)
+        if colon:
+            connect["password"] = unquote(password)
+    return connect
+
+
+def _addresses(parts: ParseResult, default_port: int) -> tuple[Address, ...]:
+    hosts = parts.netloc.rpartition("@")[2]
+    found: list[Address] = []
+    for entry in hosts.split(",") if hosts else ["localhost"]:
+        one = urlparse(f"//{entry}")  # knows IPv6 in brackets
+        if not one.hostname:
+            raise InvalidUrl(f"url: expected host:port, got {entry!r}")
+        found.append(Address(one.hostname, one.port or default_port))
+    return tuple(found)

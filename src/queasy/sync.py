@@ -1,0 +1,288 @@
+"""The same for code that does not await: Django, Flask, scripts.
+
+Nothing is decided here. Each method hands the same command or flow as its async sibling to a
+store that does not await; a test compares the signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from queasy.client import MAX_PAYLOAD, Settings
+from queasy.codec import Codec, CodecName
+from queasy.dispatch import Dispatch, new_id
+from queasy.flow import audit, chunks, evict, follow_sync, take_one, trim, until_done
+from queasy.job import Job, JobError
+from queasy.lease import Held
+from queasy.options import (
+    Durability,
+    JobOptions,
+    Seconds,
+    UpdateRunAt,
+    When,
+    check_count,
+    check_id,
+)
+from queasy.outcome import Cancel, Fail, Finish, Release
+from queasy.queue import (
+    PAGE,
+    NamedQueue,
+    Queue,
+    check_durability,
+    check_ids,
+    check_kind,
+    check_lease,
+    check_state,
+    check_timeout,
+    keys_of,
+)
+from queasy.store.commands import Commands, ListState, RecordKind
+from queasy.store.keys import QueueKeys
+from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
+from queasy.store.store import SyncStore
+
+__all__ = ["SyncClient", "SyncLease", "SyncQueue"]
+
+
+class SyncLease(Held):
+    """A leased job, for sync code. Every method answers True when it took effect, False when
+    the lease was over: expired, evicted, or ended before.
+    """
+
+    def __init__(self, job: Job, commands: Commands, store: SyncStore) -> None:
+        super().__init__(job, commands)
+        self._store = store
+
+    def complete(self) -> bool:
+        return self._end(self._store.run(self._ending(Finish())))
+
+    def retry(
+        self, *, at: When | None = None, after: Seconds | None = None, error: object = None
+    ) -> bool:
+        return self._end(self._store.run(self._retry(at, after, error)))
+
+    def fail(self, error: object = None) -> bool:
+        return self._end(self._store.run(self._ending(Fail(JobError.of(error, "permanent")))))
+
+    def release(self) -> bool:
+        return self._end(self._store.run(self._ending(Release())))
+
+    def cancel(self) -> bool:
+        return self._end(self._store.run(self._ending(Cancel())))
+
+    def extend(self, seconds: Seconds) -> bool:
+        return self._extended(self._store.run(self._extension(seconds)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Completes on success, retries on an exception."""
+        outcome = self._outcome_of(error)
+        if outcome is not None:
+            self._end(self._store.run(self._ending(outcome)))
+            self._check_end(error)
+
+
+class SyncQueue(NamedQueue):
+    """A named set of jobs, for sync code. Get one from `SyncClient.queue`."""
+
+    def __init__(
+        self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int, store: SyncStore
+    ) -> None:
+        super().__init__(keys, codec, max_payload)
+        self._store = store
+
+    @property
+    def fail_queue(self) -> SyncQueue:
+        keys = QueueKeys(self.keys.prefix, self.keys.queue, fail=True)
+        return SyncQueue(keys, self.codec, self._max_payload, self._store)
+
+    def dispatch(
+        self,
+        data: Any,
+        *,
+        id: str | None = None,  # noqa: A002 - the word people know
+        run_at: When | None = None,
+        delay: Seconds | None = None,
+        options: JobOptions | None = None,
+        update_data: bool = True,
+        update_run_at: UpdateRunAt = True,
+        update_options: bool | Collection[str] = True,
+        reset_counts: bool | None = None,
+        durability: Durability = "ack",
+    ) -> Dispatched:
+        dispatch = Dispatch(
+            data,
+            id,
+            run_at,
+            delay,
+            options,
+            update_data,
+            update_run_at,
+            update_options,
+            reset_counts,
+        )
+        command = self._commands.dispatch([self._item(dispatch)])
+        return self._store.run(command, check_durability(durability))[0]
+
+    def dispatch_many(
+        self, jobs: Iterable[Any | Dispatch], *, durability: Durability = "ack"
+    ) -> list[Dispatched]:
+        check_durability(durability)
+        results: list[Dispatched] = []
+        for chunk in chunks(jobs, self._item):
+            results += self._store.run(self._commands.dispatch(chunk), durability)
+        return results
+
+    def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
+        (word,) = self._store.run(self._commands.cancel([check_id(id)], running=running))
+        return word in ("cancelled", "requested")
+
+    def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> SyncLease | None:
+        """Take one job for some seconds; the lease may be used in `with`.
+
+        Waits without polling until a job comes; None after `timeout` seconds. After
+        `seconds` without an answer the job goes to the next who asks.
+        """
+        # A waiter of its own for each call: threads wait side by side.
+        flow = take_one(self._commands, check_lease(seconds), check_timeout(timeout), new_id())
+        job = follow_sync(self._store, flow)
+        return None if job is None else SyncLease(job, self._commands, self._store)
+
+    def get(self, id: str) -> Job | None:  # noqa: A002
+        rows = self._store.run(self._commands.get(check_id(id)))
+        return rows[0] if rows else None
+
+    def jobs(self, state: ListState = "waiting") -> Iterator[Job]:
+        check_state(state)
+        offset = 0
+        while True:
+            page, covered = self._store.run(self._commands.jobs(state, offset, PAGE))
+            yield from page
+            offset += covered
+            if covered < PAGE:
+                return
+
+    def counts(self) -> Counts:
+        return self._store.run(self._commands.counts())
+
+    def stats(self) -> list[Stat]:
+        return self._store.run(self._commands.stats())
+
+    def clients(self) -> list[ClientInfo]:
+        return self._store.run(self._commands.clients(0, 1000))
+
+    def pause(self) -> None:
+        self._store.run(self._commands.configure(paused=True))
+
+    def resume(self) -> None:
+        self._store.run(self._commands.configure(paused=False))
+
+    def configure(
+        self,
+        *,
+        limits: JobOptions | None = None,
+        fail_handler: bool | None = None,
+        failed_limit: int | None = None,
+        broken_limit: int | None = None,
+    ) -> None:
+        check_count(failed_limit, "failed_limit")
+        check_count(broken_limit, "broken_limit")
+        self._store.run(
+            self._commands.configure(
+                limits=limits,
+                fail_handler=fail_handler,
+                failed_limit=failed_limit,
+                broken_limit=broken_limit,
+            )
+        )
+
+    def requeue(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+        command = self._commands.requeue(check_kind(kind), check_ids(ids))
+        return self._store.run(command).count("requeued")
+
+    def drop(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+        return self._store.run(self._commands.drop(check_kind(kind), check_ids(ids)))
+
+    def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
+        check_count(keep, "keep")
+        return follow_sync(self._store, trim(self._commands, check_kind(kind), keep))
+
+    def sweep(self) -> int:
+        return follow_sync(self._store, until_done(self._commands.sweep))
+
+    def evict(self, client: str, *, died: bool = True) -> int:
+        return follow_sync(self._store, evict(self._commands, client, died=died))
+
+    def audit(self) -> list[str]:
+        return follow_sync(self._store, audit(self._commands))
+
+
+# What hovers over the async methods holds here too.
+for _name, _method in vars(SyncQueue).items():
+    if callable(_method) and _method.__doc__ is None and hasattr(Queue, _name):
+        _method.__doc__ = getattr(Queue, _name).__doc__
+
+
+class SyncClient:
+    """A connection with an identity, for sync code. The arguments are those of `Client`.
+
+        with SyncClient() as client:
+            client.queue("emails").dispatch({"to": "x@example.org"})
+
+    One may be shared by threads.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        prefix: str = "queasy",
+        timeout: float = 10.0,
+        max_payload: int = MAX_PAYLOAD,
+        folder: str | Path | None = None,
+    ) -> None:
+        self._settings = Settings(
+            url, prefix=prefix, timeout=timeout, max_payload=max_payload, folder=folder
+        )
+        self._store = SyncStore(
+            self._settings.target, self._settings.timeout, self._settings.folder
+        )
+        self.id = new_id()
+
+    def queue(self, name: str, codec: CodecName | Codec = "json") -> SyncQueue:
+        """The queue of this name. It needs no creating: the first dispatch does."""
+        keys = keys_of(self._settings.prefix, name)
+        return SyncQueue(keys, codec, self._settings.max_payload, self._store)
+
+    def connect(self) -> None:
+        """Connect and look at the server now, rather than at the first call."""
+        self._store.connect()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} on {self._settings.target}>"

@@ -30,7 +30,6 @@ from queasy.outcome import Cancel, Fail, Finish, Release
 from queasy.queue import (
     PAGE,
     NamedQueue,
-    Queue,
     check_durability,
     check_ids,
     check_kind,
@@ -57,23 +56,29 @@ class SyncLease(Held):
         self._store = store
 
     def complete(self) -> bool:
+        """The job is done. True for exactly one caller, ever."""
         return self._end(self._store.run(self._ending(Finish())))
 
     def retry(
         self, *, at: When | None = None, after: Seconds | None = None, error: object = None
     ) -> bool:
+        """Again, at a time, after some seconds, or (default) after its backoff."""
         return self._end(self._store.run(self._retry(at, after, error)))
 
     def fail(self, error: object = None) -> bool:
+        """Give the job up: into the failed record, and to the fail handler if there is one."""
         return self._end(self._store.run(self._ending(Fail(JobError.of(error, "permanent")))))
 
     def release(self) -> bool:
+        """Back to the front of the queue; not counted as an attempt."""
         return self._end(self._store.run(self._ending(Release())))
 
     def cancel(self) -> bool:
+        """Give in to a cancel request: the job is gone."""
         return self._end(self._store.run(self._ending(Cancel())))
 
     def extend(self, seconds: Seconds) -> bool:
+        """That many seconds from now. Also tells whether somebody asked to cancel."""
         return self._extended(self._store.run(self._extension(seconds)))
 
     def __enter__(self) -> Self:
@@ -103,6 +108,7 @@ class SyncQueue(NamedQueue):
 
     @property
     def fail_queue(self) -> SyncQueue:
+        """Where jobs go that were given up, once `configure(fail_handler=True)` was called."""
         keys = QueueKeys(self.keys.prefix, self.keys.queue, fail=True)
         return SyncQueue(keys, self.codec, self._max_payload, self._store)
 
@@ -120,6 +126,7 @@ class SyncQueue(NamedQueue):
         reset_counts: bool | None = None,
         durability: Durability = "ack",
     ) -> Dispatched:
+        """Put a job, or update the one with this id; see `Queue.dispatch` for every argument."""
         dispatch = Dispatch(
             data,
             id,
@@ -137,6 +144,7 @@ class SyncQueue(NamedQueue):
     def dispatch_many(
         self, jobs: Iterable[Any | Dispatch], *, durability: Durability = "ack"
     ) -> list[Dispatched]:
+        """Put many jobs (data, or a `Dispatch`), a thousand or so for each round trip."""
         check_durability(durability)
         results: list[Dispatched] = []
         for chunk in chunks(jobs, self._item):
@@ -144,6 +152,7 @@ class SyncQueue(NamedQueue):
         return results
 
     def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
+        """Remove a job that waits or is held behind a run; with `running`, stop the run too."""
         (word,) = self._store.run(self._commands.cancel([check_id(id)], running=running))
         return word in ("cancelled", "requested")
 
@@ -159,10 +168,12 @@ class SyncQueue(NamedQueue):
         return None if job is None else SyncLease(job, self._commands, self._store)
 
     def get(self, id: str) -> Job | None:  # noqa: A002
+        """The job with this id: waiting or active, else its failed or broken record."""
         rows = self._store.run(self._commands.get(check_id(id)))
         return rows[0] if rows else None
 
     def jobs(self, state: ListState = "waiting") -> Iterator[Job]:
+        """Jobs in a state: waiting ones by time, failed and broken ones newest first."""
         check_state(state)
         offset = 0
         while True:
@@ -173,18 +184,23 @@ class SyncQueue(NamedQueue):
                 return
 
     def counts(self) -> Counts:
+        """How many jobs are in which state."""
         return self._store.run(self._commands.counts())
 
     def stats(self) -> list[Stat]:
+        """Counters: totals, and for each of the last 60 minutes."""
         return self._store.run(self._commands.stats())
 
     def clients(self) -> list[ClientInfo]:
+        """Who holds, or may take, jobs of this queue; the first thousand."""
         return self._store.run(self._commands.clients(0, 1000))
 
     def pause(self) -> None:
+        """Hand out no more jobs. Those running go on; dispatches are accepted."""
         self._store.run(self._commands.configure(paused=True))
 
     def resume(self) -> None:
+        """Hand out jobs again."""
         self._store.run(self._commands.configure(paused=False))
 
     def configure(
@@ -195,6 +211,7 @@ class SyncQueue(NamedQueue):
         failed_limit: int | None = None,
         broken_limit: int | None = None,
     ) -> None:
+        """Set what holds for every job of the queue; what is left out stays as it is."""
         check_count(failed_limit, "failed_limit")
         check_count(broken_limit, "broken_limit")
         self._store.run(
@@ -207,30 +224,30 @@ class SyncQueue(NamedQueue):
         )
 
     def requeue(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+        """Let failed (or broken) jobs run again, with fresh counts; how many do."""
         command = self._commands.requeue(check_kind(kind), check_ids(ids))
         return self._store.run(command).count("requeued")
 
     def drop(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+        """Forget failed (or broken) jobs; how many there were."""
         return self._store.run(self._commands.drop(check_kind(kind), check_ids(ids)))
 
     def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
+        """Keep the newest records only; how many were dropped."""
         check_count(keep, "keep")
         return follow_sync(self._store, trim(self._commands, check_kind(kind), keep))
 
     def sweep(self) -> int:
+        """Return the jobs of dead clients now; whoever takes or extends does it anyway."""
         return follow_sync(self._store, until_done(self._commands.sweep))
 
     def evict(self, client: str, *, died: bool = True) -> int:
+        """Take all jobs from a client. `died` counts a stall against each of them."""
         return follow_sync(self._store, evict(self._commands, client, died=died))
 
     def audit(self) -> list[str]:
+        """What is wrong with the queue's records on the server: nothing, one hopes."""
         return follow_sync(self._store, audit(self._commands))
-
-
-# What hovers over the async methods holds here too.
-for _name, _method in vars(SyncQueue).items():
-    if callable(_method) and _method.__doc__ is None and hasattr(Queue, _name):
-        _method.__doc__ = getattr(Queue, _name).__doc__
 
 
 class SyncClient:

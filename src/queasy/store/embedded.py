@@ -215,11 +215,12 @@ def _start_keeper(home: Path, deadline: float) -> None:
             ignore.write("*\n")
         if log_path.exists() and log_path.stat().st_size > _LARGEST_LOG:
             log_path.unlink()
-        with log_path.open("ab") as log:
-            before = log.tell()
-            told = _run_keeper([str(home), str(server), str(idle)], log.fileno(), deadline)
+        log = log_path.open("ab")
     except OSError as error:
         raise _unusable(home, error) from error
+    with log:
+        before = log.tell()
+        told = _run_keeper([str(home), str(server), str(idle)], log.fileno(), deadline)
     if told is None:
         raise _too_slow(home)
     if told not in (keeper.READY, keeper.TAKEN):  # taken: by a keeper whose starter was killed
@@ -232,15 +233,18 @@ def _start_keeper(home: Path, deadline: float) -> None:
 
 def _run_keeper(arguments: list[str], log: int, deadline: float) -> str | None:
     """Run keeper.py, detached from this process; return what it tells, None if it is late."""
-    # -I and -S keep the application's environment out and make the start quick.
-    command = [sys.executable, "-I", "-S", keeper.__file__, *arguments]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        start_new_session=True,
-    ) as process:
+    try:
+        process = subprocess.Popen(
+            # -I and -S keep the application's environment out and make the start quick.
+            [sys.executable, "-I", "-S", keeper.__file__, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"Python ({sys.executable!r}) could not be run for its keeper: {error}"
+    with process:
         assert process.stdout is not None
         # Not communicate(): it waits for the end of the pipe, which a child forked at
         # this moment by another thread would hold open.

@@ -14,11 +14,11 @@ the new one, and no path is too long for a unix socket.
 Three lock files, each with one meaning; the kernel frees a lock when its holder dies, so
 nothing can be stale:
 
-| file          | held by                                  | means                            |
-|---------------|------------------------------------------|----------------------------------|
-| `start.lock`  | whoever looks for, starts or stops       | one decision at a time           |
-| `keeper.lock` | the keeper, as long as it lives          | a server here will be looked after |
-| `server.lock` | the server, as long as it lives          | never two servers on one data    |
+| file          | held by                            | means                              |
+|---------------|------------------------------------|------------------------------------|
+| `start.lock`  | whoever looks for, starts or stops | one decision at a time             |
+| `keeper.lock` | the keeper, as long as it lives    | the server will be looked after    |
+| `server.lock` | the server, as long as it lives    | never two servers on the same data |
 """
 
 from __future__ import annotations
@@ -97,12 +97,14 @@ def ask(connection: socket.socket, command: str) -> bytes:
     """Send a command and return its reply: a line such as `+PONG`, or the text of a bulk."""
     connection.sendall(command.encode() + b"\r\n")
     with connection.makefile("rb") as replies:
-        line = replies.readline()
-        if not line.endswith(b"\r\n"):
-            raise ConnectionResetError("the server closed the connection")
-        if line.startswith(b"$"):
-            return replies.read(int(line[1:]) + 2)[:-2]
-    return line[:-2]
+        reply = replies.readline()
+        size = len(reply)
+        if reply.startswith(b"$"):
+            size = int(reply[1:]) + 2
+            reply = replies.read(size)
+    if len(reply) < size or not reply.endswith(b"\r\n"):
+        raise ConnectionResetError("the server closed the connection")
+    return reply[:-2]
 
 
 def look(path: str, timeout: float) -> Literal["absent", "busy", "ready"]:

@@ -1,0 +1,67 @@
+"""Servers for every test: one of each kind for the whole session, a prefix for each test."""
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from queasy import Client, SyncClient
+from queasy.store.keys import NAMES
+from tests.servers import Server, ServerKind, start_server, why_absent
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _no_url_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may reach a server that somebody else runs."""
+    monkeypatch.delenv("QUEASY_URL", raising=False)
+
+
+@pytest.fixture(scope="session", params=list(ServerKind))
+def kind(request: pytest.FixtureRequest) -> ServerKind:
+    if reason := why_absent(request.param):
+        pytest.skip(reason)
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def server(kind: ServerKind) -> Iterator[Server]:
+    with start_server(kind, appendonly=True) as running:
+        yield running
+
+
+@pytest.fixture
+def prefix(server: Server) -> Iterator[str]:
+    """Whatever a test did under its prefix, the audit has nothing to say about it."""
+    name = f"t{os.getpid()}-{next(_numbers)}"
+    yield name
+    audit_all(server, name)
+
+
+def audit_all(server: Server, prefix: str) -> None:
+    with server.client(decode_responses=True) as connection:
+        keys = connection.keys(f"{prefix}:*")
+        unknown = {key for key in keys if key.rpartition(":")[2] not in NAMES}
+        assert not unknown, f"keys nobody knows: {unknown}"
+        queues = {key.partition("{")[2].partition("}")[0] for key in keys}
+        with SyncClient(server.url, prefix=prefix) as client:
+            for name in queues:
+                queue = client.queue(name, codec="raw")
+                assert queue.audit() == []
+                assert queue.fail_queue.audit() == []
+        if keys:
+            connection.delete(*keys)
+
+
+@pytest.fixture
+async def client(server: Server, prefix: str) -> AsyncIterator[Client]:
+    async with Client(server.url, prefix=prefix) as connected:
+        yield connected
+
+
+@pytest.fixture
+def sync_client(server: Server, prefix: str) -> Iterator[SyncClient]:
+    with SyncClient(server.url, prefix=prefix) as connected:
+        yield connected

@@ -1,0 +1,276 @@
+"""Pull leases: other programs take jobs and complete them."""
+
+import asyncio
+import time
+
+import pytest
+
+from queasy import Client, JobOptions, LeaseLost
+from tests.servers import Server
+
+
+async def test_nothing_to_lease_is_none_at_once(client: Client) -> None:
+    assert await client.queue("q").lease(timeout=0) is None
+
+
+async def test_a_lease_waits_for_a_job_without_polling(client: Client, server: Server) -> None:
+    queue = client.queue("q")
+    await queue.counts()
+    waiting = asyncio.create_task(queue.lease(timeout=30)._take())
+    while (await queue.counts()).waiters == 0:
+        await asyncio.sleep(0.01)
+    before = server.client().info("commandstats")["cmdstat_fcall"]["calls"]
+    await asyncio.sleep(0.5)
+    assert server.client().info("commandstats")["cmdstat_fcall"]["calls"] == before
+    await queue.dispatch("now")
+    lease = await asyncio.wait_for(waiting, 5)
+    assert lease is not None
+    assert lease.data == "now"
+    await lease.complete()
+    assert (await queue.counts()).waiters == 0
+
+
+async def test_one_dispatch_wakes_one_of_many_clients(server: Server, prefix: str) -> None:
+    clients = [Client(server.url, prefix=prefix) for _ in range(5)]
+    tasks = [asyncio.create_task(c.queue("q").lease(timeout=3)._take()) for c in clients]
+    queue = clients[0].queue("q")
+    while (await queue.counts()).waiters < 5:
+        await asyncio.sleep(0.01)
+    await queue.dispatch(1)
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert len(done) == 1
+    assert (await queue.counts()).waiters == 4
+    leases = await asyncio.gather(*tasks)
+    assert sum(lease is not None for lease in leases) == 1
+    assert (await queue.counts()).waiters == 0
+    for client in clients:
+        await client.close()
+
+
+async def test_a_lease_waits_for_a_scheduled_job(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, delay=60)
+    waiting = asyncio.create_task(queue.lease(timeout=30)._take())
+    while (await queue.counts()).waiters == 0:
+        await asyncio.sleep(0.01)
+    start = time.monotonic()
+    await queue.dispatch(2, delay=0.3)  # earlier than what it waits for
+    lease = await asyncio.wait_for(waiting, 5)
+    assert lease is not None
+    assert lease.data == 2
+    assert time.monotonic() - start >= 0.3
+    await lease.complete()
+    await queue.cancel((await anext(queue.jobs())).id)
+
+
+async def test_a_waiting_lease_takes_over_what_another_let_expire(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    stale = await queue.lease(seconds=0.2, timeout=0)
+    assert stale is not None
+    fresh = await queue.lease(seconds=30, timeout=10)
+    assert fresh is not None
+    assert fresh.job.stall_count == 1
+    assert fresh.token > stale.token
+    assert not await stale.complete()
+    assert not await stale.extend(10)
+    assert not await stale.retry()
+    assert stale.ended == "lost"
+    assert await fresh.complete()
+
+
+async def test_complete_is_true_for_exactly_one_caller(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1)
+    lease = await queue.lease(timeout=0)
+    assert lease is not None
+    results = await asyncio.gather(*(lease.complete() for _ in range(10)))
+    assert sorted(results) == [False] * 9 + [True]
+
+
+async def test_extend_keeps_a_lease_alive(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1)
+    lease = await queue.lease(seconds=0.3, timeout=0)
+    assert lease is not None
+    for _ in range(4):
+        await asyncio.sleep(0.15)
+        assert await lease.extend(0.3)
+        assert await queue.lease(timeout=0) is None
+    assert await lease.complete()
+
+
+async def test_a_with_block_completes_on_success(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1)
+    async with queue.lease() as lease:
+        assert lease is not None
+    assert lease.ended == "finished"
+
+
+async def test_a_with_block_retries_on_an_exception(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a", options=JobOptions(min_backoff=0, max_backoff=0))
+    with pytest.raises(ZeroDivisionError):
+        async with queue.lease():
+            _ = 1 / 0
+    job = await queue.get("a")
+    assert job is not None
+    assert (job.state, job.retry_count) == ("due", 1)
+    assert job.error is not None
+    assert (job.error.type, job.error.kind) == ("ZeroDivisionError", "retriable")
+    assert "1 / 0" in job.error.traceback
+    await queue.cancel("a")
+
+
+async def test_a_with_block_that_is_cancelled_releases(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    inside = asyncio.Event()
+
+    async def work() -> None:
+        async with queue.lease():
+            inside.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(work())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    job = await queue.get("a")
+    assert job is not None
+    assert (job.state, job.retry_count, job.stall_count) == ("due", 0, 0)
+
+
+async def test_a_with_block_leaves_a_lease_alone_that_its_body_ended(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    async with queue.lease() as lease:
+        assert lease is not None
+        await lease.fail("not today")
+    assert lease.ended == "failed"
+    assert (await queue.counts()).failed == 1
+
+
+async def test_a_with_block_says_when_its_lease_ran_out(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    with pytest.raises(LeaseLost, match="more seconds"):
+        async with queue.lease(seconds=0.05):
+            await asyncio.sleep(0.1)
+            other = await queue.lease(timeout=5)
+            assert other is not None
+    assert await other.complete()
+
+
+async def test_retries_run_out(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.configure(fail_handler=True, limits=JobOptions(max_retries=2))
+    await queue.dispatch({"n": 1}, id="a")
+    for expected in ("retried", "retried", "failed"):
+        lease = await queue.lease(timeout=5)
+        assert lease is not None
+        await lease.retry(after=0, error=ValueError("bad luck"))
+        assert lease.ended == expected
+    failed = await queue.get("a")
+    assert failed is not None
+    assert (failed.state, failed.retry_count, failed.data) == ("failed", 2, {"n": 1})
+    assert failed.ended_at is not None
+    async with queue.fail_queue.lease() as failure:
+        assert failure is not None
+        origin = failure.job.origin
+        assert origin is not None
+        assert origin.error is not None
+        assert (failure.data, origin.retry_count, origin.error.message) == ({"n": 1}, 2, "bad luck")
+    assert await queue.requeue("a") == 1
+    async with queue.lease() as lease:
+        assert lease is not None
+        assert lease.job.retry_count == 0
+
+
+async def test_backoff_doubles(client: Client) -> None:
+    queue = client.queue("q")
+    options = JobOptions(min_backoff=100, max_backoff=300)
+    await queue.dispatch(1, id="a", options=options)
+    for expected in (100, 200, 300, 300):
+        await queue.dispatch(1, id="a", reset_counts=False)
+        lease = await queue.lease(timeout=0)
+        assert lease is not None
+        before = time.time()
+        await lease.retry()
+        job = await queue.get("a")
+        assert job is not None
+        assert job.run_at_epoch - before == pytest.approx(expected, abs=5)
+
+
+async def test_a_payload_that_cannot_be_decoded_is_set_aside_alone(client: Client) -> None:
+    raw, queue = client.queue("q", codec="raw"), client.queue("q")
+    await raw.dispatch(b"{not json", id="bad")
+    await queue.dispatch("good", id="good")
+    lease = await queue.lease(timeout=1)
+    assert lease is not None
+    assert lease.data == "good"
+    await lease.complete()
+    assert await queue.lease(timeout=0) is None
+    broken = await queue.get("bad")
+    assert broken is not None
+    assert (broken.state, broken.payload) == ("broken", b"{not json")
+    assert broken.error is not None
+    assert broken.error.kind == "broken"
+    assert await raw.requeue("bad", kind="broken") == 1
+    async with raw.lease() as fixed:
+        assert fixed is not None
+        assert fixed.data == b"{not json"
+
+
+async def test_a_cancel_of_a_running_job_reaches_its_holder_and_outlives_it(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    lease = await queue.lease(seconds=0.2, timeout=0)
+    assert lease is not None
+    assert await queue.cancel("a", running=True)
+    assert await lease.extend(0.2)
+    assert lease.cancelled
+    await asyncio.sleep(0.3)  # it neither answers nor extends
+    assert await queue.lease(timeout=0) is None
+    assert await queue.get("a") is None
+
+
+async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.pause()
+    assert (await queue.counts()).paused
+    await queue.dispatch(1)
+    assert await queue.lease(timeout=0) is None
+    waiting = asyncio.create_task(queue.lease(timeout=30)._take())
+    while (await queue.counts()).waiters == 0:
+        await asyncio.sleep(0.01)
+    await queue.resume()
+    lease = await asyncio.wait_for(waiting, 5)
+    assert lease is not None
+    await lease.complete()
+
+
+async def test_evicting_a_client_returns_its_jobs_at_once(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    lease = await queue.lease(seconds=600, timeout=0)
+    assert lease is not None
+    (holder,) = await queue.clients()
+    assert (holder.leases, holder.id) == (1, lease.job.client)
+    assert await queue.evict(holder.id) == 1
+    async with queue.lease() as again:
+        assert again is not None
+        assert again.job.stall_count == 1
+    assert not await lease.complete()
+
+
+async def test_counters_count(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch_many(range(5))
+    for _ in range(5):
+        async with queue.lease():
+            pass
+    totals = {stat.kind: stat.count for stat in await queue.stats() if stat.minute is None}
+    assert totals["dispatched"] == totals["dequeued"] == totals["finished"] == 5

@@ -290,7 +290,11 @@ class SyncClient:
         self._store.close()
 
     def __enter__(self) -> Self:
-        self.connect()
+        try:
+            self.connect()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(

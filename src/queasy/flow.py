@@ -6,11 +6,13 @@ answers. `follow` carries one out in an event loop, `follow_sync` in the calling
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from queasy.dispatch import Dispatch, new_id
@@ -37,6 +39,15 @@ class Listen:
     """Hear a channel until the flow ends; answered with a signal."""
 
     channel: str
+    unwanted: Command[Any]
+    """What to do about a message that comes too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Make sure that the signal's channel is heard: a connection may have been lost."""
+
+    signal: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,15 @@ class Sleep:
     seconds: float
 
 
-Need = Command[Any] | Listen | Sleep
+@dataclass(frozen=True, slots=True)
+class Undoable:
+    """Run a command; when whoever waits for it is interrupted, undo it behind his back."""
+
+    command: Command[Any]
+    undo: Command[Any]
+
+
+Need = Command[Any] | Listen | Ready | Sleep | Undoable
 Flow = Generator[Need, Any, T]
 
 
@@ -63,8 +82,18 @@ async def follow(store: AsyncStore, flow: Flow[T]) -> T:
             match need:
                 case Command():
                     answer = await store.run(need)
-                case Listen(channel=channel):
-                    answer = await stack.enter_async_context(store.listener.listen(channel))
+                case Undoable(command=command, undo=undo):
+                    try:
+                        answer = await store.run(command)
+                    except asyncio.CancelledError:
+                        store.run_later(undo)
+                        raise
+                case Listen(channel=channel, unwanted=unwanted):
+                    pass_it_on = partial(store.run_later, unwanted)
+                    listening = store.listener.listen(channel, pass_it_on)
+                    answer = await stack.enter_async_context(listening)
+                case Ready(signal=signal):
+                    answer = await signal.ready()
                 case Sleep(signal=signal, seconds=seconds):
                     answer = await signal.wait(seconds)
 
@@ -81,8 +110,16 @@ def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
             match need:
                 case Command():
                     answer = store.run(need)
+                case Undoable(command=command, undo=undo):
+                    try:
+                        answer = store.run(command)
+                    except KeyboardInterrupt:
+                        store.run(undo)
+                        raise
                 case Listen(channel=channel):
                     answer = stack.enter_context(store.listener.listen(channel))
+                case Ready(signal=signal):
+                    answer = signal.ready()
                 case Sleep(signal=signal, seconds=seconds):
                     answer = signal.wait(seconds)
 
@@ -97,16 +134,20 @@ def take_one(
     give_up_at = None if timeout is None else time.monotonic() + timeout
     broken: list[Ending] = []
 
-    def look(waits: bool) -> Command[Taken]:
-        return commands.dequeue(
-            f"~{new_id()}", lease=seconds, limit=1, waiter=waiter if listening else "",
+    def look(waits: bool) -> Undoable:
+        client = f"~{new_id()}"
+        take = commands.dequeue(
+            client, lease=seconds, limit=1, waiter=waiter if listening else "",
             waits=waits, endings=broken,
         )  # fmt: skip
+        return Undoable(take, commands.evict(client, "release"))
 
     listening = None
     while True:
         left = None if give_up_at is None else give_up_at - time.monotonic()
         last = left is not None and left <= 0
+        if listening is not None and not last:
+            yield Ready(listening)
         taken: Taken = yield look(waits=listening is not None and not last)
         broken = []
         if taken.jobs:
@@ -120,10 +161,15 @@ def take_one(
         elif listening is None:
             # Only now is it worth a subscription. Look once more behind it: a job that
             # came in between told nobody.
-            listening = yield Listen(commands.keys.channel(waiter))
+            listening = yield Listen(commands.keys.channel(waiter), pass_on(commands))
         else:
             waits = [SAFETY_POLL, left, taken.next_in]
             yield Sleep(listening, min(wait for wait in waits if wait is not None))
+
+
+def pass_on(commands: Commands) -> Command[Taken]:
+    """A wake-up that nobody wants any more goes to another client."""
+    return commands.dequeue(f"~{new_id()}", lease=1, limit=0)
 
 
 def _undecodable(job: Job) -> JobError | None:

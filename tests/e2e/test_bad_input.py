@@ -36,7 +36,7 @@ BAD_DISPATCHES: list[tuple[dict[str, Any], type[QueasyError], str]] = [
     ({"run_at": 1_790_000_000_000}, InvalidTime, "milliseconds"),
     ({"run_at": "tomorrow"}, InvalidTime, "run_at"),
     ({"run_at": True}, InvalidTime, "run_at"),
-    ({"run_at": datetime(2030, 1, 1)}, InvalidTime, "time zone"),  # noqa: DTZ001
+    ({"run_at": datetime(2030, 1, 1)}, InvalidTime, "time zone"),
     ({"delay": -1}, InvalidTime, "delay"),
     ({"delay": NAN}, InvalidTime, "delay"),
     ({"delay": INF}, InvalidTime, "delay"),
@@ -116,7 +116,20 @@ async def test_the_default_limit_is_a_mebibyte(client: Client) -> None:
         await queue.dispatch(b"x" * (1024 * 1024 + 1))
 
 
-BAD_NAMES = ["", "a{b", "a}b", "a b", "a\tb", "a\nb", "a\0b", "a\x7fb", "x" * 201, 5, None, "\ud800"]
+BAD_NAMES = [
+    "",
+    "a{b",
+    "a}b",
+    "a b",
+    "a\tb",
+    "a\nb",
+    "a\0b",
+    "a\x7fb",
+    "x" * 201,
+    5,
+    None,
+    "\ud800",
+]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)

@@ -181,7 +181,18 @@ async def test_a_codec_may_be_any_object(client: Client) -> None:
     assert RawCodec().decode(b"x") == b"x"
 
 
-IDS = ["a:b", "'\"`", "snowman ☃", "line\nbreak", "nul\0nul", "x" * 512, "{q}", " ", "~", "a:cancel"]
+IDS = [
+    "a:b",
+    "'\"`",
+    "snowman ☃",
+    "line\nbreak",
+    "nul\0nul",
+    "x" * 512,
+    "{q}",
+    " ",
+    "~",
+    "a:cancel",
+]
 
 
 @pytest.mark.parametrize("id_", IDS)
@@ -236,7 +247,9 @@ async def test_a_dispatch_can_wait_for_the_disk(client: Client, kind: ServerKind
     assert (await queue.counts()).waiting == 1
 
 
-async def test_a_dispatch_without_the_replica_it_asked_for_says_so(server: Server, prefix: str) -> None:
+async def test_a_dispatch_without_the_replica_it_asked_for_says_so(
+    server: Server, prefix: str
+) -> None:
     async with Client(server.url, prefix=prefix, timeout=0.5) as client:
         queue = client.queue("q")
         with pytest.raises(NotDurable, match="replicated"):

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from redis.crc import key_slot
 
 from queasy import Client, Lease, Queue, SyncClient
 from queasy.store.library import PREFIX
-from redis.crc import key_slot
 from tests.servers import (
     Cluster,
     SentinelGroup,

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from queasy import Client, JobOptions, LeaseLost
+from queasy import Client, JobOptions, Lease, LeaseLost
 from tests.servers import Server
 
 
@@ -156,11 +156,16 @@ async def test_a_with_block_leaves_a_lease_alone_that_its_body_ended(client: Cli
 async def test_a_with_block_says_when_its_lease_ran_out(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
-    with pytest.raises(LeaseLost, match="more seconds"):
+    others: list[Lease | None] = []
+
+    async def work() -> None:
         async with queue.lease(seconds=0.05):
-            await asyncio.sleep(0.1)
-            other = await queue.lease(timeout=5)
-            assert other is not None
+            others.append(await queue.lease(timeout=5))
+
+    with pytest.raises(LeaseLost, match="more seconds"):
+        await work()
+    (other,) = others
+    assert other is not None
     assert await other.complete()
 
 
@@ -274,3 +279,80 @@ async def test_counters_count(client: Client) -> None:
             pass
     totals = {stat.kind: stat.count for stat in await queue.stats() if stat.minute is None}
     assert totals["dispatched"] == totals["dequeued"] == totals["finished"] == 5
+
+
+async def test_leases_that_wait_in_one_client_do_not_forget_each_other(client: Client) -> None:
+    """One of them got a job and took the whole client off the list of those to be woken."""
+    queue = client.queue("q")
+    waiting = [asyncio.create_task(queue.lease(timeout=30)._take()) for _ in range(5)]
+    for n in range(5):
+        while (await queue.counts()).waiters == 0:
+            await asyncio.sleep(0.005)
+        await queue.dispatch(n)
+        done, _ = await asyncio.wait(waiting, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        lease = done.pop().result()
+        assert lease is not None
+        assert lease.data == n
+        assert await lease.complete()
+        waiting = [task for task in waiting if not task.done()]
+
+
+async def test_a_burst_reaches_every_lease_that_waits(server: Server, prefix: str) -> None:
+    clients = [Client(server.url, prefix=prefix) for _ in range(3)]
+    tasks = [
+        asyncio.create_task(c.queue("q").lease(timeout=30)._take())
+        for c in clients
+        for _ in range(4)
+    ]
+    queue = clients[0].queue("q")
+    while (await queue.counts()).waiters < 3:
+        await asyncio.sleep(0.005)
+    await queue.dispatch_many(range(12))
+    leases = await asyncio.wait_for(asyncio.gather(*tasks), 5)
+    assert sorted(lease.data for lease in leases if lease is not None) == list(range(12))
+    for lease in leases:
+        assert lease is not None
+        assert await lease.complete()
+    for client in clients:
+        await client.close()
+
+
+async def test_a_wake_up_nobody_wants_is_passed_on(server: Server, prefix: str) -> None:
+    async with (
+        Client(server.url, prefix=prefix) as gone,
+        Client(server.url, prefix=prefix) as stays,
+    ):
+        first = asyncio.create_task(gone.queue("q").lease(timeout=60)._take())
+        queue = stays.queue("q")
+        while (await queue.counts()).waiters < 1:
+            await asyncio.sleep(0.005)
+        second = asyncio.create_task(queue.lease(timeout=60)._take())
+        while (await queue.counts()).waiters < 2:
+            await asyncio.sleep(0.005)
+        first.cancel()
+        await asyncio.wait([first])
+        await queue.dispatch("for the one who stays")
+        lease = await asyncio.wait_for(second, 5)
+        assert lease is not None
+        assert await lease.complete()
+
+
+async def test_a_lease_that_is_cancelled_on_its_way_is_given_back(client: Client) -> None:
+    """The server had leased the job, but nobody was there any more to take it."""
+    queue = client.queue("q")
+    await queue.dispatch_many(range(20))
+    for _ in range(20):
+        task = asyncio.create_task(queue.lease(seconds=600, timeout=0)._take())
+        for _ in range(4):  # far enough to have sent it
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (lease := task.result()):
+            await lease.release()
+    await client.close()
+    assert (await queue.counts()).active == 0
+    jobs = [job async for job in queue.jobs()]
+    assert [job.data for job in jobs] == list(range(20))
+    assert {job.stall_count for job in jobs} == {0}
+    await client.close()

@@ -54,7 +54,11 @@ async def test_a_wrong_or_missing_password_is_said_without_it(kind: ServerKind) 
     with start_server(kind) as server:
         server.client().config_set("requirepass", "right")
         address = server.tcp_url.removeprefix("redis://")
-        for url in (f"redis://:wr0ng@{address}", f"redis://{address}", f"redis://who:wr0ng@{address}"):
+        for url in (
+            f"redis://:wr0ng@{address}",
+            f"redis://{address}",
+            f"redis://who:wr0ng@{address}",
+        ):
             with pytest.raises(AccessDenied, match="user or password") as caught:
                 async with Client(url):
                     pass

@@ -116,15 +116,16 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
                 ),
             )
         case NoPermissionError():
-            return Fault(
-                Remedy.NONE,
-                AccessDenied(
-                    f"{at}: the user lacks a permission ({text}). docs/protocol.md lists the "
-                    "commands, keys and channels Queasy needs"
-                ),
-            )
+            return Fault(Remedy.NONE, _no_permission(at, text))
         case _:
             return _diagnose_text(problem, text, at)
+
+
+def _no_permission(at: str, text: str) -> AccessDenied:
+    return AccessDenied(
+        f"{at}: the user lacks a permission ({text}). docs/protocol.md lists the commands, keys "
+        "and channels Queasy needs"
+    )
 
 
 def _diagnose_text(problem: Exception, text: str, at: str) -> Fault:
@@ -137,6 +138,8 @@ def _diagnose_text(problem: Exception, text: str, at: str) -> Fault:
                 Remedy.NONE,
                 Unsupported(f"{at}: the server is too old. Queasy needs Redis 7.0 or Valkey"),
             )
+        if "can't run this command" in text or "ACL failure" in text:  # inside a function
+            return Fault(Remedy.NONE, _no_permission(at, text))
         if word == "QUEASYBAD":
             return Fault(
                 Remedy.NONE, InvalidInput(text.removeprefix("QUEASYBAD ").partition(" script:")[0])

@@ -9,28 +9,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
 from redis.exceptions import RedisError
 
+from queasy.errors import Unreachable
+from queasy.store.faults import Lost, NotSent
 from queasy.store.route import Route
 from queasy.store.transport import AsyncTransport, SyncTransport
 from queasy.store.url import Address
 
 __all__ = ["AsyncListener", "AsyncSignal", "SyncListener", "SyncSignal"]
 
-BROKEN = (RedisError, OSError)
+BROKEN = (RedisError, OSError, NotSent, Lost, Unreachable)
+CONFIRMED_WITHIN = 5.0
 
 
 class AsyncSignal:
     """One who waits on a channel."""
 
-    def __init__(self) -> None:
+    def __init__(self, listener: AsyncListener, channel: str) -> None:
+        self._listener = listener
+        self._channel = channel
         self._heard = asyncio.Event()
 
-    def set(self) -> None:
+    def set(self) -> bool:
+        """True when it was not set already."""
+        if self._heard.is_set():
+            return False
         self._heard.set()
+        return True
+
+    async def ready(self) -> None:
+        """Listen, and listen again where a connection was lost."""
+        await self._listener.subscribe(self._channel)
 
     async def wait(self, seconds: float) -> None:
         """Until the next message since the last wait, at most `seconds`."""
@@ -57,19 +70,33 @@ class AsyncListener:
         self._route = route
         self._ears: dict[Address, _Ear] = {}
         self._signals: dict[str, set[AsyncSignal]] = {}
+        self._unwanted: dict[str, Callable[[], None]] = {}
 
     @contextlib.asynccontextmanager
-    async def listen(self, channel: str) -> AsyncGenerator[AsyncSignal]:
-        """A signal that is set by every message on the channel from now on."""
-        signal = AsyncSignal()
+    async def listen(
+        self, channel: str, unwanted: Callable[[], None]
+    ) -> AsyncGenerator[AsyncSignal]:
+        """A signal that is set by messages on the channel from now on; each sets one signal.
+
+        `unwanted` is called for a message that comes when nobody waits any more.
+        """
+        self._unwanted[channel] = unwanted
+        signal = AsyncSignal(self, channel)
         self._signals.setdefault(channel, set()).add(signal)
         try:
-            # When the server is away, who waits finds out by its own next call.
-            with contextlib.suppress(*BROKEN):
-                await self._subscribe(channel)
             yield signal
         finally:
             self._signals[channel].discard(signal)
+            # The server wakes a client, not one of those who wait in it: the next of them
+            # looks whether there is more, and if not asks to be woken.
+            self._tell_one(channel)
+
+    async def subscribe(self, channel: str) -> None:
+        """Returns when the server confirmed it. When it is away, nothing happens: who waits
+        finds out by its own next call.
+        """
+        with contextlib.suppress(*BROKEN):
+            await self._subscribe(channel)
 
     async def _subscribe(self, channel: str) -> None:
         address = await self._transport.run(self._route.locate(channel))
@@ -101,23 +128,23 @@ class AsyncListener:
                         ear.confirmed[channel].set_result(None)
                 elif message["type"] == "sunsubscribe":
                     return  # the slot moved away
-                else:
-                    self._tell(channel)
+                elif not self._tell_one(channel) and channel in self._unwanted:
+                    self._unwanted[channel]()
         except BROKEN:
             return  # whoever waits is told below, looks again and subscribes anew
         finally:
             await self._drop(address, ear)
 
-    def _tell(self, channel: str) -> None:
-        for signal in self._signals.get(channel, ()):
-            signal.set()
+    def _tell_one(self, channel: str) -> bool:
+        return any(signal.set() for signal in self._signals.get(channel, ()))
 
     async def _drop(self, address: Address, ear: _Ear) -> None:
         if self._ears.get(address) is ear:
             del self._ears[address]
         for channel, confirmed in ear.confirmed.items():
             confirmed.cancel()
-            self._tell(channel)
+            for signal in self._signals.get(channel, ()):
+                signal.set()
         with contextlib.suppress(*BROKEN):
             await ear.pubsub.aclose()
 
@@ -131,19 +158,33 @@ class AsyncListener:
 class SyncSignal:
     """One who waits on a channel, over a connection of its own."""
 
-    def __init__(self, pubsub: Any) -> None:
-        self._pubsub = pubsub
+    def __init__(self, subscribe: Callable[[], Any]) -> None:
+        self._subscribe = subscribe
+        self._pubsub: Any = None
+
+    def ready(self) -> None:
+        """Listen, and listen again where a connection was lost."""
+        if self._pubsub is None:
+            with contextlib.suppress(*BROKEN):
+                self._pubsub = self._subscribe()
 
     def wait(self, seconds: float) -> None:
         """Until the next message since the last wait, at most `seconds`."""
         give_up_at = time.monotonic() + seconds
-        while (left := give_up_at - time.monotonic()) > 0:
+        while self._pubsub and (left := give_up_at - time.monotonic()) > 0:
             try:
                 message = self._pubsub.get_message(timeout=left)
             except BROKEN:
+                self.close()
                 return
-            if message is not None and message["type"] == "smessage":
+            if message is not None and message["type"] in ("smessage", "sunsubscribe"):
                 return
+
+    def close(self) -> None:
+        if self._pubsub is not None:
+            with contextlib.suppress(*BROKEN):
+                self._pubsub.close()
+            self._pubsub = None
 
 
 class SyncListener:
@@ -156,13 +197,20 @@ class SyncListener:
     @contextlib.contextmanager
     def listen(self, channel: str) -> Generator[SyncSignal]:
         """A signal for every message on the channel from now on."""
-        address = self._transport.run(self._route.locate(channel))
-        pubsub = self._transport.pubsub(address)
-        try:
-            with contextlib.suppress(*BROKEN):
+
+        def subscribe() -> Any:
+            address = self._transport.run(self._route.locate(channel))
+            pubsub = self._transport.pubsub(address)
+            try:
                 pubsub.ssubscribe(channel)
-                pubsub.get_message(timeout=1.0)  # the confirmation
-            yield SyncSignal(pubsub)
-        finally:
-            with contextlib.suppress(*BROKEN):
+                pubsub.get_message(timeout=CONFIRMED_WITHIN)
+            except BaseException:
                 pubsub.close()
+                raise
+            return pubsub
+
+        signal = SyncSignal(subscribe)
+        try:
+            yield signal
+        finally:
+            signal.close()

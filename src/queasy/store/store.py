@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from queasy.errors import InvalidInput
+from queasy.errors import InvalidInput, QueasyError
 from queasy.options import Durability
 from queasy.store.call import call, connect
 from queasy.store.command import Command
@@ -23,6 +24,7 @@ from queasy.store.url import Target
 __all__ = ["AsyncStore", "SyncStore"]
 
 T = TypeVar("T")
+log = logging.getLogger("queasy")
 
 # One call's worth of dispatches: what the server does without others noticing.
 CHUNK_JOBS = 1000
@@ -39,6 +41,7 @@ class AsyncStore:
         self._connected = False
         self._connecting = asyncio.Lock()
         self._lines: dict[tuple[str, Durability], _Line] = {}
+        self._background: set[asyncio.Task[None]] = set()
         self.listener = AsyncListener(self._transport, self._route)
 
     async def connect(self) -> None:
@@ -54,6 +57,18 @@ class AsyncStore:
             await self.connect()
         steps = call(command, self._route, patience=self._timeout, durability=durability)
         return await self._transport.run(steps)
+
+    def run_later(self, command: Command[Any]) -> None:
+        """Runs a command in the background; `close` waits for it. Best effort."""
+        task = asyncio.create_task(self._run_quietly(command))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _run_quietly(self, command: Command[Any]) -> None:
+        try:
+            await self.run(command)
+        except QueasyError as error:
+            log.warning("%s in the background failed: %s", command.function, error)
 
     async def dispatch(
         self, commands: Commands, item: DispatchItem, durability: Durability = "ack"
@@ -96,8 +111,8 @@ class AsyncStore:
     async def close(self) -> None:
         """Sends what is in line, then closes every connection."""
         tasks = [line.task for line in self._lines.values() if line.task is not None]
-        if tasks:
-            await asyncio.wait(tasks)
+        if tasks or self._background:
+            await asyncio.wait([*tasks, *self._background])
         await self.listener.close()
         await self._transport.close()
 

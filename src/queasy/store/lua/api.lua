@@ -76,8 +76,8 @@ end
 local function settle_and_take(q, argv, client, expiry_in, limit)
   local settled = settle(q, argv, 9, count_arg(argv[8], 'the leases to end', CHUNK))
   local one_lease = client:byte(1) == 126 -- '~'
-  local expiry = alive(q, client)
-  if not expiry and not one_lease then
+  local expiry, swept = alive(q, client)
+  if not expiry and (swept or not one_lease) then
     return 'lost', settled, {}
   end
   if expiry and tonumber(expiry) <= dead_line(q) then
@@ -100,7 +100,8 @@ end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
 --   keys   all, and the fail queue's
---   args   client, lease, limit, request (a repeat of the last one returns the same batch;
+--   args   client, lease, limit (0: takes nothing, and another is woken for what is due),
+--          request (a repeat of the last one returns the same batch;
 --          a client '~…' is made for one dequeue and is a request id itself),
 --          waiter (who to wake when nothing was due), waits (1, 0), number of leases to
 --          end, then verb, id, token, when, error of each
@@ -117,6 +118,9 @@ local function api_dequeue(keys, argv)
     stand_by(q, client_arg(argv[6]), waits)
   end
   wake_all(q)
+  if limit == 0 and state == 'ok' then
+    pass_on(q)
+  end
   local next_look = #jobs < limit * 5 and state == 'ok' and next_in(q) or -1
   return { state, next_look, settled, jobs, cancels_of(q, client) }
 end
@@ -179,7 +183,7 @@ end
 
 -- sweep: return the jobs of dead clients; bounded, call again while it answers more than 0.
 --   keys   all, and the fail queue's
---   reply  leases ended
+--   reply  leases ended, at least 1 when any client was
 --   writes all
 local function api_sweep(keys, argv)
   local q = open(keys, 1, argv[1])

@@ -116,6 +116,22 @@ local function steps_of(batch)
   return steps
 end
 
+-- Of the steps that cannot be taken back only the very last may stay so: nothing follows it.
+-- What the others delete is read first.
+local function read_lasts(steps)
+  for n = 1, #steps - 1 do
+    local step = steps[n]
+    if step.kind == 'last' then
+      local fields = step.list
+      local old = redis.call('HMGET', step.key, unpack(fields, step.first, step.final))
+      for i = step.first, step.final do
+        fields.old[fields[i]] = old[i - step.first + 1] or nil
+      end
+      step.kind = 'hdel'
+    end
+  end
+end
+
 -- Adds the clock, the token and the counters of `q` to the batch.
 local function keep_meta(batch, q)
   batch:set(q.meta, 'time', q.time, q.old_time)
@@ -135,6 +151,7 @@ function Batch:commit(...)
     keep_meta(self, q)
   end
   local steps = steps_of(self)
+  read_lasts(steps)
   for _, command in ipairs(WRITES) do
     if not redis.acl_check_cmd(command, steps[1].key, '1', 'x') then
       error({ err = 'NOPERM this user may not run ' .. command .. ', which Queasy needs' })

@@ -8,12 +8,13 @@ local SWEEP_JOBS = 100
 -- dead already, although its lease still stands in `clients`.
 local SWEPT = 'swept'
 
+-- When its lease runs out; nil for one who is dead, with true when it is being swept.
 local function alive(q, client)
   local expiry = redis.call('ZSCORE', q.clients, client)
-  if not expiry or redis.call('HGET', q.requests, client) == SWEPT then
-    return nil
+  if expiry and redis.call('HGET', q.requests, client) == SWEPT then
+    return nil, true
   end
-  return expiry
+  return expiry or nil, false
 end
 
 local function range_of(client)
@@ -99,6 +100,10 @@ end
 local function sweep(q)
   local dead = redis.call('ZRANGE', q.clients, '-inf', dead_line(q), 'BYSCORE', 'LIMIT', 0, SWEEP_CLIENTS)
   if #dead == 0 then
+    -- Who looks is heard: or every look would seem to be the first after an outage.
+    if q.now - tonumber(q.old_time or q.now) > OUTAGE_MS / 2 then
+      Batch.new():commit(q)
+    end
     return 0
   end
   local batch, ended = Batch.new(), 0
@@ -108,7 +113,7 @@ local function sweep(q)
     end
   end
   commit_runs(q, batch)
-  return ended
+  return math.max(ended, 1) -- clients without a lease may stand before some with many
 end
 
 -- Takes the jobs of one client away now: `stall` when it died, `release` when it leaves.

@@ -18,7 +18,11 @@ local function trim(q, batch, kind, most, added, but)
   if excess <= 0 then
     return 0
   end
-  local oldest = redis.call('ZRANGE', order, 0, math.min(excess + added, TRIM_LIMIT) - 1, 'WITHSCORES')
+  local stay = 0
+  for _ in pairs(but) do
+    stay = stay + 1
+  end
+  local oldest = redis.call('ZRANGE', order, 0, math.min(excess + stay, TRIM_LIMIT) - 1, 'WITHSCORES')
   local dropped = 0
   for i = 1, #oldest, 2 do
     if dropped < excess and not but[oldest[i]] then
@@ -34,6 +38,9 @@ end
 local function keep_records_of(q, batch, kind, noted)
   local order, most = q[kind .. '_at'], q[kind .. '_limit']
   local fresh, kept, added = {}, 0, 0
+  for i = 1, #noted do
+    noted[i].at = tick(q) -- also newer than those of an earlier call in the same instant
+  end
   for i = #noted, 1, -1 do -- the last one of an id is the one to keep
     local id = noted[i].id
     if kept < most and not fresh[id] then
@@ -41,7 +48,7 @@ local function keep_records_of(q, batch, kind, noted)
       kept = kept + 1
       local at = redis.call('ZSCORE', order, id)
       batch:set(q[kind], id, noted[i].record, at and redis.call('HGET', q[kind], id))
-      batch:add(order, id, q.time + i * TICK, at)
+      batch:add(order, id, noted[i].at, at)
       if not at then
         added = added + 1
       end

@@ -27,8 +27,8 @@ local function wake_for(q, due, earliest)
   if due > 0 then
     wake(q, due)
   elseif earliest then
-    local head = redis.call('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
-    if head[2] and tonumber(head[2]) >= earliest then
+    local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
+    if not head.err and head[2] and tonumber(head[2]) >= earliest then
       wake(q, 1)
     end
   end

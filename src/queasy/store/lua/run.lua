@@ -186,7 +186,10 @@ end
 -- The payload cannot be decoded: set aside, to be looked at.
 function ENDINGS.broken(q, batch, run, _, problem)
   run.data = redis.call('HGET', q.data, run.id) or ''
-  local record = { broken_at = q.now, error = problem, options = run.info.options }
+  local record = {
+    broken_at = q.now, error = problem, options = run.info.options,
+    dispatched_at = run.info.dispatched_at or run.score,
+  }
   keep_failed(q, 'broken', run.id, join(record, run.data))
   remove(q, batch, run)
   return 'broken'
@@ -232,6 +235,10 @@ local function drop_leaving(q, batch)
     local held = redis.call('ZLEXCOUNT', q.leases, '[' .. client .. ':', '(' .. client .. ';')
     if held <= ended then
       batch:rem(q.clients, client, redis.call('ZSCORE', q.clients, client))
+      local request = redis.call('HGET', q.requests, client)
+      if request then -- it was swept in part
+        batch:del(q.requests, client, request)
+      end
     end
   end
   q.leaving = nil

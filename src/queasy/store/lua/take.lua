@@ -100,6 +100,14 @@ local function next_in(q)
   return at and math.max(0, math.ceil(at - q.now)) or -1
 end
 
+-- Who asks has no use for what is due: somebody else may.
+local function pass_on(q)
+  local head = redis.call('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
+  if head[2] and tonumber(head[2]) <= q.time then
+    wake(q, 1)
+  end
+end
+
 -- Puts the client among those to be told of new work, or takes it out.
 local function stand_by(q, waiter, waits)
   local since = redis.call('ZSCORE', q.waiters, waiter)

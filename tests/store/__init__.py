@@ -1,0 +1,11 @@
+import pytest
+
+# They hold the assertions of several tests, and are no test files themselves.
+pytest.register_assert_rewrite(
+    "tests.store.harness",
+    "tests.store.promises",
+    "tests.store.promises_dispatch",
+    "tests.store.promises_order",
+    "tests.store.promises_server",
+    "tests.store.faults",
+)

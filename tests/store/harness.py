@@ -1,0 +1,210 @@
+"""A queue on a real server, driven command by command at a logical time, and audited."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import redis
+
+from queasy.job import Job
+from queasy.options import JobOptions
+from queasy.outcome import Outcome
+from queasy.store.command import Command
+from queasy.store.commands import AUDIT_TALLIES, Commands
+from queasy.store.keys import NAMES, QueueKeys
+from queasy.store.library import PREFIX, source
+from queasy.store.records import (
+    DispatchItem,
+    Ending,
+    Taken,
+    encode_id,
+    pack_options,
+    when_arg,
+)
+
+T = TypeVar("T")
+Dump = dict[str, dict[bytes, Any]]
+
+START = 1_700_000_000.0
+EVERYTHING = 1_000_000
+SORTED_SETS = {
+    "waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at",
+}  # fmt: skip
+# What an empty queue may leave behind: its settings and clock, its counters.
+FIXED = {"meta", "stats"}
+
+_numbers = itertools.count(1)
+_first_key = re.compile(r"^(.*):\{(.*)\}(-fail)?:waiting$")
+
+
+def load(connection: redis.Redis, text: str | None = None) -> None:
+    """Puts the library, or a changed text of it, into the server."""
+    connection.execute_command("FUNCTION", "LOAD", "REPLACE", text or source())
+
+
+def send(connection: redis.Redis, command: Command[T]) -> T:
+    verb = "FCALL_RO" if command.read_only else "FCALL"
+    name = PREFIX + command.function
+    return command.read(
+        connection.execute_command(verb, name, len(command.keys), *command.keys, *command.args)
+    )
+
+
+def words_of(error: BaseException) -> str:
+    """The kind of error and what it says: the client strips the server's code word from some."""
+    return f"{type(error).__name__} {error}"
+
+
+def problems_of(connection: redis.Redis, keys: QueueKeys) -> list[str]:
+    """What the audit has to say: its own problems, and entries that belong to no job."""
+    page = send(connection, Commands(keys).audit(0, EVERYTHING))
+    strays = [
+        f"{name}: {tally} belong to something, {size} are there"
+        for name, tally, size in zip(AUDIT_TALLIES, page.tallies, page.sizes, strict=False)
+        if tally != size
+    ]
+    return [f"{keys.name}: {problem}" for problem in page.problems + strays]
+
+
+def read_all(connection: redis.Redis, *queues: QueueKeys) -> Dump:
+    """Every key of the queues with its content, in one round trip; empty ones are left out."""
+    pipeline = connection.pipeline(transaction=False)
+    found: list[tuple[str, str]] = []
+    for queue in queues:
+        for name, key in zip(NAMES, queue.all, strict=True):
+            found.append((key.removeprefix(f"{queue.prefix}:{{{queue.queue}}}"), name))
+            if name in SORTED_SETS:
+                pipeline.zrange(key, 0, -1, withscores=True)
+            else:
+                pipeline.hgetall(key)
+    contents = [dict(content) for content in pipeline.execute()]
+    return {label: content for (label, _), content in zip(found, contents, strict=True) if content}
+
+
+class Harness:
+    """One queue and its fail queue under a prefix of their own."""
+
+    def __init__(self, connection: redis.Redis) -> None:
+        self.redis = connection
+        self.prefix = f"t{next(_numbers)}"
+        self.keys = QueueKeys(self.prefix, "q")
+        self.fail_keys = QueueKeys(self.prefix, "q", fail=True)
+        self.time = START
+        self._used = {self.keys, self.fail_keys}
+        self._pullers = (f"~p{number}" for number in itertools.count(1))
+
+    # Sending
+
+    @property
+    def commands(self) -> Commands:
+        return Commands(self.keys, now=self.time)
+
+    @property
+    def fail_commands(self) -> Commands:
+        return Commands(self.fail_keys, now=self.time)
+
+    def call(self, command: Command[T]) -> T:
+        if command.keys and (named := _first_key.match(command.keys[0])):
+            prefix, queue, fail = named.groups()
+            self._used |= {QueueKeys(prefix, queue), QueueKeys(prefix, queue, fail=bool(fail))}
+        return send(self.redis, command)
+
+    def later(self, seconds: float) -> None:
+        self.time += seconds
+
+    # Shorthand for what most tests do
+
+    def dispatch(
+        self,
+        id_: str = "a",
+        payload: bytes = b"1",
+        *,
+        at: float | None = None,
+        after: float | None = None,
+        flags: str = "",
+        options: JobOptions | None = None,
+        update: bool | frozenset[str] = True,
+    ) -> str:
+        packed = pack_options(options or JobOptions(), update)
+        item = DispatchItem(id_, payload, when_arg(at, after), flags, packed)
+        return self.call(self.commands.dispatch([item]))[0].status
+
+    def dispatch_many(self, *ids: str) -> list[str]:
+        items = [DispatchItem(id_, encode_id(id_)) for id_ in ids]
+        return [done.status for done in self.call(self.commands.dispatch(items))]
+
+    def join(self, *clients: str, lease: float = 30.0) -> None:
+        for client in clients:
+            assert self.call(self.commands.register(client, lease)) == "ok"
+
+    def dequeue(
+        self, client: str = "", *, lease: float = 30.0, limit: int = 1, **more: Any
+    ) -> Taken:
+        """For a client, or for one made for this dequeue."""
+        client = client or next(self._pullers)
+        return self.call(self.commands.dequeue(client, lease=lease, limit=limit, **more))
+
+    def take(
+        self, client: str = "", *, lease: float = 30.0, limit: int = 1, **more: Any
+    ) -> list[Job]:
+        return self.dequeue(client, lease=lease, limit=limit, **more).jobs
+
+    def take_one(self, client: str = "", *, lease: float = 30.0) -> Job:
+        jobs = self.take(client, lease=lease)
+        assert len(jobs) == 1, "expected a job to be due"
+        return jobs[0]
+
+    def end(self, job: Job, outcome: Outcome) -> str:
+        return self.call(self.commands.settle([Ending(job.id, job.token, outcome)]))[0]
+
+    def cancel(self, *ids: str, running: bool = False) -> list[str]:
+        return self.call(self.commands.cancel(ids, running=running))
+
+    def bump(self, *clients: str, lease: float = 30.0) -> list[str]:
+        return [state for state, _ in self.call(self.commands.bump(clients, lease))]
+
+    def sweep(self) -> int:
+        return self.call(self.commands.sweep())
+
+    # Looking
+
+    def rows(self, id_: str = "a") -> dict[str, Job]:
+        """The id in each state it is in."""
+        return {job.state: job for job in self.call(self.commands.get(id_))}
+
+    def row(self, state: str, id_: str = "a") -> Job:
+        rows = self.rows(id_)
+        assert state in rows, f"expected {id_} to be {state}, it is {sorted(rows)}"
+        return rows[state]
+
+    def due_in(self, job: Job) -> float:
+        """Seconds, to the millisecond: the order of acceptance is in the digits behind it."""
+        return round(job.run_at_epoch - self.time, 3)
+
+    def waiting(self) -> list[str]:
+        jobs, _ = self.call(self.commands.jobs("waiting", 0, 1000))
+        return [job.id for job in jobs]
+
+    def records(self, kind: Any = "failed", *, of_fail_queue: bool = False) -> list[Job]:
+        commands = self.fail_commands if of_fail_queue else self.commands
+        return self.call(commands.jobs(kind, 0, 1000))[0]
+
+    def dump(self) -> Dump:
+        return read_all(self.redis, self.keys, self.fail_keys)
+
+    def left(self) -> set[str]:
+        """The keys there are besides the fixed ones."""
+        return {label for label in self.dump() if label.rpartition(":")[2] not in FIXED}
+
+    def audit(self) -> None:
+        """Asserts the invariants of every queue this harness was used on."""
+        found = [text for keys in self._used for text in problems_of(self.redis, keys)]
+        assert not found, found
+
+    def clear(self) -> None:
+        self.redis.delete(*itertools.chain.from_iterable(keys.all for keys in self._used))
+
+
+def endings_of(jobs: Sequence[Job], outcome: Outcome) -> list[Ending]:
+    return [Ending(job.id, job.token, outcome) for job in jobs]

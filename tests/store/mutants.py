@@ -1,0 +1,402 @@
+"""Mistakes to seed into the library, and the promise that each of them breaks."""
+
+# ruff: noqa: E501 - the patches are lines of Lua
+
+from dataclasses import dataclass
+
+from queasy.store.library import source
+
+MUTANTS: dict[str, "Mutant"] = {}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Texts to replace, each of which must be there, and the promise that must then fail."""
+
+    patches: tuple[tuple[str, str], ...]
+    breaks: str
+
+    def text(self) -> str:
+        text = source()
+        for old, new in self.patches:
+            assert text.count(old) == 1, f"expected once, found {text.count(old)} times: {old}"
+            text = text.replace(old, new)
+        return text
+
+
+def mutant(name: str, breaks: str, *patches: tuple[str, str]) -> None:
+    MUTANTS[name] = Mutant(patches, breaks)
+
+
+# Those that the design names
+
+mutant(
+    "no_token_comparison",
+    "finish_with_a_stale_token_changes_nothing",
+    ("and active[i]:sub(1, #token + 1) == token .. ':' then", "then"),
+)
+mutant(
+    "no_token_comparison_in_extend",
+    "a_stale_token_extends_no_lease",
+    ("local expiry = token == argv[3] and alive(q, client)", "local expiry = alive(q, client)"),
+)
+mutant(
+    "the_clients_clock",
+    "the_clients_clock_decides_nothing",
+    (
+        "  if at <= accepted then\n    return accepted, true",
+        "  if at <= accepted then\n    return at, true",
+    ),
+)
+mutant(
+    "the_clients_clock_as_the_queues",
+    "the_clients_clock_decides_nothing",
+    (
+        "  local at = number(when, 'run_at')\n",
+        "  local at = number(when, 'run_at')\n  q.time, accepted = at, at\n",
+    ),
+)
+mutant(
+    "blocked_as_a_negative_score",
+    "a_held_dispatch_never_runs_beside_its_id",
+    (
+        "      status = block(q, job, d)",
+        "      job.score, job.data, status = d.due and -0 or -d.run_at, d.data, 'blocked'",
+    ),
+    (
+        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', 0, limit",
+        "'ZRANGE', q.waiting, 0, q.time, 'BYSCORE', 'LIMIT', 0, limit",
+    ),
+)
+mutant(
+    "no_request_id",
+    "a_repeated_dequeue_returns_the_same_batch",
+    ("elseif same and same == argv[5] then", "elseif false then"),
+)
+mutant(
+    "no_request_id_of_a_lease",
+    "a_client_made_for_one_lease_gets_the_same_lease_again",
+    ("if one_lease and expiry then", "if false then"),
+)
+mutant(
+    "a_swept_client_is_created_again",
+    "a_swept_client_stays_dead",
+    (
+        "  return expiry or nil, false",
+        "  return expiry or '0', false",
+    ),
+)
+mutant(
+    "a_client_swept_in_part_lives_on",
+    "a_client_swept_in_part_is_dead_already",
+    (
+        "  if expiry and redis.call('HGET', q.requests, client) == SWEPT then",
+        "  if false then",
+    ),
+)
+mutant(
+    "a_client_swept_in_part_registers",
+    "a_client_swept_in_part_is_dead_already",
+    (
+        "  if redis.call('HGET', q.requests, client) == SWEPT then\n    return 'lost'",
+        "  if false then\n    return 'lost'",
+    ),
+)
+mutant(
+    "a_sweep_of_any_number_of_jobs", "a_sweep_is_bounded", ("SWEEP_JOBS = 100", "SWEEP_JOBS = 1e6")
+)
+mutant(
+    "a_sweep_of_any_number_of_clients",
+    "a_sweep_looks_at_a_bounded_number_of_clients",
+    ("SWEEP_CLIENTS = 10", "SWEEP_CLIENTS = 1e6"),
+)
+
+# Leases, clients, sweeps
+
+mutant(
+    "the_same_ending_twice_in_a_call",
+    "a_lease_ends_once_whoever_repeats_it",
+    ("ended[id], any = true, true", "any = true"),
+)
+mutant(
+    "tokens_begin_anew_in_each_call",
+    "tokens_only_ever_increase",
+    ("q.token = tonumber(meta[2] or 0)", "q.token = 0"),
+)
+mutant(
+    "a_client_of_one_lease_stays",
+    "a_client_made_for_one_lease_ends_with_it",
+    ("if run.client:byte(1) == 126 then", "if false then"),
+)
+mutant(
+    "anybody_is_a_client",
+    "a_client_nobody_registered_gets_nothing",
+    ("if not expiry and (swept or not one_lease) then", "if false then"),
+)
+mutant(
+    "who_asks_late_is_swept",
+    "a_client_that_asks_before_it_was_swept_lives",
+    ("if expiry and tonumber(expiry) <= dead_line(q) then", "if false then"),
+)
+mutant(
+    "no_grace_after_an_outage",
+    "after_an_outage_leases_are_extended_once",
+    ("OUTAGE_MS = 10000", "OUTAGE_MS = 1e15"),
+)
+mutant(
+    "grace_without_end",
+    "who_does_not_come_back_after_an_outage_is_swept",
+    ("  if q.now < q.grace_until then", "  if q.grace_until > 0 then"),
+)
+mutant(
+    "grace_for_the_dead",
+    "an_outage_saves_nobody_who_was_dead_before_it",
+    ("    q.gap_from = q.time\n", "    q.gap_from = 0\n"),
+)
+mutant(
+    "bump_does_not_sweep",
+    "bump_and_dequeue_sweep_as_well",
+    ("'the lease'), clients)\n  sweep(q)", "'the lease'), clients)"),
+)
+
+# Dispatch and cancel
+
+mutant(
+    "a_due_job_loses_its_place",
+    "a_due_job_keeps_its_place_when_it_is_dispatched_again",
+    ("if moved ~= score and moved <= q.time and score <= q.time then", "if false then"),
+)
+mutant(
+    "if_later_is_always",
+    "run_at_is_updated_always_never_if_later_or_if_earlier",
+    ("    return d.run_at, nil\n", "    return d.run_at, d.run_at\n"),
+)
+mutant(
+    "options_come_as_one",
+    "each_option_is_updated_by_itself",
+    (
+        "    if update_options(info.options, d.set, d.update) then",
+        "    info.options = d.set\n    if true then",
+    ),
+)
+mutant(
+    "counts_are_reset_whatever",
+    "counts_are_reset_if_asked_and_only_then",
+    ("if d.reset and reset_counts(info) then", "if reset_counts(info) then"),
+)
+mutant(
+    "unblock_forgets_info",
+    "a_held_dispatch_comes_up_as_a_new_job",
+    ("run.id, { dispatched_at = held.accepted, options = held.options },", "run.id, {},"),
+)
+mutant(
+    "held_flags_are_forgotten",
+    "a_held_dispatch_is_applied_to_a_retried_job_by_its_flags",
+    ("    if held.update_data then\n", "    if true then\n"),
+)
+mutant(
+    "a_held_dispatch_is_lost_to_a_release",
+    "a_held_dispatch_is_applied_to_a_released_or_stalled_job",
+    ("  if held then\n    score = move", "  if false then\n    score = move"),
+)
+mutant(
+    "merging_replaces",
+    "further_dispatches_merge_into_the_held_one",
+    (
+        "    job.held_data = merge(q, job.held, job.held_data, d)",
+        "    job.held, job.held_data = hold(d), d.data",
+    ),
+)
+mutant(
+    "merged_clamps_do_not_compose",
+    "merged_flags_compose_when_the_run_is_retried",
+    ("    held.low = clamp(held.low, low, high)", "    held.low = held.low"),
+)
+mutant(
+    "merged_clamps_do_not_compose_above",
+    "merged_flags_compose_when_the_run_is_retried",
+    ("    held.high = clamp(held.high, low, high)", "    held.high = held.high"),
+)
+mutant(
+    "only_if_absent_is_ignored",
+    "only_if_absent_changes_nothing_that_is_there",
+    (
+        "  local changed = false\n  local info = load_info",
+        "  local changed = d.only_if_absent\n  local info = load_info",
+    ),
+    (
+        "  if d.only_if_absent then\n    return 'unchanged'\n  end\n  local changed",
+        "  local changed",
+    ),
+)
+mutant(
+    "cancel_forgets_info",
+    "cancel_ends_a_wait_and_nothing_is_left_of_it",
+    (
+        "        batch:del(q.info, id, infos[i])\n      end\n      batch:del_last(q.data, id)\n      count(q, 'cancelled')",
+        "      end\n      batch:del_last(q.data, id)\n      count(q, 'cancelled')",
+    ),
+)
+mutant(
+    "a_cancel_request_is_forgotten",
+    "a_run_that_was_asked_to_cancel_comes_back_in_no_way",
+    ("if run.cancelled and COMES_BACK[verb] then", "if false then"),
+)
+
+# Order, time, budgets
+
+mutant(
+    "no_order_in_a_batch",
+    "due_jobs_leave_in_the_order_they_were_accepted",
+    ("  if q.ticked then\n    q.time = q.time + TICK", "  if q.ticked then\n    q.time = q.time"),
+)
+mutant(
+    "no_order_of_one_instant",
+    "jobs_of_one_call_for_one_instant_keep_their_order",
+    ("return at + q.scheduled * TICK, false", "return at, false"),
+)
+mutant(
+    "release_to_the_back",
+    "released_and_stalled_jobs_go_to_the_front",
+    (
+        "  put_back(q, batch, run, run.score)\n  return 'released'",
+        "  put_back(q, batch, run, tick(q))\n  return 'released'",
+    ),
+)
+mutant(
+    "stalled_to_the_back",
+    "released_and_stalled_jobs_go_to_the_front",
+    (
+        "  put_back(q, batch, run, run.score)\n  return 'stalled'",
+        "  put_back(q, batch, run, tick(q))\n  return 'stalled'",
+    ),
+)
+mutant(
+    "retry_to_the_front",
+    "a_retry_at_once_goes_to_the_back",
+    (
+        "  put_back(q, batch, run, (schedule(q, when)))",
+        "  put_back(q, batch, run, when == '' and schedule(q, when) or run.score)",
+    ),
+)
+mutant(
+    "a_second_early",
+    "nothing_runs_early",
+    (
+        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', 0, limit",
+        "'ZRANGE', q.waiting, '-inf', q.time + 1000, 'BYSCORE', 'LIMIT', 0, limit",
+    ),
+)
+mutant(
+    "the_clock_may_step_back",
+    "a_clock_that_steps_back_stops_nothing",
+    (
+        "  if q.now > q.time then\n    q.time = q.now",
+        "  if true then\n    q.time, q.old_time = q.now, false",
+    ),
+)
+mutant(
+    "a_pause_is_ignored",
+    "a_paused_queue_gives_nothing_out_and_forgets_nothing",
+    ("elseif q.paused then", "elseif false then"),
+)
+mutant(
+    "one_retry_more",
+    "a_job_is_retried_exactly_max_retries_times",
+    ("if retries >= limit_of", "if retries > limit_of"),
+)
+mutant(
+    "one_stall_more",
+    "a_job_is_given_up_at_its_max_stalls_th_stall",
+    ("if info.stall_count >= limit_of", "if info.stall_count > limit_of"),
+)
+mutant(
+    "one_timeout_more",
+    "a_job_is_given_up_at_its_max_timeouts_th_timeout",
+    ("if timeouts >= limit_of", "if timeouts > limit_of"),
+)
+mutant(
+    "backoff_without_limit",
+    "the_backoff_doubles_up_to_its_limit",
+    ("return math.min(most, least * 2 ^ attempts)", "return least * 2 ^ attempts"),
+)
+mutant(
+    "the_queues_limits_are_ignored",
+    "a_job_says_its_limits_else_the_queue_else_the_defaults",
+    ("local of_queue = q.limits_table and q.limits_table[name]", "local of_queue = nil"),
+)
+mutant(
+    "take_forgets_info",
+    "a_job_is_retried_exactly_max_retries_times",
+    ("id, token, score, data, info or ''\n", "id, token, score, data, ''\n"),
+)
+
+# What is kept
+
+mutant(
+    "the_record_grows",
+    "the_failed_record_is_bounded_and_keeps_the_newest",
+    ("  if excess <= 0 then\n", "  if true then\n"),
+)
+mutant(
+    "the_oldest_are_kept",
+    "the_failed_record_is_bounded_and_keeps_the_newest",
+    ("  for i = #noted, 1, -1 do", "  for i = 1, #noted do"),
+)
+mutant(
+    "fail_ids_are_plain",
+    "a_job_given_up_gives_the_fail_queue_a_job_derived_from_its_run",
+    ("local fail_id = run.id .. ':' .. run.token", "local fail_id = run.id"),
+)
+mutant(
+    "a_fail_job_has_no_origin",
+    "a_job_given_up_gives_the_fail_queue_a_job_derived_from_its_run",
+    ("cmsgpack.pack({ origin = record })", "cmsgpack.pack({ dispatched_at = q.now })"),
+)
+mutant(
+    "fail_jobs_for_nobody",
+    "without_a_fail_handler_the_fail_queue_stays_empty",
+    ("local fq = q.fail_handler and fail_queue_of(q)", "local fq = fail_queue_of(q)"),
+)
+mutant(
+    "requeue_keeps_the_record",
+    "a_requeued_job_begins_anew",
+    (
+        "      batch:del(q[kind], id, raws[i])\n      batch:rem(q[kind .. '_at'], id, times[i])\n      count(q, 'requeued')",
+        "      count(q, 'requeued')",
+    ),
+)
+mutant(
+    "finish_keeps_info",
+    "nothing_is_kept_of_a_finished_job",
+    (
+        "  if run.old_info then\n    batch:del(q.info, run.id, run.old_info)",
+        "  if false then\n    batch:del(q.info, run.id, run.old_info)",
+    ),
+)
+mutant(
+    "finish_keeps_data",
+    "nothing_is_kept_of_a_finished_job",
+    ("  end\n  batch:del_last(q.data, run.id)\nend\n", "  end\nend\n"),
+)
+mutant(
+    "a_swept_client_is_remembered",
+    "an_empty_queue_leaves_only_its_settings_and_counters",
+    (
+        "  if request then\n    batch:del(q.requests, client, request)",
+        "  if request then\n    batch:set(q.requests, client, request, request)",
+    ),
+)
+
+# The server
+
+mutant(
+    "dispatch_in_full_memory",
+    "a_full_server_refuses_dispatch_and_drains",
+    ("register('dispatch', api_dispatch)", "register('dispatch', api_dispatch, 'allow-oom')"),
+)
+mutant(
+    "a_dispatch_wakes_everybody",
+    "a_dispatch_wakes_one_sleeper_who_hears_it",
+    ("        n = n - 1 -- one", "        n = n -- one"),
+)

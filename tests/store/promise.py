@@ -1,0 +1,13 @@
+"""The list of promises: each a function that holds on the real library and names itself."""
+
+from collections.abc import Callable
+
+from tests.store.harness import Harness
+
+Promise = Callable[[Harness], None]
+PROMISES: dict[str, Promise] = {}
+
+
+def promise(function: Promise) -> Promise:
+    PROMISES[function.__name__] = function
+    return function

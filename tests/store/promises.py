@@ -1,0 +1,285 @@
+"""What is promised of leases, clients and sweeps. Each promise is kept by the real library
+(test_promises.py) and broken by a mistake seeded into it (test_mutants.py)."""
+
+from typing import Any
+
+from queasy.job import JobError
+from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, Retry, TimedOut
+from tests.store.harness import Harness, endings_of
+from tests.store.promise import promise
+
+WHY = JobError(type="Boom", message="it broke")
+EVERY_WAY_TO_END: tuple[Outcome, ...] = (
+    Finish(), Release(), Cancel(), Retry(WHY), TimedOut(), Fail(WHY), Broken(WHY),
+)  # fmt: skip
+
+
+# Fencing
+
+
+@promise
+def finish_with_a_stale_token_changes_nothing(h: Harness) -> None:
+    h.dispatch()
+    stale = h.take_one(lease=5)
+    h.later(6)
+    assert h.sweep() == 1
+    fresh = h.take_one()
+    assert fresh.token > stale.token
+    before = h.dump()
+    for outcome in EVERY_WAY_TO_END:
+        assert h.end(stale, outcome) == "lost"
+    assert h.dump() == before
+    assert h.end(fresh, Finish()) == "finished"
+
+
+@promise
+def a_stale_token_extends_no_lease(h: Harness) -> None:
+    h.dispatch()
+    stale = h.take_one(lease=5)
+    h.later(6)
+    fresh = h.take_one()
+    before = h.dump()
+    assert h.call(h.commands.extend("a", stale.token, 60)) == "lost"
+    assert h.dump() == before
+    assert h.call(h.commands.extend("a", fresh.token, 60)) == "ok"
+
+
+@promise
+def a_lease_ends_once_whoever_repeats_it(h: Harness) -> None:
+    h.dispatch_many("a", "b")
+    jobs = h.take(limit=2)
+    endings = endings_of([*jobs, *jobs], Finish())
+    assert h.call(h.commands.settle(endings)) == ["finished", "finished", "lost", "lost"]
+    for outcome in EVERY_WAY_TO_END:
+        assert h.end(jobs[0], outcome) == "lost"
+    assert h.left() == set()
+
+
+@promise
+def tokens_only_ever_increase(h: Harness) -> None:
+    tokens: list[int] = []
+    for _ in range(3):
+        h.dispatch_many("a", "b", "c")
+        jobs = h.take(limit=3)
+        tokens += [job.token for job in jobs]
+        h.call(h.commands.settle(endings_of(jobs, Finish())))
+    assert tokens == sorted(set(tokens))
+    assert len(tokens) == 9
+
+
+# One at a time
+
+
+@promise
+def a_leased_job_is_given_to_nobody_else(h: Harness) -> None:
+    h.dispatch()
+    h.join("c1", "c2")
+    assert len(h.take("c1")) == 1
+    assert h.take("c2") == []
+    assert h.take() == []
+    h.later(29)
+    assert h.take("c2") == []
+
+
+@promise
+def a_held_dispatch_never_runs_beside_its_id(h: Harness) -> None:
+    h.dispatch()
+    run = h.take_one()
+    assert h.dispatch(payload=b"2") == "blocked"
+    assert h.take() == [], "the id runs already"
+    h.later(1)
+    assert h.take(limit=10) == [], "the id runs already"
+    assert h.row("blocked").payload == b"2"
+    assert h.end(run, Finish()) == "finished"
+    assert h.take_one().payload == b"2"
+
+
+# Repeated calls
+
+
+@promise
+def a_repeated_dequeue_returns_the_same_batch(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch_many("a", "b", "c", "d")
+    first = h.take("c1", limit=2, request="r1")
+    assert [job.id for job in first] == ["a", "b"]
+    assert h.take("c1", limit=2, request="r1") == first
+    assert [job.id for job in h.take("c1", limit=2, request="r2")] == ["c", "d"]
+
+
+@promise
+def a_repeated_dequeue_leaves_out_what_has_ended_since(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch_many("a", "b", "c")
+    first = h.take("c1", limit=2, request="r1")
+    h.end(first[0], Finish())
+    assert [job.id for job in h.take("c1", limit=2, request="r1")] == ["b"]
+    assert h.waiting() == ["c"]
+
+
+@promise
+def a_client_made_for_one_lease_gets_the_same_lease_again(h: Harness) -> None:
+    h.dispatch_many("a", "b")
+    first = h.take("~x")
+    assert h.take("~x") == first
+    assert h.waiting() == ["b"]
+
+
+@promise
+def a_client_made_for_one_lease_ends_with_it(h: Harness) -> None:
+    for outcome in EVERY_WAY_TO_END:
+        h.dispatch("a")
+        h.end(h.take_one("~x"), outcome)
+        assert h.call(h.commands.clients()) == [], outcome
+        h.cancel("a")
+
+
+# Clients
+
+
+@promise
+def a_swept_client_stays_dead(h: Harness) -> None:
+    h.join("c1", lease=5)
+    h.join("c2", lease=60)
+    h.dispatch()
+    stalled = h.take_one("c1", lease=5)
+    h.later(6)
+    assert h.sweep() == 1
+    assert h.bump("c1", "c2") == ["lost", "ok"]
+    taken = h.dequeue("c1")
+    assert (taken.state, taken.jobs) == ("lost", [])
+    assert h.call(h.commands.extend("a", stalled.token, 60)) == "lost"
+    assert [client.id for client in h.call(h.commands.clients())] == ["c2"]
+
+
+@promise
+def a_client_swept_in_part_is_dead_already(h: Harness) -> None:
+    ids = [f"j{n:03}" for n in range(150)]
+    h.dispatch_many(*ids)
+    h.join("c1", lease=5)
+    h.take("c1", limit=150, lease=5)
+    h.later(6)
+    assert h.sweep() == 100
+    assert h.call(h.commands.register("c1", 60)) == "lost"
+    assert h.bump("c1") == ["lost"]
+    assert h.dequeue("c1").state == "lost"
+    while h.sweep():
+        pass
+    assert h.call(h.commands.clients()) == []
+    assert h.waiting() == ids
+
+
+@promise
+def a_client_nobody_registered_gets_nothing(h: Harness) -> None:
+    h.dispatch()
+    assert h.dequeue("ghost").state == "lost"
+    assert h.bump("ghost") == ["lost"]
+    assert h.waiting() == ["a"]
+
+
+@promise
+def a_client_that_asks_before_it_was_swept_lives(h: Harness) -> None:
+    h.join("c1", lease=5)
+    h.dispatch()
+    job = h.take_one("c1", lease=5)
+    h.later(6)
+    assert h.dequeue("c1").state == "ok"
+    assert h.row("active").token == job.token
+    assert h.end(job, Finish()) == "finished"
+
+
+@promise
+def an_evicted_client_gives_its_jobs_back_at_once(h: Harness) -> None:
+    h.join("c1", "c2")
+    h.dispatch_many("a", "b")
+    h.take("c1", limit=2)
+    assert h.call(h.commands.evict("c1", "release")) == ("gone", 2)
+    assert h.call(h.commands.evict("c1", "release")) == ("absent", 0)
+    again = h.take("c2", limit=2)
+    assert [(job.id, job.stall_count) for job in again] == [("a", 0), ("b", 0)]
+    assert h.call(h.commands.evict("c2", "stall")) == ("gone", 2)
+    assert [job.stall_count for job in h.take(limit=2)] == [1, 1]
+
+
+# Sweeps
+
+
+@promise
+def a_sweep_is_bounded(h: Harness) -> None:
+    h.join("c1", lease=5)
+    h.dispatch_many(*(f"j{n:03}" for n in range(250)))
+    h.take("c1", limit=250, lease=5)
+    h.later(6)
+    assert [h.sweep() for _ in range(4)] == [100, 100, 50, 0]
+
+
+@promise
+def a_sweep_looks_at_a_bounded_number_of_clients(h: Harness) -> None:
+    clients = [f"c{n:02}" for n in range(25)]
+    h.join(*clients, lease=5)
+    h.dispatch_many(*clients)
+    for client in clients:
+        h.take(client, lease=5)
+    h.later(6)
+    assert [h.sweep() for _ in range(4)] == [10, 10, 5, 0]
+
+
+@promise
+def bump_and_dequeue_sweep_as_well(h: Harness) -> None:
+    h.join("dead", lease=5)
+    h.join("c1", lease=60)
+    for call in ("bump", "dequeue"):
+        h.dispatch(call)
+        h.join("dead", lease=5)
+        h.take_one("dead", lease=5)
+        h.later(6)
+        _sweep_by(h, call)
+        assert h.row("due", call).stall_count == 1
+        h.cancel(call)
+
+
+def _sweep_by(h: Harness, call: Any) -> None:
+    if call == "bump":
+        assert h.bump("c1", lease=60) == ["ok"]
+    else:
+        assert h.dequeue("c1", limit=0, lease=60).state == "ok"
+
+
+@promise
+def after_an_outage_leases_are_extended_once(h: Harness) -> None:
+    h.join("c1", lease=30)
+    h.dispatch()
+    job = h.take_one("c1")
+    h.later(3600)  # the server was away, and with it everybody's heartbeat
+    assert h.sweep() == 0
+    assert h.dequeue("~other").jobs == []
+    h.later(9)
+    assert h.bump("c1") == ["ok"], "it came back within its grace"
+    assert h.row("active").token == job.token
+
+
+@promise
+def who_does_not_come_back_after_an_outage_is_swept(h: Harness) -> None:
+    h.join("c1", "c2", lease=30)
+    h.dispatch()
+    h.take_one("c1")
+    h.later(3600)
+    assert h.bump("c2") == ["ok"]
+    for _ in range(2):
+        h.later(5.5)
+        h.bump("c2")
+    assert h.row("due").stall_count == 1
+    assert h.bump("c1") == ["lost"]
+
+
+@promise
+def an_outage_saves_nobody_who_was_dead_before_it(h: Harness) -> None:
+    h.join("c1", lease=5)
+    h.join("c2", lease=600)
+    h.dispatch_many("a", "b")
+    h.take_one("c1", lease=5)
+    h.later(6)
+    assert h.dispatch("c") == "created"  # heard at a time when c1 was dead already
+    h.later(3600)
+    assert h.sweep() == 1
+    assert h.row("due", "a").stall_count == 1

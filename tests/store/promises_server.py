@@ -1,0 +1,186 @@
+"""What is promised of the server: full memory, reading, waking, strange ids, bad records."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, get_args
+
+import redis
+from redis.client import PubSub
+
+from queasy.outcome import Finish, Retry
+from queasy.store.command import Command
+from queasy.store.commands import Commands, ListState, version
+from tests.store.harness import START, Harness, endings_of, words_of
+from tests.store.promise import promise
+
+STRANGE_IDS = (
+    "a:b", ":", "~x:y", "a;b", "'", '"', "}{", "ünï→😀", "line\nbreak", "nul\0nul", "\r\n",
+    " ", "%s", "[a", "(a", "-1", "0", "x" * 512, "\udcff",
+)  # fmt: skip
+
+
+@contextmanager
+def _refused(why: str) -> Iterator[None]:
+    try:
+        yield
+    except redis.RedisError as error:
+        if why not in words_of(error):
+            raise AssertionError(f"refused, but not for {why}") from error
+    else:
+        raise AssertionError(f"expected the call to be refused: {why}")
+
+
+@promise
+def any_id_works(h: Harness) -> None:
+    h.join("c1", lease=5)
+    h.dispatch_many(*STRANGE_IDS)
+    jobs = h.take("c1", limit=99, lease=5)
+    assert [job.id for job in jobs] == list(STRANGE_IDS)
+    assert set(h.cancel(*STRANGE_IDS[:9], running=True)) == {"requested"}
+    assert len(h.dequeue("c1", limit=0).cancels) == 9
+    for id_ in STRANGE_IDS:
+        assert h.dispatch(id_, b"held") == "blocked"
+        assert set(h.rows(id_)) == {"active", "blocked"}
+    h.call(h.commands.settle(endings_of(jobs[:15], Finish())))
+    h.call(h.commands.settle(endings_of(jobs[15:], Retry(after=0))))
+    again = h.take(limit=99)
+    assert {job.id for job in again} == set(STRANGE_IDS)
+    assert {job.payload for job in again} == {b"held"}
+
+
+@promise
+def payloads_are_bytes_that_nobody_looks_into(h: Harness) -> None:
+    for payload in (b"", b"\x00", b"\xff\xfe", b"\x81\xa1a\x01", b"x" * 100_000):
+        h.dispatch(payload=payload)
+        run = h.take_one()
+        assert run.payload == payload
+        h.dispatch(payload=payload)
+        h.end(run, Finish())
+        run = h.take_one()
+        assert run.payload == payload
+        h.end(run, Finish())
+
+
+@promise
+def a_full_server_refuses_dispatch_and_drains(h: Harness) -> None:
+    h.join("c1", "dead", lease=5)
+    h.dispatch_many(*(f"j{n}" for n in range(40)))
+    h.take("dead", limit=3, lease=5)
+    h.later(2)
+    runs = h.take("c1", limit=9)
+    try:
+        h.redis.config_set("maxmemory", 1)
+        with _refused("OutOfMemory"):
+            h.dispatch("one too many")
+        h.later(4)
+        assert h.bump("c1") == ["ok"]
+        assert h.sweep() == 0, "the bump has swept"
+        assert h.call(h.commands.extend(runs[0].id, runs[0].token, 30)) == "ok"
+        taken = h.dequeue("c1", limit=9, endings=endings_of(runs, Finish()))
+        assert (len(taken.settled), len(taken.jobs)) == (9, 9)
+        assert {h.end(run, Finish()) for run in taken.jobs} == {"finished"}
+        assert h.cancel("j39") == ["cancelled"]
+        assert h.call(h.commands.evict("c1", "release"))[0] == "gone"
+        assert h.call(h.commands.counts()).waiting == 40 - 18 - 1
+        assert not h.rows("one too many")
+    finally:
+        h.redis.config_set("maxmemory", 0)
+    assert h.dispatch("one too many") == "created"
+
+
+@promise
+def reading_functions_write_nothing_and_say_so(h: Harness) -> None:
+    h.dispatch_many("a", "b")
+    h.take_one()
+    before = h.dump()
+    commands = h.commands
+    reads: list[Command[Any]] = [
+        commands.counts(), commands.get("a"), commands.stats(), commands.clients(),
+        commands.audit(0, 100), version(),
+    ]  # fmt: skip
+    pages = [commands.jobs(state, 0, 100) for state in get_args(ListState)]
+    for read in reads + pages:
+        assert read.read_only
+        h.call(read)  # FCALL_RO refuses what does not declare that it only reads
+    assert h.dump() == before
+
+
+@promise
+def without_a_logical_time_the_servers_clock_holds(h: Harness) -> None:
+    seconds, micros = h.redis.time()
+    commands = Commands(h.keys)
+    h.time = seconds + micros / 1e6
+    h.call(commands.register("c1", 60))
+    assert 59 < h.call(commands.clients())[0].expires_in <= 60
+    h.dispatch("a")
+    [job] = h.call(commands.dequeue("c1", lease=60, limit=1)).jobs
+    assert 0 <= job.run_at_epoch - h.time < 5
+    assert time.time() > START
+
+
+def _listen(h: Harness, *clients: str) -> PubSub:
+    ears = h.redis.pubsub()
+    for client in clients:
+        ears.ssubscribe(h.keys.channel(client))
+        assert ears.get_sharded_message(timeout=5)["type"] == "ssubscribe"
+    return ears
+
+
+@promise
+def a_dispatch_wakes_one_sleeper_who_hears_it(h: Harness) -> None:
+    h.join("gone", "c1", "c2")
+    for client in ("gone", "c1", "c2"):
+        assert h.dequeue(client, waiter=client, waits=True).jobs == []
+        h.later(0.001)
+    with _listen(h, "c1", "c2") as ears:
+        h.dispatch("a")
+        message = ears.get_sharded_message(timeout=5)
+        assert (message["channel"], message["data"]) == (h.keys.channel("c1").encode(), b"wake")
+        assert ears.get_sharded_message(timeout=0) is None
+    assert h.call(h.commands.counts()).waiters == 1, "the other sleeps on"
+
+
+@promise
+def a_cancel_request_is_told_to_the_holder_at_once(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch("a:b")
+    run = h.take_one("c1")
+    with _listen(h, "c1") as ears:
+        h.cancel("a:b", running=True)
+        message = ears.get_sharded_message(timeout=5)
+        assert message["data"] == f"cancel:{run.token}:a:b".encode()
+
+
+@promise
+def a_record_that_cannot_be_read_stops_nobody_else(h: Harness) -> None:
+    h.dispatch_many("bad", "gone", "good")
+    h.redis.hset(h.keys.base + "info", "bad", b"\xc1")
+    h.redis.hdel(h.keys.base + "data", "gone")
+    assert [job.id for job in h.take(limit=9)] == ["good"]
+    assert {job.id for job in h.records("broken")} == {"bad", "gone"}
+
+
+@promise
+def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
+    h.dispatch()
+    before = h.dump()
+    for function, args in [
+        ("dispatch", ("", "b", "", "", "", "")[:5]),
+        ("dispatch", ("", "b", "x", "nan", "", "")),
+        ("dispatch", ("", "b", "x", "inf", "", "")),
+        ("dispatch", ("", "b", "x", "", "9t10", "")),
+        ("dispatch", ("", "b", "x", "", "", "junk")),
+        ("dispatch", ("", "", "x", "", "", "")),
+        ("dispatch", ("", "b", "x", "", "", "", "", "x", "", "", "")),
+        ("settle", ("", "explode", "a", "1", "", "")),
+        ("settle", ("", "stall", "a", "1", "", "")),
+        ("register", ("", "no:colons", "1000", "")),
+        ("dequeue", ("", "c1", "1000", "-1", "", "", "0", "0")),
+        ("configure", ("", "junk", "", "", "", "")),
+        ("list", ("", "nonsense", "0", "10")),
+    ]:
+        keys = h.keys.with_fail_queue if function != "dispatch" else h.keys.for_dispatch
+        with _refused("QUEASYBAD"):
+            h.redis.execute_command("FCALL", f"queasy_v1_{function}", len(keys), *keys, *args)
+    assert h.dump() == before

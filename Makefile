@@ -29,5 +29,8 @@ fix: $(READY)  ## what `check` can mend by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: $(READY)  ## what a job costs the server; about two minutes
+	$(BIN)/python benchmarks/backlog.py
+
 clean:
 	rm -rf $(VENV) .queasy .pytest_cache .ruff_cache .hypothesis build dist

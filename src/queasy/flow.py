@@ -30,7 +30,10 @@ T = TypeVar("T")
 log = logging.getLogger("queasy")
 
 # Whoever waits looks again at least this often, in case a message was lost.
-SAFETY_POLL = 15.0
+SAFETY_POLL = 30.0
+# While others hold leases, whoever waits is heard more often than the server takes silence for
+# an outage (OUTAGE_MS in lua/keys.lua), in which it would give those leases a respite.
+HEARD = 8.0
 AUDIT_PAGE = 1000
 
 
@@ -163,7 +166,7 @@ def take_one(
             # came in between told nobody.
             listening = yield Listen(commands.keys.channel(waiter), pass_on(commands))
         else:
-            waits = [SAFETY_POLL, left, taken.next_in]
+            waits = (left, taken.next_in, SAFETY_POLL if taken.next_in is None else HEARD)
             yield Sleep(listening, min(wait for wait in waits if wait is not None))
 
 
@@ -173,6 +176,9 @@ def pass_on(commands: Commands) -> Command[Taken]:
 
 
 def _undecodable(job: Job) -> JobError | None:
+    if not job.readable:
+        log.warning("set aside as broken: job %r of queue %r: %s", job.id, job.queue, job.error)
+        return job.error
     try:
         job.data  # noqa: B018 - decoding is the check
     except UndecodablePayload as problem:

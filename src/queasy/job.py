@@ -75,6 +75,8 @@ class Job:
     """What this job asked for itself; the rest is as its queue says."""
     error: JobError | None = None
     """Why the last run did not finish."""
+    readable: bool = True
+    """False when its record on the server cannot be read; `error` says why."""
     cancelled: bool = False
     """Somebody asked to cancel this run."""
     origin: Job | None = None

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -223,3 +225,62 @@ async def test_a_server_that_may_lose_jobs_is_warned_of(
         async with Client(server.url):
             pass
         assert caplog.text == ""
+
+
+async def test_a_record_written_by_somebody_else_is_set_aside(
+    client: Client, server: Server, prefix: str
+) -> None:
+    queue = client.queue("q")
+    await queue.dispatch("strange", id="strange")
+    await queue.dispatch("good", id="good")
+    # A map that Lua can read: {"error": {"type": <no UTF-8>}}
+    server.client().hset(
+        f"{prefix}:{{q}}:info", "strange", b"\x81\xa5error\x81\xa4type\xa2\xff\xfe"
+    )
+    job = await queue.get("strange")
+    assert job is not None
+    assert not job.readable
+    lease = await queue.lease(timeout=0)
+    assert lease is not None
+    assert lease.data == "good"
+    await lease.complete()
+    broken = await queue.get("strange")
+    assert broken is not None
+    assert (broken.state, broken.data) == ("broken", "strange")
+
+
+async def test_ids_of_other_programs_come_and_go_unchanged(
+    client: Client, server: Server, prefix: str
+) -> None:
+    queue = client.queue("q", codec="raw")
+    keys = queue.keys.for_dispatch
+    server.client().fcall(
+        "queasy_v1_dispatch", len(keys), *keys, "", b"no \xff utf-8", b"x", "", "", ""
+    )
+    lease = await queue.lease(timeout=0)
+    assert lease is not None
+    assert lease.job.id.encode("utf-8", "surrogateescape") == b"no \xff utf-8"
+    assert await lease.complete()
+
+
+async def test_who_may_not_listen_is_told_rather_than_left_to_poll(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        server.client().execute_command(
+            "ACL", "SETUSER", "deaf", "on", ">pw", "~*", "resetchannels", "+@all"
+        )
+        url = server.tcp_url.replace("redis://", "redis://deaf:pw@")
+        async with Client(url) as client:
+            with pytest.raises(AccessDenied, match="listening"):
+                await client.queue("q").lease(timeout=5)
+        with SyncClient(url) as sync, pytest.raises(AccessDenied, match="listening"):
+            sync.queue("q").lease(timeout=5)
+
+
+async def test_the_embedded_server_is_started_again_when_it_was_killed(tmp_path: Path) -> None:
+    async with Client(folder=tmp_path / "q") as client:
+        queue = client.queue("q")
+        await queue.dispatch(1, durability="fsynced")
+        process = int((tmp_path / "q" / "server.lock").read_text())
+        os.kill(process, signal.SIGKILL)
+        await queue.dispatch(2)
+        assert [job.data async for job in queue.jobs()] == [1, 2]

@@ -12,10 +12,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from queasy.errors import Unreachable
-from queasy.store.faults import Lost, NotSent
+from queasy.store.faults import Lost, NotSent, diagnose
 from queasy.store.route import Route
 from queasy.store.transport import AsyncTransport, SyncTransport
 from queasy.store.url import Address
@@ -23,7 +23,8 @@ from queasy.store.url import Address
 __all__ = ["AsyncListener", "AsyncSignal", "SyncListener", "SyncSignal"]
 
 BROKEN = (RedisError, OSError, NotSent, Lost, Unreachable)
-CONFIRMED_WITHIN = 5.0
+# Who cannot listen looks for himself, this often.
+DEAF = 1.0
 
 
 class AsyncSignal:
@@ -33,6 +34,7 @@ class AsyncSignal:
         self._listener = listener
         self._channel = channel
         self._heard = asyncio.Event()
+        self._subscribed = False
 
     def set(self) -> bool:
         """True when it was not set already."""
@@ -43,12 +45,12 @@ class AsyncSignal:
 
     async def ready(self) -> None:
         """Listen, and listen again where a connection was lost."""
-        await self._listener.subscribe(self._channel)
+        self._subscribed = await self._listener.subscribe(self._channel)
 
     async def wait(self, seconds: float) -> None:
         """Until the next message since the last wait, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds if self._subscribed else min(seconds, DEAF)):
                 await self._heard.wait()
         self._heard.clear()
 
@@ -56,9 +58,10 @@ class AsyncSignal:
 class _Ear:
     """One connection to one server, subscribed to channels."""
 
-    def __init__(self, pubsub: Any) -> None:
-        self.pubsub = pubsub
+    def __init__(self) -> None:
+        self.line: Any = None
         self.confirmed: dict[str, asyncio.Future[None]] = {}
+        self.problem: Exception | None = None
         self.task: asyncio.Task[None] | None = None
 
 
@@ -91,47 +94,49 @@ class AsyncListener:
             # looks whether there is more, and if not asks to be woken.
             self._tell_one(channel)
 
-    async def subscribe(self, channel: str) -> None:
-        """Returns when the server confirmed it. When it is away, nothing happens: who waits
-        finds out by its own next call.
-        """
-        with contextlib.suppress(*BROKEN):
+    async def subscribe(self, channel: str) -> bool:
+        """True when the server has confirmed it, False when it is away or elsewhere."""
+        try:
             await self._subscribe(channel)
+        except BROKEN as problem:
+            refuse_if_denied(problem, channel)
+            self._route.forget()
+            return False
+        return True
 
     async def _subscribe(self, channel: str) -> None:
         address = await self._transport.run(self._route.locate(channel))
         ear = self._ears.get(address)
         if ear is None:
-            ear = self._ears[address] = _Ear(self._transport.pubsub(address))
+            ear = self._ears[address] = _Ear()
+            ear.task = asyncio.create_task(self._hear(address, ear))
         confirmed = ear.confirmed.get(channel)
         if confirmed is None:
             confirmed = ear.confirmed[channel] = asyncio.get_running_loop().create_future()
-            try:
-                await ear.pubsub.ssubscribe(channel)
-            except BaseException:
-                confirmed.cancel()
-                await self._drop(address, ear)
-                raise
-            if ear.task is None:
-                ear.task = asyncio.create_task(self._hear(address, ear))
+            if ear.line is not None:
+                await ear.line.send_command("SSUBSCRIBE", channel)
         await asyncio.wait([confirmed])
+        if confirmed.cancelled():
+            raise ear.problem or NotSent("closed")
 
     async def _hear(self, address: Address, ear: _Ear) -> None:
         try:
+            line = await self._transport.open_line(address)
+            ear.line = line
+            for channel in list(ear.confirmed):  # from now on, who comes sends for himself
+                await line.send_command("SSUBSCRIBE", channel)
             while True:
-                message = await ear.pubsub.get_message(timeout=None)
-                if message is None:
-                    continue
-                channel = message["channel"].decode()
-                if message["type"] == "ssubscribe":
-                    if channel in ear.confirmed and not ear.confirmed[channel].done():
+                kind, raw_channel, _ = await line.read_response()
+                channel = raw_channel.decode()
+                if kind == b"ssubscribe":
+                    if not ear.confirmed[channel].done():
                         ear.confirmed[channel].set_result(None)
-                elif message["type"] == "sunsubscribe":
+                elif kind == b"sunsubscribe":
                     return  # the slot moved away
                 elif not self._tell_one(channel) and channel in self._unwanted:
                     self._unwanted[channel]()
-        except BROKEN:
-            return  # whoever waits is told below, looks again and subscribes anew
+        except BROKEN as problem:
+            ear.problem = problem  # for those who wait for a confirmation
         finally:
             await self._drop(address, ear)
 
@@ -142,11 +147,13 @@ class AsyncListener:
         if self._ears.get(address) is ear:
             del self._ears[address]
         for channel, confirmed in ear.confirmed.items():
-            confirmed.cancel()
-            for signal in self._signals.get(channel, ()):
+            # Who had been listening looks again, and listens anew.
+            for signal in self._signals.get(channel, ()) if confirmed.done() else ():
                 signal.set()
-        with contextlib.suppress(*BROKEN):
-            await ear.pubsub.aclose()
+            confirmed.cancel()
+        if ear.line is not None:
+            with contextlib.suppress(*BROKEN):
+                await ear.line.disconnect(nowait=True)
 
     async def close(self) -> None:
         for ear in list(self._ears.values()):
@@ -155,36 +162,48 @@ class AsyncListener:
                 await asyncio.wait([ear.task])
 
 
+def refuse_if_denied(problem: Exception, channel: str) -> None:
+    """A channel that one may not hear will not be heard later either: say so."""
+    if isinstance(problem, NoPermissionError):
+        raise diagnose(problem, "the server", f"listening on {channel}").error from problem
+
+
 class SyncSignal:
     """One who waits on a channel, over a connection of its own."""
 
     def __init__(self, subscribe: Callable[[], Any]) -> None:
         self._subscribe = subscribe
-        self._pubsub: Any = None
+        self._line: Any = None
 
     def ready(self) -> None:
         """Listen, and listen again where a connection was lost."""
-        if self._pubsub is None:
-            with contextlib.suppress(*BROKEN):
-                self._pubsub = self._subscribe()
+        if self._line is None:
+            try:
+                self._line = self._subscribe()
+            except BROKEN as problem:
+                refuse_if_denied(problem, "a queue")
 
     def wait(self, seconds: float) -> None:
         """Until the next message since the last wait, at most `seconds`."""
+        if self._line is None:
+            time.sleep(min(seconds, DEAF))
+            return
         give_up_at = time.monotonic() + seconds
-        while self._pubsub and (left := give_up_at - time.monotonic()) > 0:
+        while self._line is not None and (left := give_up_at - time.monotonic()) > 0:
             try:
-                message = self._pubsub.get_message(timeout=left)
+                if self._line.can_read(timeout=left):
+                    kind, _, _ = self._line.read_response()
+                    if kind == b"sunsubscribe":  # the slot moved away
+                        self.close()
+                    return
             except BROKEN:
                 self.close()
-                return
-            if message is not None and message["type"] in ("smessage", "sunsubscribe"):
-                return
 
     def close(self) -> None:
-        if self._pubsub is not None:
+        if self._line is not None:
             with contextlib.suppress(*BROKEN):
-                self._pubsub.close()
-            self._pubsub = None
+                self._line.disconnect()
+            self._line = None
 
 
 class SyncListener:
@@ -200,14 +219,14 @@ class SyncListener:
 
         def subscribe() -> Any:
             address = self._transport.run(self._route.locate(channel))
-            pubsub = self._transport.pubsub(address)
+            line = self._transport.open_line(address)
             try:
-                pubsub.ssubscribe(channel)
-                pubsub.get_message(timeout=CONFIRMED_WITHIN)
+                line.send_command("SSUBSCRIBE", channel)
+                line.read_response()  # the confirmation
             except BaseException:
-                pubsub.close()
+                line.disconnect()
                 raise
-            return pubsub
+            return line
 
         signal = SyncSignal(subscribe)
         try:

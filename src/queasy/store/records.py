@@ -8,7 +8,6 @@ from typing import Any, Literal, cast
 import msgspec
 
 from queasy.codec import Codec
-from queasy.errors import ProtocolError
 from queasy.job import Job, JobError, State
 from queasy.options import DURATION_OPTIONS, OPTION_NAMES, JobOptions
 from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, Retry, TimedOut
@@ -306,15 +305,14 @@ class JobReader:
         self, id_: bytes, state: State, run_at: bytes, token: bytes, client: str,
         info_raw: bytes, payload: bytes, note_raw: bytes,
     ) -> Job:  # fmt: skip
+        info, note, options, problem = _NO_INFO, _NO_NOTE, _NO_OPTIONS, None
         try:
             info = _info_decoder.decode(info_raw) if info_raw else _NO_INFO
             note = _note_decoder.decode(note_raw) if note_raw else _NO_NOTE
             options = _read_options(info.options)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise ProtocolError(
-                f"the record of job {id_!r} of queue {self._name!r} cannot be read ({error}); "
-                "another program may have written to it: see the queue's audit"
-            ) from error
+            # Another program wrote it. One bad record must not stop whoever reads a page.
+            problem = JobError("Unreadable", f"the job's record cannot be read: {error}", "broken")
         due = float(run_at) / 1000 if run_at else 0.0
         return Job(
             id=decode_text(id_),
@@ -327,7 +325,8 @@ class JobReader:
             stall_count=info.stall_count,
             timeout_count=info.timeout_count,
             options=options,
-            error=_read_error(info.error),
+            error=problem or _read_error(info.error),
+            readable=problem is None,
             cancelled=note.cancelled,
             origin=_read_origin(info.origin, self._queue, payload, self._codec),
             run_at_epoch=due,

@@ -39,7 +39,9 @@ REFUSALS = (AuthenticationError, AuthorizationError, BusyLoadingError, ResponseE
 BROKEN = (RedisError, OSError, EOFError, asyncio.TimeoutError, asyncio.IncompleteReadError)
 
 
-def _arguments(target: Target, address: Address, timeout: float, sentinel: bool) -> dict[str, Any]:
+def _arguments(
+    target: Target, address: Address, timeout: float | None, sentinel: bool
+) -> dict[str, Any]:
     own = target.sentinel_connect if sentinel else target.connect
     arguments: dict[str, Any] = {
         "socket_timeout": timeout,
@@ -121,19 +123,26 @@ class AsyncTransport:
     def _pool(self, address: Address, sentinel: bool) -> Any:
         pool = self._pools.get((address, sentinel))
         if pool is None:
-            kind = aredis.UnixDomainSocketConnection if address.path else aredis.Connection
-            if self._target.tls and not address.path:
-                kind = aredis.SSLConnection
-            arguments = _arguments(self._target, address, self._timeout, sentinel)
-            retry = AsyncRetry(NoBackoff(), 0)
-            pool = aredis.ConnectionPool(connection_class=kind, retry=retry, **arguments)
+            kind, arguments = self._connection(address, self._timeout, sentinel)
+            pool = aredis.ConnectionPool(connection_class=kind, **arguments)
             self._pools[address, sentinel] = pool
         return pool
 
-    def pubsub(self, address: Address) -> Any:
-        """A subscriber with a connection of its own."""
-        client: Any = aredis.Redis(connection_pool=self._pool(address, False))
-        return client.pubsub()
+    def _connection(
+        self, address: Address, timeout: float | None, sentinel: bool = False
+    ) -> tuple[Any, dict[str, Any]]:
+        kind: Any = aredis.UnixDomainSocketConnection if address.path else aredis.Connection
+        if self._target.tls and not address.path:
+            kind = aredis.SSLConnection
+        arguments = _arguments(self._target, address, timeout, sentinel)
+        return kind, arguments | {"retry": AsyncRetry(NoBackoff(), 0)}
+
+    async def open_line(self, address: Address) -> Any:
+        """A connection of its own, on which one may wait for ever."""
+        kind, arguments = self._connection(address, None)
+        line = kind(**arguments | {"socket_connect_timeout": self._timeout})
+        await line.connect()
+        return line
 
     async def close(self) -> None:
         pools, self._pools = self._pools, {}
@@ -208,20 +217,26 @@ class SyncTransport:
         with self._lock:
             pool = self._pools.get((address, sentinel))
             if pool is None:
-                kind: Any = redis.UnixDomainSocketConnection if address.path else redis.Connection
-                if self._target.tls and not address.path:
-                    kind = redis.SSLConnection
-                arguments = _arguments(self._target, address, self._timeout, sentinel)
-                pool = redis.ConnectionPool(
-                    connection_class=kind, retry=Retry(NoBackoff(), 0), **arguments
-                )
+                kind, arguments = self._connection(address, self._timeout, sentinel)
+                pool = redis.ConnectionPool(connection_class=kind, **arguments)
                 self._pools[address, sentinel] = pool
             return pool
 
-    def pubsub(self, address: Address) -> Any:
-        """A subscriber with a connection of its own."""
-        client: Any = redis.Redis(connection_pool=self._pool(address, False))
-        return client.pubsub()
+    def _connection(
+        self, address: Address, timeout: float | None, sentinel: bool = False
+    ) -> tuple[Any, dict[str, Any]]:
+        kind: Any = redis.UnixDomainSocketConnection if address.path else redis.Connection
+        if self._target.tls and not address.path:
+            kind = redis.SSLConnection
+        arguments = _arguments(self._target, address, timeout, sentinel)
+        return kind, arguments | {"retry": Retry(NoBackoff(), 0)}
+
+    def open_line(self, address: Address) -> Any:
+        """A connection of its own, on which one may wait for ever."""
+        kind, arguments = self._connection(address, None)
+        line = kind(**arguments | {"socket_connect_timeout": self._timeout})
+        line.connect()
+        return line
 
     def close(self) -> None:
         with self._lock:

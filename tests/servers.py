@@ -1,8 +1,6 @@
 """Real servers for tests: up in under 100 ms, reachable from this machine only, gone afterwards.
 
     with start_server(ServerKind.VALKEY, appendonly=True) as server: ...
-    with start_cluster(kind, primaries=3, replicas=1) as cluster: ...
-    with start_sentinel(kind, sentinels=3) as group: ...
 
 All of it is sync, and waits for conditions, never for a time. On Linux a server dies with the
 *thread* that started it: start servers in fixtures and tests, not in a thread pool.
@@ -10,7 +8,6 @@ All of it is sync, and waits for conditions, never for a time. On Linux a server
 
 import enum
 import functools
-import itertools
 import os
 import random
 import re
@@ -21,18 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
-from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 HOST = "127.0.0.1"
-PRIMARY_NAME = "mymaster"
 PATIENCE = 30.0  # seconds; only a test that fails waits that long
 
 Setting = str | int | bool
@@ -46,16 +41,6 @@ DEFAULTS: Mapping[str, Setting] = {
     # Else a new replica is ready, or gets its first write, up to a second or even five late.
     "repl-diskless-sync": "no",
     "repl-diskless-load": "swapdb",
-}
-
-# Milliseconds. Unless they ping well within down-after, sentinels declare a primary dead as soon
-# as they have elected it. The rest: they meet, and demote an old primary, in one second instead
-# of ten, and one that missed its turn on a busy machine stands aside for one instead of thirty.
-SENTINEL_HASTE = {
-    "PING-PERIOD": 300,
-    "INFO-PERIOD": 500,
-    "PUBLISH-PERIOD": 200,
-    "TILT-PERIOD": 1000,
 }
 
 # Becomes the server. A program of its own, because preexec_fn is deprecated where threads
@@ -239,7 +224,7 @@ class Server:
         return self.call("ROLE")[:4] == ["slave", HOST, primary.port, "connected"]
 
 
-def _launch(
+def launch(
     stack: ExitStack, kind: ServerKind, config: Mapping[str, Setting], *options: str
 ) -> Server:
     """Starts a server that ends with the stack. Does not wait for it: several start at once."""
@@ -259,7 +244,7 @@ def _launch(
 def start_server(kind: ServerKind, **config: Setting) -> Generator[Server]:
     """One server. The settings are lines of its config file, with underscores for dashes."""
     with ExitStack() as stack:
-        server = _launch(stack, kind, config)
+        server = launch(stack, kind, config)
         server.wait_until_ready()
         yield server
 
@@ -270,213 +255,3 @@ def start_replica(of: Server, **config: Setting) -> Generator[Server]:
     with start_server(of.kind, replicaof=f"{HOST} {of.port}", **config) as replica:
         wait_until(lambda: replica.replicates(of), f"{replica.port} replicates {of.port}")
         yield replica
-
-
-class Cluster:
-    def __init__(self, nodes: Sequence[Server], primaries: int) -> None:
-        self.nodes = list(nodes)
-        self.url = "redis+cluster://" + ",".join(node.address for node in nodes[:primaries])
-
-    @property
-    def running(self) -> list[Server]:
-        return [node for node in self.nodes if node.running]
-
-    def client(self, decode_responses: bool = True) -> RedisCluster:
-        port = self.running[0].port
-        return RedisCluster(host=HOST, port=port, decode_responses=decode_responses)
-
-    def _itself(self, server: Server) -> dict[str, Any]:
-        """What a server says of itself: node_id, master_id ("-" if it is a primary), slots."""
-        return server.call("CLUSTER NODES")[server.address]
-
-    def primary_of(self, slot: int) -> Server:
-        """The running server that says it serves the slot."""
-        for server in self.running:
-            for bounds in self._itself(server)["slots"]:
-                if int(bounds[0]) <= slot <= int(bounds[-1]):
-                    return server
-        raise LookupError(f"no running server of the cluster serves slot {slot}")
-
-    def replicas_of(self, primary: Server) -> list[Server]:
-        node_id = self._itself(primary)["node_id"]
-        return [node for node in self.running if self._itself(node)["master_id"] == node_id]
-
-    def migrate_slot(self, slot: int, to: Server) -> None:
-        """Moves a slot and its keys under its users. Tests may take the steps one by one."""
-        self.begin_migration(slot, to)
-        while self.migrate_keys(slot, to):
-            pass
-        self.end_migration(slot, to)
-
-    def begin_migration(self, slot: int, to: Server) -> None:
-        """From now on its owner answers ASK for keys it lacks, TRYAGAIN if it has only some."""
-        source = self.primary_of(slot)
-        to.call("CLUSTER", "SETSLOT", slot, "IMPORTING", self._itself(source)["node_id"])
-        source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", self._itself(to)["node_id"])
-
-    def migrate_keys(self, slot: int, to: Server, limit: int = 100) -> int:
-        """Moves at most so many keys, and says how many it found."""
-        source = self.primary_of(slot)
-        keys: list[str] = source.call("CLUSTER", "GETKEYSINSLOT", slot, limit)
-        if keys:
-            source.call("MIGRATE", HOST, to.port, "", 0, 5000, "KEYS", *keys)
-        return len(keys)
-
-    def end_migration(self, slot: int, to: Server) -> None:
-        """Tells the new owner first, or clients would be sent to one who still denies it."""
-        source, owner = self.primary_of(slot), self._itself(to)["node_id"]
-        for server in [to, source, *(set(self.running) - {to, source})]:
-            if self._itself(server)["master_id"] == "-":
-                server.call("CLUSTER", "SETSLOT", slot, "NODE", owner)
-        self.wait_until_settled()
-
-    def failover(self, primary: Server) -> Server:
-        """Hands over to a replica, losing nothing, and returns the new primary."""
-        replica = self.replicas_of(primary)[0]
-        replica.call("CLUSTER", "FAILOVER")
-        wait_until(lambda: primary.replicates(replica), f"{replica.port} replaces {primary.port}")
-        self.wait_until_settled()
-        return replica
-
-    def kill_primary(self, slot: int) -> Server:
-        """Returns the dead owner of the slot at once; `wait_until_settled` awaits the election."""
-        primary = self.primary_of(slot)
-        primary.kill()
-        return primary
-
-    def wait_until_settled(self) -> None:
-        """Until the running servers serve every slot, are in sync, and agree who is who."""
-        wait_until(self._settled, "the cluster has settled")
-
-    def _settled(self) -> bool:
-        addresses = {server.address for server in self.running}
-        views = [
-            {
-                address: (node["node_id"], node["master_id"], node["slots"])
-                for address, node in server.call("CLUSTER NODES").items()
-                if address in addresses or node["slots"]
-            }
-            for server in self.running
-        ]
-        roles = [server.call("ROLE") for server in self.running]
-        return (
-            all(view == views[0] for view in views)
-            and views[0].keys() == addresses
-            and all(role[0] == "master" or role[3] == "connected" for role in roles)
-            and all(s.call("CLUSTER INFO")["cluster_state"] == "ok" for s in self.running)
-        )
-
-
-@contextmanager
-def start_cluster(
-    kind: ServerKind, primaries: int = 3, replicas: int = 0, **config: Setting
-) -> Generator[Cluster]:
-    """A cluster that serves every slot, with so many replicas for each primary.
-
-    Takes two seconds: that long a new primary refuses to serve, whatever the settings.
-    """
-    settings = {"cluster_enabled": True, "cluster_node_timeout": 2000, **config}
-    with ExitStack() as stack:
-        nodes = [
-            _launch(stack, kind, {"cluster_port": free_port(), **settings})
-            for _ in range(primaries * (1 + replicas))
-        ]
-        for node in nodes:
-            node.wait_until_ready()
-        _form_cluster(nodes, primaries)
-        cluster = Cluster(nodes, primaries)
-        cluster.wait_until_settled()
-        yield cluster
-
-
-def _form_cluster(nodes: Sequence[Server], primaries: int) -> None:
-    for epoch, node in enumerate(nodes, start=1):  # distinct epochs: no collisions to resolve
-        node.call("CLUSTER", "SET-CONFIG-EPOCH", epoch)
-    bounds = [16384 * index // primaries for index in range(primaries + 1)]
-    for node, (first, end) in zip(nodes, itertools.pairwise(bounds), strict=False):
-        node.call("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
-    for one, other in itertools.combinations(nodes, 2):  # every pair: quicker than gossip
-        one.call("CLUSTER", "MEET", HOST, other.port, other.config["cluster-port"])
-    for index, node in enumerate(nodes[primaries:]):
-        replicate = functools.partial(
-            node.call, "CLUSTER", "REPLICATE", nodes[index % primaries].call("CLUSTER", "MYID")
-        )
-        wait_until(replicate, f"{node.port} knows the primary it is to replicate")
-
-
-class SentinelGroup:
-    """A primary, its replicas, and the sentinels that watch them."""
-
-    def __init__(self, servers: Sequence[Server], sentinels: Sequence[Server]) -> None:
-        self.servers = list(servers)
-        self.sentinels = list(sentinels)
-        addresses = ",".join(sentinel.address for sentinel in sentinels)
-        self.url = f"redis+sentinel://{addresses}/{PRIMARY_NAME}"
-
-    def _view(self, sentinel: Server) -> dict[str, Any]:
-        return sentinel.call("SENTINEL MASTER", PRIMARY_NAME)
-
-    @property
-    def primary(self) -> Server:
-        """Whom the first running sentinel names, dead or alive."""
-        port = self._view(next(s for s in self.sentinels if s.running))["port"]
-        return next(server for server in self.servers if server.port == port)
-
-    def failover(self) -> Server:
-        """Has the sentinels swap the primary for a replica, and returns the new one."""
-        old, sentinel = self.primary, next(s for s in self.sentinels if s.running)
-
-        def moved() -> bool:
-            view = self._view(sentinel)
-            if view["port"] == old.port and "failover_in_progress" not in view["flags"]:
-                sentinel.call("SENTINEL", "FAILOVER", PRIMARY_NAME)  # again, if one was abandoned
-            return view["port"] != old.port
-
-        wait_until(moved, f"a replica replaces {old.port}")
-        self.wait_until_settled()
-        return self.primary
-
-    def kill_primary(self) -> Server:
-        """Returns the dead primary at once; `wait_until_settled` awaits the election."""
-        primary = self.primary
-        primary.kill()
-        return primary
-
-    def wait_until_settled(self) -> None:
-        """Until the sentinels see each other and all servers, and these obey one live primary."""
-        wait_until(self._settled, "sentinels and servers agree")
-
-    def _settled(self) -> bool:
-        primary = self.primary
-        others = [s for s in self.servers if s.running and s is not primary]
-        seen = {
-            (view["port"], view["flags"], view["num-slaves"], view["num-other-sentinels"])
-            for view in (self._view(sentinel) for sentinel in self.sentinels if sentinel.running)
-        }
-        return (
-            seen == {(primary.port, "master", len(self.servers) - 1, len(self.sentinels) - 1)}
-            and primary.call("ROLE")[0] == "master"
-            and all(other.replicates(primary) for other in others)
-        )
-
-
-@contextmanager
-def start_sentinel(
-    kind: ServerKind, sentinels: int = 1, replicas: int = 1, **config: Setting
-) -> Generator[SentinelGroup]:
-    """A primary, its replicas, and sentinels of which a majority decides."""
-    with ExitStack() as stack:
-        primary = stack.enter_context(start_server(kind, **config))
-        followers = [stack.enter_context(start_replica(primary, **config)) for _ in range(replicas)]
-        settings = {
-            "sentinel monitor": f"{PRIMARY_NAME} {HOST} {primary.port} {sentinels // 2 + 1}",
-            "sentinel down-after-milliseconds": f"{PRIMARY_NAME} 500",
-            "sentinel failover-timeout": f"{PRIMARY_NAME} 2000",
-        }
-        watchers = [_launch(stack, kind, settings, "--sentinel") for _ in range(sentinels)]
-        for watcher in watchers:
-            watcher.wait_until_ready()
-            watcher.call("SENTINEL", "DEBUG", *itertools.chain(*SENTINEL_HASTE.items()))
-        group = SentinelGroup([primary, *followers], watchers)
-        group.wait_until_settled()
-        yield group

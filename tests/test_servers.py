@@ -14,16 +14,8 @@ from redis.cluster import RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, TryAgainError
 
-from tests.servers import (
-    HOST,
-    Cluster,
-    ServerKind,
-    start_cluster,
-    start_replica,
-    start_sentinel,
-    start_server,
-    wait_until,
-)
+from tests.groups import Cluster, start_cluster, start_sentinel
+from tests.servers import HOST, ServerKind, start_replica, start_server, wait_until
 
 KEYS = [f"key{number}" for number in range(100)]
 

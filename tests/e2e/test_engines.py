@@ -8,15 +8,8 @@ from redis.crc import key_slot
 
 from queasy import Client, Lease, Queue, SyncClient
 from queasy.store.library import PREFIX
-from tests.servers import (
-    Cluster,
-    SentinelGroup,
-    ServerKind,
-    start_cluster,
-    start_replica,
-    start_sentinel,
-    start_server,
-)
+from tests.groups import Cluster, SentinelGroup, start_cluster, start_sentinel
+from tests.servers import ServerKind, start_replica, start_server
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,189 @@
+"""What was killed or deleted is no obstacle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from queasy.store import keeper
+from queasy.store.embedded import ensure, find_server
+from tests.embedded.processes import (
+    DEADLINE,
+    SERVE_ONCE,
+    alive,
+    client,
+    is_free,
+    processes,
+    starter,
+    stop,
+    the_keeper,
+    the_server,
+    wait_for,
+)
+
+# What was killed or deleted
+
+
+def test_data_outlives_a_stop(folder: Path) -> None:
+    with client(ensure(folder)) as connected:
+        connected.set("kept", "yes")
+    stop(folder)
+
+    with client(ensure(folder)) as connected:
+        assert connected.get("kept") == "yes"
+
+
+def test_what_a_kill_of_everything_leaves_behind_is_no_obstacle(folder: Path) -> None:
+    with client(ensure(folder)) as connected:
+        connected.set("kept", "yes")
+    killed = [the_keeper(folder), the_server(folder)]
+    for pid in killed:
+        os.kill(pid, signal.SIGSTOP)  # so that neither can tidy up after the other
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not any(map(alive, killed)), "both to be dead")
+    assert (folder / "server.sock").exists()
+
+    with client(ensure(folder)) as connected:
+        assert connected.get("kept") == "yes"
+    assert the_server(folder) not in killed
+
+
+def test_a_killed_server_is_replaced_and_its_keeper_ends(folder: Path) -> None:
+    with client(ensure(folder)) as connected:
+        connected.set("kept", "yes")
+    keeper_before, server_before = the_keeper(folder), the_server(folder)
+    os.kill(server_before, signal.SIGKILL)
+
+    with client(ensure(folder)) as connected:
+        assert connected.get("kept") == "yes"
+    assert the_keeper(folder) != keeper_before
+    assert the_server(folder) != server_before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+def test_the_server_of_a_killed_keeper_ends_cleanly(folder: Path) -> None:
+    ensure(folder)
+    server = the_server(folder)
+    os.kill(the_keeper(folder), signal.SIGKILL)
+
+    wait_for(lambda: not alive(server), "the server to end")
+    assert "fsync() on the AOF file" in (folder / "server.log").read_text()
+
+
+def test_the_server_of_a_killed_keeper_is_not_handed_out(folder: Path) -> None:
+    with client(ensure(folder)) as connected:
+        connected.set("kept", "yes")
+    keeper_before, server_before = the_keeper(folder), the_server(folder)
+    os.kill(keeper_before, signal.SIGKILL)
+    # The first thing to be seen of its death: the server has not yet been told.
+    wait_for(lambda: is_free(folder / keeper.KEEPER_LOCK), "the keeper to die")
+
+    with client(ensure(folder)) as connected:
+        assert connected.get("kept") == "yes"
+    assert not alive(server_before)
+    assert the_keeper(folder) != keeper_before
+
+
+def test_an_orphan_that_lives_on_is_ended_cleanly_and_replaced(folder: Path) -> None:
+    with client(ensure(folder)) as connected:
+        connected.set("before", "yes")
+    stop(folder)
+    lock = keeper.try_lock(str(folder / keeper.SERVER_LOCK))
+    assert lock is not None
+    orphan = subprocess.Popen(
+        [find_server(), *keeper._SERVER_OPTIONS],
+        cwd=folder,
+        pass_fds=[lock],
+        stdout=subprocess.DEVNULL,
+    )
+    os.close(lock)
+    try:
+        socket = folder / keeper.SOCKET
+        wait_for(lambda: keeper.look(str(socket), timeout=1) == "ready", "the orphan to serve")
+        with client(f"unix://{socket}") as connected:
+            connected.set("by the orphan", "yes")
+
+        url = ensure(folder)
+
+        assert orphan.wait(DEADLINE) == 0
+    finally:
+        orphan.kill()
+        orphan.wait()
+    with client(url) as connected:
+        assert connected.mget("before", "by the orphan") == ["yes", "yes"]
+    assert len(processes(folder)["servers"]) == 1
+
+
+def test_starters_killed_on_their_way_leave_nothing_in_the_way(folder: Path) -> None:
+    script = "import queasy.store.embedded; print('here we go', flush=True)\n" + SERVE_ONCE
+    for moment in range(8):
+        killed = starter(folder, script)
+        assert killed.stdout
+        assert killed.stdout.readline() == "here we go\n"
+        time.sleep(moment * 0.02)
+        killed.kill()
+        killed.communicate()
+
+        with client(ensure(folder)) as connected:
+            connected.incr("recoveries")
+            assert connected.get("recoveries") == str(moment + 1)
+        assert len(processes(folder)["servers"]) == 1
+        stop(folder)
+
+
+def test_a_deleted_folder_gets_a_new_server_and_the_old_one_ends(folder: Path) -> None:
+    with client(ensure(folder)) as connected:
+        connected.set("forgotten", "yes")
+        old = [the_keeper(folder), the_server(folder)]
+        shutil.rmtree(folder)
+
+        with client(ensure(folder)) as newly:
+            assert newly.get("forgotten") is None
+            newly.set("kept", "yes")
+
+        wait_for(lambda: not any(map(alive, old)), "the old server to end")
+    with client(ensure(folder)) as connected:
+        assert connected.get("kept") == "yes"
+    assert len(processes(folder)["servers"]) == 1
+
+
+def test_a_deleted_socket_does_not_make_two_servers_on_the_same_data(folder: Path) -> None:
+    with client(ensure(folder)) as connected:
+        connected.set("kept", "yes")
+        old = the_server(folder)
+        (folder / keeper.SOCKET).unlink()
+
+        with client(ensure(folder)) as newly:
+            assert newly.get("kept") == "yes"
+    assert not alive(old)
+
+
+def test_a_file_cut_short_by_a_crash_is_loaded(folder: Path) -> None:
+    with client(ensure(folder)) as connected:
+        connected.set("kept", "yes")
+    stop(folder)
+    (written,) = (folder / "data").glob("*.incr.aof")
+    with written.open("ab") as file:
+        file.write(b"*3\r\n$3\r\nSET\r\n$4\r\nhal")
+
+    with client(ensure(folder)) as connected:
+        assert connected.get("kept") == "yes"
+
+
+def test_ensure_waits_until_everything_is_loaded(folder: Path) -> None:
+    many = 400_000
+    with client(ensure(folder)) as connected:
+        script = "for i = 1, ARGV[1] do redis.call('SET', 'key:' .. i, i) end"
+        connected.eval(script, 0, many)
+    stop(folder)
+
+    with client(ensure(folder)) as connected:
+        assert connected.dbsize() == many

@@ -1,0 +1,103 @@
+"""What cannot be is refused with a message that says what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from queasy.errors import EmbeddedServerError
+from queasy.store.embedded import ensure
+from tests.embedded.processes import (
+    AS_ROOT,
+    fake_server,
+    nothing_runs,
+    wait_for,
+)
+
+# What cannot be
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    for folder in (file, file / ".queasy"):
+        with pytest.raises(EmbeddedServerError, match="cannot keep its data") as refused:
+            ensure(folder)
+        assert str(folder) in str(refused.value)
+        assert "QUEASY_URL" in str(refused.value)
+
+
+@pytest.mark.skipif(AS_ROOT, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(EmbeddedServerError, match=r"cannot keep its data.*QUEASY_URL"):
+            ensure(tmp_path / ".queasy")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="only root can give a folder away")
+def test_the_folder_of_another_user_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    os.chown(folder, 12345, -1)
+
+    with pytest.raises(EmbeddedServerError, match="belongs to user 12345"):
+        ensure(folder)
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir(mode=0o755)
+    (project / "main.py").touch()
+
+    with pytest.raises(EmbeddedServerError, match=r"not a folder of Queasy's.*main\.py"):
+        ensure(project)
+    assert [entry.name for entry in project.iterdir()] == ["main.py"]
+    assert project.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_server_that_cannot_start_is_quoted(folder: Path) -> None:
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "appendonly.aof.manifest").write_text("not a manifest\n")
+
+    with pytest.raises(EmbeddedServerError, match="it ended with status 1") as failed:
+        ensure(folder)
+    assert "manifest" in str(failed.value)
+    assert str(folder / "server.log") in str(failed.value)
+    wait_for(lambda: nothing_runs(folder), "the keeper to end")
+
+
+@pytest.mark.usefixtures("no_wheel")
+def test_a_server_that_cannot_be_run_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = fake_server(tmp_path / "bin" / "valkey-server", "Valkey server v=9.0.0 sha=0")
+    fake.write_text(fake.read_text() + "echo no such luck >&2; exit 3\n")
+    monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
+
+    with pytest.raises(EmbeddedServerError, match=r"(?s)status 3.*no such luck") as failed:
+        ensure(folder)
+    assert str(fake) in str(failed.value)
+
+
+def test_a_process_that_cannot_run_python_is_told_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for unusable in ("/nowhere/python", ""):  # "" is what an embedded interpreter has
+        monkeypatch.setattr(sys, "executable", unusable)
+        with pytest.raises(EmbeddedServerError, match=f"Python .'{unusable}'. could not be run"):
+            ensure(folder)
+
+
+def test_a_nonsensical_idle_time_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for nonsense in ("soon", "0", "-1", "nan", "inf"):
+        monkeypatch.setenv("QUEASY_EMBEDDED_IDLE", nonsense)
+        with pytest.raises(
+            EmbeddedServerError, match=f"expected seconds above 0, got '{nonsense}'"
+        ):
+            ensure(folder)

@@ -29,6 +29,10 @@ fix: $(READY)  ## what `check` can mend by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+STEPS ?= 1000000
+model: $(READY)  ## a million random steps against the model, on each server there is
+	$(BIN)/pytest tests/model -s --steps $(STEPS)
+
 bench: $(READY)  ## what a job costs the server; about two minutes
 	$(BIN)/python benchmarks/backlog.py
 

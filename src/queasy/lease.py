@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Coroutine, Generator
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from queasy.errors import InvalidTime, LeaseLost
 from queasy.job import Job, JobError
@@ -130,19 +130,35 @@ class Lease(Held):
             self._check_end(error)
 
 
-class LeaseRequest:
-    """What `Queue.lease` returns: await it for a lease, or use it in `async with`."""
+L = TypeVar("L", bound=Lease | None)
+"""Without a timeout a lease comes, however long it takes; with one it may be None."""
 
-    def __init__(self, take: Callable[[], Awaitable[Lease | None]]) -> None:
+
+class LeaseRequest(Coroutine[Any, Any, L], Generic[L]):
+    """What `Queue.lease` returns: await it for a lease, or use it in `async with`.
+
+    A coroutine in every respect, so `asyncio.create_task` takes it too.
+    """
+
+    def __init__(self, take: Coroutine[Any, Any, L]) -> None:
         self._take = take
         self._lease: Lease | None = None
 
-    def __await__(self) -> Generator[Any, Any, Lease | None]:
-        return self._take().__await__()
+    def __await__(self) -> Generator[Any, Any, L]:
+        return self._take.__await__()
 
-    async def __aenter__(self) -> Lease | None:
-        self._lease = await self._take()
-        return self._lease
+    def send(self, value: Any, /) -> Any:
+        return self._take.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._take.throw(*error)
+
+    def close(self) -> None:
+        self._take.close()
+
+    async def __aenter__(self) -> L:
+        lease = self._lease = await self._take
+        return lease
 
     async def __aexit__(
         self,

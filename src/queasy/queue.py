@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, overload
 
 from queasy.codec import Codec, CodecName, codec_of
 from queasy.dispatch import Dispatch
@@ -174,7 +174,15 @@ class Queue(NamedQueue):
         (word,) = await self._store.run(self._commands.cancel([check_id(id)], running=running))
         return word in ("cancelled", "requested")
 
-    def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> LeaseRequest:
+    @overload
+    def lease(self, seconds: Seconds = 60, *, timeout: None = None) -> LeaseRequest[Lease]: ...
+
+    @overload
+    def lease(
+        self, seconds: Seconds = 60, *, timeout: Seconds | None
+    ) -> LeaseRequest[Lease | None]: ...
+
+    def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> LeaseRequest[Any]:
         """Take one job for some seconds: `await` it, or use it in `async with`.
 
         Waits without polling until a job comes; None after `timeout` seconds. After
@@ -187,7 +195,7 @@ class Queue(NamedQueue):
             job = await follow(self._store, flow)
             return None if job is None else Lease(job, self._commands, self._store)
 
-        return LeaseRequest(take)
+        return LeaseRequest(take())
 
     async def get(self, id: str) -> Job | None:  # noqa: A002
         """The job with this id: waiting or active, else its failed or broken record."""

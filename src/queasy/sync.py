@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
@@ -155,6 +155,12 @@ class SyncQueue(NamedQueue):
         """Remove a job that waits or is held behind a run; with `running`, stop the run too."""
         (word,) = self._store.run(self._commands.cancel([check_id(id)], running=running))
         return word in ("cancelled", "requested")
+
+    @overload
+    def lease(self, seconds: Seconds = 60, *, timeout: None = None) -> SyncLease: ...
+
+    @overload
+    def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None) -> SyncLease | None: ...
 
     def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> SyncLease | None:
         """Take one job for some seconds; the lease may be used in `with`.

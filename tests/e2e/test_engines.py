@@ -46,7 +46,7 @@ async def live(queue: Queue) -> None:
 
 async def woken(queue: Queue) -> Lease:
     """A lease that waited for its job."""
-    waiting = asyncio.create_task(queue.lease(timeout=20)._take())
+    waiting = asyncio.create_task(queue.lease(timeout=20))
     while (await queue.counts()).waiters == 0:
         await asyncio.sleep(0.01)
     await queue.dispatch("wake up")

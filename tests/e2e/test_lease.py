@@ -16,7 +16,7 @@ async def test_nothing_to_lease_is_none_at_once(client: Client) -> None:
 async def test_a_lease_waits_for_a_job_without_polling(client: Client, server: Server) -> None:
     queue = client.queue("q")
     await queue.counts()
-    waiting = asyncio.create_task(queue.lease(timeout=30)._take())
+    waiting = asyncio.create_task(queue.lease(timeout=30))
     while (await queue.counts()).waiters == 0:
         await asyncio.sleep(0.01)
     before = server.client().info("commandstats")["cmdstat_fcall"]["calls"]
@@ -32,7 +32,7 @@ async def test_a_lease_waits_for_a_job_without_polling(client: Client, server: S
 
 async def test_one_dispatch_wakes_one_of_many_clients(server: Server, prefix: str) -> None:
     clients = [Client(server.url, prefix=prefix) for _ in range(5)]
-    tasks = [asyncio.create_task(c.queue("q").lease(timeout=3)._take()) for c in clients]
+    tasks = [asyncio.create_task(c.queue("q").lease(timeout=3)) for c in clients]
     queue = clients[0].queue("q")
     while (await queue.counts()).waiters < 5:
         await asyncio.sleep(0.01)
@@ -50,7 +50,7 @@ async def test_one_dispatch_wakes_one_of_many_clients(server: Server, prefix: st
 async def test_a_lease_waits_for_a_scheduled_job(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, delay=60)
-    waiting = asyncio.create_task(queue.lease(timeout=30)._take())
+    waiting = asyncio.create_task(queue.lease(timeout=30))
     while (await queue.counts()).waiters == 0:
         await asyncio.sleep(0.01)
     start = time.monotonic()
@@ -248,7 +248,7 @@ async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(client: Clie
     assert (await queue.counts()).paused
     await queue.dispatch(1)
     assert await queue.lease(timeout=0) is None
-    waiting = asyncio.create_task(queue.lease(timeout=30)._take())
+    waiting = asyncio.create_task(queue.lease(timeout=30))
     while (await queue.counts()).waiters == 0:
         await asyncio.sleep(0.01)
     await queue.resume()
@@ -284,7 +284,7 @@ async def test_counters_count(client: Client) -> None:
 async def test_leases_that_wait_in_one_client_do_not_forget_each_other(client: Client) -> None:
     """One of them got a job and took the whole client off the list of those to be woken."""
     queue = client.queue("q")
-    waiting = [asyncio.create_task(queue.lease(timeout=30)._take()) for _ in range(5)]
+    waiting = [asyncio.create_task(queue.lease(timeout=30)) for _ in range(5)]
     for n in range(5):
         while (await queue.counts()).waiters == 0:
             await asyncio.sleep(0.005)
@@ -300,11 +300,7 @@ async def test_leases_that_wait_in_one_client_do_not_forget_each_other(client: C
 
 async def test_a_burst_reaches_every_lease_that_waits(server: Server, prefix: str) -> None:
     clients = [Client(server.url, prefix=prefix) for _ in range(3)]
-    tasks = [
-        asyncio.create_task(c.queue("q").lease(timeout=30)._take())
-        for c in clients
-        for _ in range(4)
-    ]
+    tasks = [asyncio.create_task(c.queue("q").lease(timeout=30)) for c in clients for _ in range(4)]
     queue = clients[0].queue("q")
     while (await queue.counts()).waiters < 3:
         await asyncio.sleep(0.005)
@@ -323,11 +319,11 @@ async def test_a_wake_up_nobody_wants_is_passed_on(server: Server, prefix: str) 
         Client(server.url, prefix=prefix) as gone,
         Client(server.url, prefix=prefix) as stays,
     ):
-        first = asyncio.create_task(gone.queue("q").lease(timeout=60)._take())
+        first = asyncio.create_task(gone.queue("q").lease(timeout=60))
         queue = stays.queue("q")
         while (await queue.counts()).waiters < 1:
             await asyncio.sleep(0.005)
-        second = asyncio.create_task(queue.lease(timeout=60)._take())
+        second = asyncio.create_task(queue.lease(timeout=60))
         while (await queue.counts()).waiters < 2:
             await asyncio.sleep(0.005)
         first.cancel()
@@ -343,7 +339,7 @@ async def test_a_lease_that_is_cancelled_on_its_way_is_given_back(client: Client
     queue = client.queue("q")
     await queue.dispatch_many(range(20))
     for _ in range(20):
-        task = asyncio.create_task(queue.lease(seconds=600, timeout=0)._take())
+        task = asyncio.create_task(queue.lease(seconds=600, timeout=0))
         for _ in range(4):  # far enough to have sent it
             await asyncio.sleep(0)
         task.cancel()
@@ -356,3 +352,20 @@ async def test_a_lease_that_is_cancelled_on_its_way_is_given_back(client: Client
     assert [job.data for job in jobs] == list(range(20))
     assert {job.stall_count for job in jobs} == {0}
     await client.close()
+
+
+async def test_a_fail_job_that_is_requeued_still_knows_its_origin(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.configure(fail_handler=True)
+    await queue.dispatch(1, id="a")
+    await (await queue.lease()).fail("why")
+    failures = queue.fail_queue
+    await (await failures.lease()).fail("the fail handler failed too")
+    (given_up,) = [job async for job in failures.jobs("failed")]
+    assert given_up.origin is not None
+    assert await failures.requeue(given_up.id) == 1
+    async with failures.lease() as lease:
+        assert lease.job.origin is not None
+        assert lease.job.origin.id == "a"
+        assert lease.job.origin.error is not None
+        assert lease.job.origin.error.message == "why"

@@ -135,7 +135,7 @@ async def test_a_wait_for_a_job_outlives_a_restart(kind: ServerKind) -> None:
     with start_server(kind, appendonly=True) as server:
         async with Client(server.url, timeout=20) as client:
             queue = client.queue("q")
-            waiting = asyncio.create_task(queue.lease(timeout=60)._take())
+            waiting = asyncio.create_task(queue.lease(timeout=60))
             while (await queue.counts()).waiters == 0:
                 await asyncio.sleep(0.01)
             server.kill()

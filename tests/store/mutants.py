@@ -33,7 +33,7 @@ def mutant(name: str, breaks: str, *patches: tuple[str, str]) -> None:
 mutant(
     "no_token_comparison",
     "finish_with_a_stale_token_changes_nothing",
-    ("and active[i]:sub(1, #token + 1) == token .. ':' then", "then"),
+    ("if run and run.token == token then", "if run then"),
 )
 mutant(
     "no_token_comparison_in_extend",

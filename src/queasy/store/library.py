@@ -13,7 +13,7 @@ LIBRARY = f"queasy_v{PROTOCOL}"
 PREFIX = f"{LIBRARY}_"
 
 ORDER = (
-    "keys", "stats", "batch", "job", "queue", "failed", "run", "take", "client", "inspect",
+    "keys", "stats", "batch", "job", "client", "queue", "failed", "run", "take", "sweep", "inspect",
     "audit", "api",
 )  # fmt: skip
 

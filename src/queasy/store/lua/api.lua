@@ -118,7 +118,7 @@ local function api_dequeue(keys, argv)
     stand_by(q, client_arg(argv[6]), waits)
   end
   wake_all(q)
-  if limit == 0 and state == 'ok' then
+  if limit == 0 and state == 'ok' and not waits then
     pass_on(q)
   end
   local next_look = #jobs < limit * 5 and state == 'ok' and next_in(q) or -1

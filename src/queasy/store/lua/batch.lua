@@ -72,27 +72,42 @@ end
 
 local COMMAND = { hset = 'HSET', zadd = 'ZADD', zrem = 'ZREM', hdel = 'HDEL', last = 'HDEL' }
 
--- How each kind is taken back: back(key, list, position) -> command, key, arguments
-local function take_back(step)
-  local kind, key, l = step.kind, step.key, step.list
-  for i = step.first, step.final do
-    if kind == 'hset' and (i - step.first) % 2 == 0 then
-      local old = l.old[l[i]]
-      if old then
-        redis.call('HSET', key, l[i], old)
-      else
-        redis.call('HDEL', key, l[i])
-      end
-    elseif kind == 'zadd' and (i - step.first) % 2 == 1 then
-      local old = l.old[l[i]]
-      if old then
-        redis.call('ZADD', key, old, l[i])
-      else
-        redis.call('ZREM', key, l[i])
-      end
-    elseif kind == 'zrem' and l.old[l[i]] then
+-- Takes one applied step back, with what was there before.
+local TAKE_BACK = {}
+
+function TAKE_BACK.hset(key, l, first, final)
+  for i = first, final, 2 do
+    local field, old = l[i], l.old[l[i]]
+    if old then
+      redis.call('HSET', key, field, old)
+    else
+      redis.call('HDEL', key, field)
+    end
+  end
+end
+
+function TAKE_BACK.zadd(key, l, first, final)
+  for i = first + 1, final, 2 do
+    local member, old = l[i], l.old[l[i]]
+    if old then
+      redis.call('ZADD', key, old, member)
+    else
+      redis.call('ZREM', key, member)
+    end
+  end
+end
+
+function TAKE_BACK.zrem(key, l, first, final)
+  for i = first, final do
+    if l.old[l[i]] then
       redis.call('ZADD', key, l.old[l[i]], l[i])
-    elseif kind == 'hdel' and l.old[l[i]] then
+    end
+  end
+end
+
+function TAKE_BACK.hdel(key, l, first, final)
+  for i = first, final do
+    if l.old[l[i]] then
       redis.call('HSET', key, l[i], l.old[l[i]])
     end
   end
@@ -162,7 +177,7 @@ function Batch:commit(...)
     local reply = redis.pcall(COMMAND[step.kind], step.key, unpack(step.list, step.first, step.final))
     if type(reply) == 'table' and reply.err then
       for m = n - 1, 1, -1 do
-        take_back(steps[m])
+        TAKE_BACK[steps[m].kind](steps[m].key, steps[m].list, steps[m].first, steps[m].final)
       end
       error(reply)
     end

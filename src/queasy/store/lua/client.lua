@@ -1,8 +1,4 @@
--- Clients: who is alive, what happens to the jobs of those who are not.
-
--- What one sweep may do, so that no call takes long however many leases end together.
-local SWEEP_CLIENTS = 10
-local SWEEP_JOBS = 100
+-- Clients: who is alive, and what is known of them.
 
 -- In `requests`: the client lost some of its jobs to a sweep and the rest will follow. It is
 -- dead already, although its lease still stands in `clients`.
@@ -15,6 +11,15 @@ local function alive(q, client)
     return nil, true
   end
   return expiry or nil, false
+end
+
+-- In `leases` and `cancels` the jobs of one client are a range.
+local function lease_of(client, id)
+  return client .. ':' .. id
+end
+
+local function id_of(lease, client)
+  return lease:sub(#client + 2)
 end
 
 local function range_of(client)
@@ -41,98 +46,12 @@ local function forget(q, batch, client)
   end
 end
 
--- A lease whose job cannot be read any more.
-local function quarantine_run(q, batch, client, id, active, info)
-  local problem = { kind = 'broken', type = 'Unreadable', message = 'the lease of this job cannot be read' }
-  local data = redis.call('HGET', q.data, id)
-  keep_failed(q, 'broken', id, join({ broken_at = q.now, error = problem }, data or ''))
-  batch:rem(q.leases, client .. ':' .. id, '0')
-  batch:del(q.active, id, active)
-  local held = redis.call('HGET', q.blocked, id)
-  if held then
-    batch:del(q.blocked, id, held)
-  end
-  if info then
-    batch:del(q.info, id, info)
-  end
-  batch:del_last(q.data, id)
-  count(q, 'broken')
-end
-
--- Ends up to `room` leases of one client with `verb`. Returns how many it ended, and
--- whether that was all of them.
-local function end_leases(q, batch, client, room, verb)
-  local low, high = range_of(client)
-  local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, room + 1)
-  local ids = {}
-  for i = 1, math.min(#leases, room) do
-    ids[i] = leases[i]:sub(#client + 2)
-  end
-  local active = many('HMGET', q.active, ids)
-  local infos = many('HMGET', q.info, ids)
-  local helds = many('HMGET', q.blocked, ids)
-  for i, id in ipairs(ids) do
-    local run = active[i] and read_run(id, active[i], infos[i], helds[i])
-    if run and run.client == client then
-      end_run(q, batch, run, verb)
-    elseif run or not active[i] then
-      batch:rem(q.leases, client .. ':' .. id, '0') -- a lease of nothing
-    else
-      quarantine_run(q, batch, client, id, active[i], infos[i])
-    end
-  end
-  return #ids, #leases <= room
-end
-
--- Ends the leases of one client and, when that was all, the client.
-local function end_client(q, batch, client, room, verb)
-  local ended, all = end_leases(q, batch, client, room, verb)
-  q.leaving = nil -- it leaves here in any case
-  if all then
-    forget(q, batch, client)
-  else
-    batch:set(q.requests, client, SWEPT, redis.call('HGET', q.requests, client))
-  end
-  return ended, all
-end
-
--- Returns the jobs of dead clients. Bounded, and the next call goes on where it stopped.
-local function sweep(q)
-  local dead = redis.call('ZRANGE', q.clients, '-inf', dead_line(q), 'BYSCORE', 'LIMIT', 0, SWEEP_CLIENTS)
-  if #dead == 0 then
-    -- Who looks is heard: or every look would seem to be the first after an outage.
-    if q.now - tonumber(q.old_time or q.now) > OUTAGE_MS / 2 then
-      Batch.new():commit(q)
-    end
-    return 0
-  end
-  local batch, ended = Batch.new(), 0
-  for _, client in ipairs(dead) do
-    if ended < SWEEP_JOBS then
-      ended = ended + (end_client(q, batch, client, SWEEP_JOBS - ended, 'stall'))
-    end
-  end
-  commit_runs(q, batch)
-  return math.max(ended, 1) -- clients without a lease may stand before some with many
-end
-
--- Takes the jobs of one client away now: `stall` when it died, `release` when it leaves.
-local function evict(q, client, verb)
-  if not redis.call('ZSCORE', q.clients, client) then
-    return { 'absent', 0 }
-  end
-  local batch = Batch.new()
-  local ended, all = end_client(q, batch, client, SWEEP_JOBS, verb)
-  commit_runs(q, batch)
-  return { all and 'gone' or 'more', ended }
-end
-
 -- The cancel requests for runs of one client: id, token of each.
 local function cancels_of(q, client)
   local low, high = range_of(client)
   local out = {}
   for _, lease in ipairs(redis.call('ZRANGE', q.cancels, low, high, 'BYLEX', 'LIMIT', 0, CHUNK)) do
-    local id = lease:sub(#client + 2)
+    local id = id_of(lease, client)
     local token = read_active(redis.call('HGET', q.active, id) or '')
     if token then
       out[#out + 1], out[#out + 2] = id, token

@@ -64,6 +64,15 @@ local function keep_records(q, batch)
   q.records = nil
 end
 
+-- The record and the payload of `raw`; nil when there is none that could wait again.
+local function readable(raw)
+  local record, payload = split(raw or '')
+  if record and read_info(cmsgpack.pack({ options = record.options, dispatched_at = record.dispatched_at })) then
+    return record, payload
+  end
+  return nil
+end
+
 -- Brings records back to life as waiting jobs, with their counts at zero. An id that is
 -- waiting or running already keeps its record.
 local function requeue(q, kind, ids)
@@ -72,10 +81,7 @@ local function requeue(q, kind, ids)
   local times = many('ZMSCORE', q[kind .. '_at'], ids)
   local batch, replies, due = Batch.new(), {}, 0
   for i, id in ipairs(ids) do
-    local record, payload
-    if raws[i] then
-      record, payload = split(raws[i])
-    end
+    local record, payload = readable(raws[i])
     replies[i] = 'absent'
     if jobs[id].active or jobs[id].score then
       replies[i] = raws[i] and 'exists' or 'absent'
@@ -84,8 +90,8 @@ local function requeue(q, kind, ids)
       jobs[id].score = score
       batch:set(q.data, id, payload)
       batch:add(q.waiting, id, score)
-      local options = type(record.options) == 'table' and record.options or nil
-      keep_info(q, batch, id, { options = options, dispatched_at = record.dispatched_at }, score)
+      local info = { options = record.options, origin = record.origin, dispatched_at = record.dispatched_at }
+      keep_info(q, batch, id, info, score)
       batch:del(q[kind], id, raws[i])
       batch:rem(q[kind .. '_at'], id, times[i])
       count(q, 'requeued')

@@ -42,7 +42,9 @@ local function blocked_row(id, raw)
   return row(id, 'blocked', string.format('%.17g', held.run_at), '', '', info, payload)
 end
 
-local FAILED_INFO = { 'dispatched_at', 'retry_count', 'stall_count', 'timeout_count', 'options', 'error' }
+local FAILED_INFO = {
+  'dispatched_at', 'retry_count', 'stall_count', 'timeout_count', 'options', 'error', 'origin',
+}
 
 local function record_row(q, kind, id)
   local raw = redis.call('HGET', q[kind], id)
@@ -160,7 +162,7 @@ local function clients(q, offset, limit)
     local client = found[i]
     out[#out + 1] = {
       client, string.format('%.0f', tonumber(found[i + 1]) - q.now),
-      redis.call('ZLEXCOUNT', q.leases, '[' .. client .. ':', '(' .. client .. ';'),
+      redis.call('ZLEXCOUNT', q.leases, range_of(client)),
       redis.call('HGET', q.workers, client) or '',
     }
   end

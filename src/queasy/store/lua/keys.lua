@@ -11,9 +11,9 @@ local NAMES = {
 }
 local FAIL_KEYS = 8
 
--- One step of a score: the distance between doubles at today's milliseconds. No server
--- accepts four jobs in a microsecond, so stepping never runs ahead of the clock.
-local TICK = 2 ^ -12
+-- One step of a score: what a double can tell apart in milliseconds until the year 2109. No
+-- server accepts two jobs in a microsecond, so stepping never runs ahead of the clock.
+local TICK = 2 ^ -11
 
 -- When nobody was heard for this long the server (or its clock) was away, not the clients.
 local OUTAGE_MS = 10000

@@ -208,7 +208,7 @@ local function cancel(q, ids, running)
         local token, _, client, cancelled = read_active(job.active)
         if client and not cancelled then
           batch:set(q.active, id, job.active .. ':cancel', job.active)
-          batch:add(q.cancels, client .. ':' .. id, 0)
+          batch:add(q.cancels, lease_of(client, id), 0)
           told[#told + 1] = { client, 'cancel:' .. token .. ':' .. id }
         end
         status = client and 'requested' or status

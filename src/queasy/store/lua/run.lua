@@ -1,10 +1,6 @@
 -- Runs: taking jobs under a lease, and ending a lease. Every way to end one compares the
 -- token first; who has no lease any more changes nothing and is told so.
 
-local function lease_of(client, id)
-  return client .. ':' .. id
-end
-
 local UNREADABLE = { kind = 'broken', type = 'Unreadable', message = 'the record of this job cannot be read' }
 
 -- All that concerns one active job; nil when its lease cannot be read.
@@ -112,7 +108,7 @@ local function give_up(q, batch, run, problem)
   local record = {
     failed_at = q.now, token = run.token, error = problem, options = info.options,
     dispatched_at = info.dispatched_at or run.score, retry_count = info.retry_count,
-    stall_count = info.stall_count, timeout_count = info.timeout_count,
+    stall_count = info.stall_count, timeout_count = info.timeout_count, origin = info.origin,
   }
   keep_failed(q, 'failed', run.id, join(record, data))
   local fq = q.fail_handler and fail_queue_of(q)
@@ -187,7 +183,7 @@ end
 function ENDINGS.broken(q, batch, run, _, problem)
   run.data = redis.call('HGET', q.data, run.id) or ''
   local record = {
-    broken_at = q.now, error = problem, options = run.info.options,
+    broken_at = q.now, error = problem, options = run.info.options, origin = run.info.origin,
     dispatched_at = run.info.dispatched_at or run.score,
   }
   keep_failed(q, 'broken', run.id, join(record, run.data))
@@ -232,13 +228,9 @@ end
 -- Clients made for one lease that hold nothing more.
 local function drop_leaving(q, batch)
   for client, ended in pairs(q.leaving or {}) do
-    local held = redis.call('ZLEXCOUNT', q.leases, '[' .. client .. ':', '(' .. client .. ';')
+    local held = redis.call('ZLEXCOUNT', q.leases, range_of(client))
     if held <= ended then
-      batch:rem(q.clients, client, redis.call('ZSCORE', q.clients, client))
-      local request = redis.call('HGET', q.requests, client)
-      if request then -- it was swept in part
-        batch:del(q.requests, client, request)
-      end
+      forget(q, batch, client)
     end
   end
   q.leaving = nil
@@ -288,13 +280,11 @@ local function settle(q, argv, first, n)
   for i = 1, n do
     local at = first + (i - 1) * 5
     local id, token = ids[i], argv[at + 2]
+    local run = active[i] and not ended[id] and read_run(id, active[i], infos[i], helds[i])
     replies[i] = 'lost'
-    if active[i] and not ended[id] and active[i]:sub(1, #token + 1) == token .. ':' then
-      local run = read_run(id, active[i], infos[i], helds[i])
-      if run then
-        replies[i] = end_run(q, batch, run, argv[at], argv[at + 3], problems[i])
-        ended[id], any = true, true
-      end
+    if run and run.token == token then
+      replies[i] = end_run(q, batch, run, argv[at], argv[at + 3], problems[i])
+      ended[id], any = true, true
     end
   end
   if any then

@@ -2,10 +2,11 @@
 
 -- The jobs of an earlier call with the same request id: the answer was lost, not the jobs.
 local function same_again(q, client, first_token, last_token)
-  local leases = redis.call('ZRANGE', q.leases, '[' .. client .. ':', '(' .. client .. ';', 'BYLEX')
+  local low, high = range_of(client)
+  local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX')
   local ids = {}
   for i, lease in ipairs(leases) do
-    ids[i] = lease:sub(#client + 2)
+    ids[i] = id_of(lease, client)
   end
   local active = many('HMGET', q.active, ids)
   local runs = {}
@@ -66,7 +67,7 @@ local function take(q, client, expiry, limit, request)
       q.token = q.token + 1
       local token = string.format('%.0f', q.token)
       batch:set(q.active, id, pack_active(token, score, client))
-      batch:add(q.leases, client .. ':' .. id, '0')
+      batch:add(q.leases, lease_of(client, id), '0')
       batch:rem(q.waiting, id, score)
       jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = id, token, score, data, info or ''
       n = n + 5

@@ -1,0 +1,293 @@
+"""The model's jobs: dispatch, cancel, how a run ends, and the records of those given up.
+
+The dispatches held behind a run are a list, which is replayed when the job comes back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tests.model.clock import Clock
+from tests.model.values import Dispatch, Held, Item, Job, Run
+
+DEFAULTS = {
+    "max_retries": 10, "max_stalls": 3, "max_timeouts": 3,
+    "min_backoff": 2_000, "max_backoff": 300_000,
+}  # fmt: skip
+COMES_BACK = {"release", "retry", "timeout", "stall"}
+ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail": "failed"}
+
+
+class Jobs(Clock):
+    """Jobs that wait, run, or are over, whoever runs them."""
+
+    def __init__(self, fail: Jobs | None = None) -> None:
+        super().__init__()
+        self.fail = fail
+        self.waiting: dict[str, Job] = {}
+        self.active: dict[str, Run] = {}
+        self.waiters: dict[str, float] = {}
+        self.records: dict[str, dict[str, tuple[dict[str, Any], bytes]]]
+        self.records = {"failed": {}, "broken": {}}  # oldest first
+        self.settings: dict[str, Any] = {}
+        self.stats: dict[str, int] = {}
+
+    # What a call does besides
+
+    def open(self, now: float) -> None:
+        super().open(now)
+        self.news: list[float] = []  # when the jobs run that this call made wait
+        self.due_news = self.fail_opened = False
+        self.recorded = 0
+
+    def count(self, kind: str, n: int = 1) -> None:
+        self.stats[kind] = self.stats.get(kind, 0) + n
+
+    def tell(self, run_at: float) -> None:
+        """There is something new to do at this time."""
+        self.due_news = self.due_news or run_at <= self.time
+        self.news.append(run_at)
+
+    def wake(self) -> None:
+        """Those who wait are told if there is work, or work before all other work.
+
+        Nobody listens in these tests, so one is asked after the other until none is left.
+        """
+        first = min((job.run_at for job in self.waiting.values()), default=-math.inf)
+        if self.due_news or (self.news and first >= min(self.news)):
+            self.waiters.clear()
+        if self.fail and self.fail_opened and self.fail.due_news:
+            self.fail.waiters.clear()
+
+    # Dispatch and cancel
+
+    def dispatch(self, now: float, items: Sequence[Item]) -> list[str]:
+        self.open(now)
+        replies = [self.dispatch_one(item) for item in items]
+        self.write()
+        self.wake()
+        return replies
+
+    def dispatch_one(self, item: Item) -> str:
+        run_at = self.schedule(item.when)
+        status = self.accept(item.id, Dispatch(item, self.time, run_at))
+        self.count("dispatched" if status == "created" else status)
+        if status in ("created", "updated"):
+            self.tell(self.waiting[item.id].run_at)
+        return status
+
+    def accept(self, id_: str, dispatch: Dispatch) -> str:
+        run, job = self.active.get(id_), self.waiting.get(id_)
+        if (run or job) and dispatch.only_if_absent:
+            return "unchanged"
+        if job:
+            return "updated" if self.update(job, dispatch) else "unchanged"
+        if not run:
+            self.waiting[id_] = self.job_of(dispatch)
+            return "created"
+        if run.held:
+            self.update(run.held.job, dispatch)
+            run.held.dispatches.append(dispatch)
+        else:
+            run.held = Held(self.job_of(dispatch), [dispatch])
+        return "blocked"
+
+    def job_of(self, dispatch: Dispatch) -> Job:
+        payload, run_at = dispatch.item.payload, dispatch.run_at
+        return Job(payload, run_at, dispatch.accepted, dict(dispatch.set))
+
+    def update(self, job: Job, dispatch: Dispatch) -> bool:
+        before = (job.run_at, job.facts())
+        if dispatch.update_data:
+            job.payload = dispatch.item.payload
+        job.run_at = self.place(job.run_at, dispatch.new_run_at(job.run_at))
+        job.options = dispatch.options(job.options)
+        if dispatch.reset:
+            job.reset()
+        return dispatch.update_data or (job.run_at, job.facts()) != before
+
+    def cancel(self, now: float, ids: Sequence[str], running: bool) -> list[str]:
+        self.open(now)
+        replies = [
+            "absent" if id_ in ids[:at] else self.cancel_one(id_, running)
+            for at, id_ in enumerate(ids)
+        ]
+        self.write()
+        return replies
+
+    def cancel_one(self, id_: str, running: bool) -> str:
+        if self.waiting.pop(id_, None):
+            self.count("cancelled")
+            return "cancelled"
+        run = self.active.get(id_)
+        if not run:
+            return "absent"
+        held, run.held = run.held, None
+        run.cancelled = run.cancelled or running
+        return "requested" if running else "cancelled" if held else "active"
+
+    # The end of a run
+
+    def end(self, id_: str, verb: str, when: str = "", error: Any = None) -> str:
+        run = self.active.pop(id_)
+        if run.cancelled and verb in COMES_BACK:
+            verb = "cancel"
+        status = self.come_back(id_, run, verb, when, error) if verb in COMES_BACK else ENDED[verb]
+        if status in ENDED.values():
+            if status == "failed":
+                self.give_up(id_, run, self.stall_error(run) if verb == "stall" else error)
+            elif status == "broken":
+                self.set_aside(id_, run, error)
+            if run.held:
+                self.wait(id_, run.held.job)
+        if status != "stalled":  # counted when it happens, whatever follows
+            self.count(status)
+        return status
+
+    def come_back(self, id_: str, run: Run, verb: str, when: str, error: Any) -> str:
+        """Puts the job back to waiting; says 'failed', and does not, when its budget is spent."""
+        job, run_at = run.job, run.job.run_at
+        if verb == "stall":
+            self.count("stalled")
+            job.stall_count += 1
+            job.error = self.stall_error(run)
+            if job.stall_count >= self.limit(job, "max_stalls"):
+                return "failed"
+        elif verb == "timeout":
+            job.timeout_count += 1
+            if job.timeout_count >= self.limit(job, "max_timeouts"):
+                return "failed"
+            run_at = self.another_try(job, job.timeout_count - 1, when, error)
+        elif verb == "retry":
+            if job.retry_count >= self.limit(job, "max_retries"):
+                return "failed"
+            job.retry_count += 1
+            run_at = self.another_try(job, job.retry_count - 1, when, error)
+        job.run_at = run_at
+        self.apply_held(run)
+        self.wait(id_, job)
+        return {"stall": "stalled", "timeout": "timed_out", "retry": "retried"}.get(
+            verb, "released"
+        )
+
+    def another_try(self, job: Job, attempts: int, when: str, error: Any) -> float:
+        job.error = error
+        least, most = self.limit(job, "min_backoff"), self.limit(job, "max_backoff")
+        return self.schedule(when or f"+{min(most, least * 2**attempts)!r}")
+
+    def apply_held(self, run: Run) -> None:
+        if not run.held:
+            return
+        job, run_at = run.job, run.job.run_at
+        for dispatch in run.held.dispatches:
+            run_at = dispatch.new_run_at(run_at)
+            job.options = dispatch.options(job.options)
+            if dispatch.update_data:
+                job.payload = dispatch.item.payload
+            if dispatch.reset:
+                job.reset()
+        job.run_at = self.place(job.run_at, run_at)
+
+    def wait(self, id_: str, job: Job) -> None:
+        self.waiting[id_] = job
+        self.tell(job.run_at)
+
+    def limit(self, job: Job, name: str) -> float:
+        return (DEFAULTS | self.settings.get("limits", {}) | job.options)[name]
+
+    def stall_error(self, run: Run) -> dict[str, str]:
+        times = f"{run.job.stall_count} times while it ran this job"
+        return {"kind": "stall", "type": "Stalled", "message": f"the client died or froze {times}"}
+
+    def give_up(self, id_: str, run: Run, error: Any) -> None:
+        facts = {name: value for name, value in run.job.facts().items() if name != "error"}
+        if error is not None:
+            facts["error"] = error
+        facts |= {"failed_at": self.now, "dispatched_at": run.job.dispatched_at}
+        facts["token"] = str(run.token)
+        self.record("failed", id_, facts, run.job.payload)
+        if self.fail and self.settings.get("fail_handler"):
+            origin = {name: value for name, value in facts.items() if name != "options"}
+            self.dispatch_to_fail(f"{id_}:{run.token}", run.job.payload, origin | {"id": id_})
+
+    def dispatch_to_fail(self, id_: str, payload: bytes, origin: dict[str, Any]) -> None:
+        assert self.fail
+        if not self.fail_opened:
+            self.fail.open(self.now)
+            self.fail_opened = True
+        at = self.fail.tick()
+        self.fail.wait(id_, Job(payload, at, at, origin=origin))
+        self.fail.count("dispatched")
+        self.fail.write()
+
+    # The records of jobs given up, and of broken payloads
+
+    def set_aside(self, id_: str, run: Run, error: Any) -> None:
+        facts: dict[str, Any] = {"broken_at": self.now, "dispatched_at": run.job.dispatched_at}
+        if run.job.options:
+            facts["options"] = run.job.options
+        self.record(
+            "broken", id_, facts if error is None else facts | {"error": error}, run.job.payload
+        )
+
+    def record(self, kind: str, id_: str, facts: dict[str, Any], payload: bytes) -> None:
+        self.recorded += 1
+        self.records[kind].pop(id_, None)
+        self.records[kind][id_] = (facts, payload)
+        self.keep_newest(kind, self.settings.get(f"{kind}_limit", 1000))
+
+    def write_records(self) -> None:
+        """Each record of the runs just ended takes a place in the order of acceptance."""
+        for _ in range(self.recorded):
+            self.tick()
+        self.recorded = 0
+        self.write()
+
+    def keep_newest(self, kind: str, most: int) -> int:
+        excess = list(self.records[kind])[: max(0, len(self.records[kind]) - most)]
+        for id_ in excess:
+            del self.records[kind][id_]
+        return len(excess)
+
+    def requeue(self, now: float, kind: str, ids: Sequence[str]) -> list[str]:
+        self.open(now)
+        known = set(self.records[kind])
+        replies = [self.requeue_one(kind, id_, id_ in known) for id_ in ids]
+        self.write()
+        self.wake()
+        return replies
+
+    def requeue_one(self, kind: str, id_: str, known: bool) -> str:
+        if not known:
+            return "absent"
+        if id_ in self.waiting or id_ in self.active:
+            return "exists"
+        facts, payload = self.records[kind].pop(id_)
+        job = Job(payload, self.tick(), facts["dispatched_at"], facts.get("options", {}))
+        self.wait(id_, job)
+        self.count("requeued")
+        return "requeued"
+
+    def drop(self, now: float, kind: str, ids: Sequence[str]) -> int:
+        self.open(now)
+        self.write()
+        return sum(self.records[kind].pop(id_, None) is not None for id_ in ids)
+
+    def trim(self, now: float, kind: str, keep: int) -> int:
+        self.open(now)
+        self.write()
+        return self.keep_newest(kind, keep)
+
+    def configure(self, now: float, **settings: Any) -> str:
+        """Of limits, fail_handler, failed_limit, broken_limit, paused those to change."""
+        self.open(now)
+        self.settings |= settings
+        for kind in self.records:
+            if f"{kind}_limit" in settings:
+                self.keep_newest(kind, settings[f"{kind}_limit"])
+        self.write()
+        if settings.get("paused") == 0:
+            self.waiters.clear()
+        return "ok"

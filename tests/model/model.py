@@ -1,0 +1,212 @@
+"""What the server functions do, as plain Python: the specification that runs.
+
+One `Queue` per queue, one method per server function, milliseconds everywhere. Written from the
+words of the specification, not from the Lua: jobs are objects that move from dict to dict. Read
+values, clock, jobs, and then this: who holds the jobs, and how they are taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.model.jobs import Jobs
+from tests.model.values import Ending, Run
+
+SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
+
+
+class Queue(Jobs):
+    def __init__(self, fail: Queue | None = None) -> None:
+        super().__init__(fail)
+        self.clients: dict[str, float] = {}  # until when each is taken to be alive
+        self.requests: dict[str, tuple[str, int, int]] = {}  # the last, and its tokens
+        self.swept: set[str] = set()  # those who lost some of their jobs: the rest will follow
+        self.workers: dict[str, bytes] = {}
+        self.token = 0
+
+    # The end of leases
+
+    def settle(self, now: float, endings: Sequence[Ending]) -> list[str]:
+        self.open(now)
+        replies = self.end_all(endings)
+        self.wake()
+        return replies
+
+    def end_all(self, endings: Sequence[Ending]) -> list[str]:
+        replies = [self.end_lease(ending) for ending in endings]
+        if set(replies) - {"lost"}:
+            self.write_records()
+        return replies
+
+    def end_lease(self, ending: Ending) -> str:
+        run = self.active.get(ending.id)
+        if not run or str(run.token) != ending.token:
+            return "lost"
+        status = self.end(ending.id, ending.verb, ending.when, ending.error)
+        if run.client.startswith("~") and not self.runs_of(run.client):
+            self.forget(run.client)
+        return status
+
+    # Clients
+
+    def alive(self, client: str) -> bool:
+        return client in self.clients and client not in self.swept
+
+    def runs_of(self, client: str) -> list[str]:
+        return sorted((i for i, run in self.active.items() if run.client == client), key=str.encode)
+
+    def cancels_of(self, client: str) -> list[tuple[str, int]]:
+        runs = [(id_, self.active[id_]) for id_ in self.runs_of(client)]
+        return [(id_, run.token) for id_, run in runs if run.cancelled]
+
+    def forget(self, client: str) -> None:
+        self.swept.discard(client)
+        for known in (self.clients, self.requests, self.workers, self.waiters):
+            known.pop(client, None)
+
+    def register(self, now: float, client: str, lease: int, worker: bytes) -> str:
+        self.open(now)
+        if client in self.swept:
+            return "lost"
+        self.clients[client] = now + lease
+        if worker:
+            self.workers[client] = worker
+        self.write()
+        return "ok"
+
+    def bump(self, now: float, lease: int, clients: Iterable[str]) -> list[tuple[str, Any]]:
+        self.open(now)
+        replies = [self.bump_one(client, lease) for client in clients]
+        self.sweep_some()
+        self.wake()
+        return replies
+
+    def bump_one(self, client: str, lease: int) -> tuple[str, Any]:
+        if not self.alive(client):
+            return ("lost", [])
+        self.clients[client] = self.now + lease
+        self.write()
+        return ("ok", self.cancels_of(client))
+
+    def extend(self, now: float, id_: str, token: str, lease: int) -> str:
+        self.open(now)
+        run = self.active.get(id_)
+        if not run or str(run.token) != token or not self.alive(run.client):
+            return "lost"
+        least = 0 if run.client.startswith("~") else self.clients[run.client]
+        self.clients[run.client] = max(now + lease, least)
+        self.write()
+        return "cancel" if run.cancelled else "ok"
+
+    def sweep(self, now: float) -> int:
+        self.open(now)
+        ended = self.sweep_some()
+        self.wake()
+        return ended
+
+    def sweep_some(self) -> int:
+        line, room = self.dead_line(), SWEEP_JOBS
+        dead = sorted((expiry, client) for client, expiry in self.clients.items() if expiry <= line)
+        for _, client in dead[:SWEEP_CLIENTS]:
+            if room:
+                room -= self.end_client(client, room, "stall")
+        if not dead:
+            self.heard()
+            return 0
+        self.write_records()
+        return max(1, SWEEP_JOBS - room)
+
+    def end_client(self, client: str, room: int, verb: str) -> int:
+        ids = self.runs_of(client)
+        for id_ in ids[:room]:
+            self.end(id_, verb)
+        if len(ids) <= room:
+            self.forget(client)
+        else:
+            self.swept.add(client)
+            self.requests.pop(client, None)
+        return min(len(ids), room)
+
+    def evict(self, now: float, client: str, verb: str) -> tuple[str, int]:
+        self.open(now)
+        if client not in self.clients:
+            return ("absent", 0)
+        ended = self.end_client(client, SWEEP_JOBS, verb)
+        self.write_records()
+        self.wake()
+        return ("more" if client in self.clients else "gone", ended)
+
+    # Dequeue
+
+    def dequeue(
+        self, now: float, client: str, lease: int, limit: int, request: str, waiter: str,
+        waits: bool, endings: Sequence[Ending],
+    ) -> tuple[str, int, list[str], list[Any], list[tuple[str, int]]]:  # fmt: skip
+        self.open(now)
+        settled = self.end_all(endings)
+        state, ids = self.batch_for(client, lease, limit, request)
+        waits = waits and not ids and state != "lost"
+        self.stand_by(waiter, waits)
+        self.wake()
+        if state == "ok" and limit == 0 and not waits and self.due():
+            self.waiters.clear()  # who asks has no use for what is due: somebody else may
+        look = self.next_in() if state == "ok" and len(ids) < limit else -1
+        return state, look, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
+
+    def batch_for(self, client: str, lease: int, limit: int, request: str) -> tuple[str, list[str]]:
+        one_lease, known = client.startswith("~"), self.alive(client)
+        if not known and (client in self.swept or not one_lease):
+            return "lost", []
+        if known and self.clients[client] <= self.dead_line():
+            self.bump_one(client, lease)
+        self.sweep_some()
+        if one_lease and known:
+            return "ok", self.same_batch(client, 0, self.token)
+        if request and not one_lease and self.requests.get(client, ("",))[0] == request:
+            return "ok", self.same_batch(client, *self.requests[client][1:])
+        if self.settings.get("paused"):
+            return "paused", []
+        return "ok", self.take(client, lease, limit, "" if one_lease else request)
+
+    def same_batch(self, client: str, first: int, last: int) -> list[str]:
+        ids = [id_ for id_ in self.runs_of(client) if first <= self.active[id_].token <= last]
+        return sorted(ids, key=lambda id_: self.active[id_].token)
+
+    def take(self, client: str, lease: int, limit: int, request: str) -> list[str]:
+        ids = self.due()[:limit]
+        for token, id_ in enumerate(ids, self.token + 1):
+            self.active[id_] = Run(self.waiting.pop(id_), token, client)
+        if ids:
+            self.count("dequeued", len(ids))
+            self.clients[client] = self.now + lease
+            if request:
+                self.requests[client] = (request, self.token + 1, self.token + len(ids))
+            self.token += len(ids)
+            self.write()
+        return ids
+
+    def due(self) -> list[str]:
+        order = [(job.run_at, id_.encode(), id_) for id_, job in self.waiting.items()]
+        return [id_ for run_at, _, id_ in sorted(order) if run_at <= self.time]
+
+    def stand_by(self, waiter: str, waits: bool) -> None:
+        if waiter and waits != (waiter in self.waiters):
+            if waits:
+                self.waiters[waiter] = self.time
+            else:
+                del self.waiters[waiter]
+            self.write()
+
+    def next_in(self) -> int:
+        """Milliseconds until a job comes due or a lease runs out."""
+        times = [job.run_at for job in self.waiting.values()]
+        for expiry in self.clients.values():
+            dead = expiry <= self.dead_line()
+            times.append(expiry if dead else max(expiry, self.grace_until))
+        return max(0, math.ceil(min(times) - self.now)) if times else -1
+
+    def row(self, id_: str) -> tuple[Any, ...]:
+        run = self.active[id_]
+        return (id_, run.token, run.job.run_at, run.job.payload, run.job.info())

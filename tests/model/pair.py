@@ -1,0 +1,183 @@
+"""The server and the model side by side: every step goes to both, and must leave both alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pprint import pformat
+from typing import Any
+
+import msgspec
+
+from queasy.store.keys import QueueKeys
+from queasy.store.library import source
+from tests.model.dump import (
+    Dumper,
+    Link,
+    State,
+    audit_problems,
+    function,
+    pack,
+    pairs,
+    state_of,
+    unpack,
+)
+from tests.model.model import Queue
+from tests.model.values import Ending, Item
+
+Args = list[str | bytes | int]
+Step = tuple[str, str, float, dict[str, Any]]
+"""A function, 'main' or 'fail' for the queue, the time in ms, and the arguments by name."""
+
+SETTINGS = ("limits", "fail_handler", "failed_limit", "broken_limit", "paused")
+DISPATCH_KEYS = {"dispatch"}
+FAIL_KEYS = {"dequeue", "settle", "bump", "sweep", "evict"}
+
+
+class DifferenceError(AssertionError):
+    """The server did not do what the model says."""
+
+
+class Pair:
+    def __init__(self, url: str) -> None:
+        self.link = Link(url)
+        self.keys = {"main": QueueKeys("m", "q"), "fail": QueueKeys("m", "q", fail=True)}
+        self._dumpers = {name: Dumper(keys) for name, keys in self.keys.items()}
+        self._dump = b"".join(dumper.requests for dumper in self._dumpers.values())
+        self._dumped = sum(dumper.replies for dumper in self._dumpers.values())
+        (loaded,) = self.link.call(pack("FUNCTION", "LOAD", "REPLACE", source()), 1)
+        assert loaded == b"queasy_v1", loaded
+        self.reset()
+
+    def reset(self) -> None:
+        self.link.call(pack("FLUSHALL"), 1)
+        fail = Queue()
+        self.queues = {"main": Queue(fail), "fail": fail}
+        self.steps: list[Step] = []
+
+    def run(self, name: str, queue: str, now: float, /, **arguments: Any) -> Any:
+        """Takes one step on both sides, compares everything, and returns the reply."""
+        self.steps.append((name, queue, now, arguments))
+        request = function(name, self._keys_of(name, queue), repr(now), *WIRE[name](**arguments))
+        reply, *dumped = self.link.call(request + self._dump, 1 + self._dumped)
+        if isinstance(reply, Exception):
+            raise self._difference(f"the server refused: {reply}")
+        expected = getattr(self.queues[queue], name)(now, **arguments)
+        got = READ.get(name, _plain)(reply)
+        if got != expected:
+            raise self._difference(f"reply\n  server {got}\n  model  {expected}")
+        self._compare(dumped)
+        return got
+
+    def replay(self, steps: Iterable[Step]) -> Any:
+        reply = None
+        for name, queue, now, arguments in steps:
+            reply = self.run(name, queue, now, **arguments)
+        return reply
+
+    def _keys_of(self, name: str, queue: str) -> Sequence[str]:
+        keys = self.keys[queue]
+        if name in FAIL_KEYS:
+            return keys.with_fail_queue
+        return keys.for_dispatch if name in DISPATCH_KEYS else keys.all
+
+    def _compare(self, dumped: list[Any]) -> None:
+        audits: list[bytes] = []
+        for name, dumper in self._dumpers.items():
+            replies, dumped = dumped[: dumper.replies], dumped[dumper.replies :]
+            if dumper.read(replies):
+                audits.append(dumper.audit)
+            expected = state_of(self.queues[name])
+            if dumper.state != expected:
+                raise self._difference(f"state of {name}\n{_diff(dumper.state, expected)}")
+        for reply in self.link.call(b"".join(audits), len(audits)) if audits else []:
+            if problems := audit_problems(reply):
+                raise self._difference(f"audit: {problems}")
+
+    def _difference(self, what: str) -> DifferenceError:
+        steps = pformat(self.steps, width=100, sort_dicts=False)
+        return DifferenceError(f"step {len(self.steps)}: {what}\nall steps:\n{steps}")
+
+
+def _diff(got: State, expected: State) -> str:
+    names = [name for name in expected if got[name] != expected[name]]
+    return "\n".join(f"  {n}\n    server {got[n]}\n    model  {expected[n]}" for n in names)
+
+
+# Arguments on the wire
+
+
+def _packed(value: Any) -> bytes:
+    return b"" if value is None else msgspec.msgpack.encode(value)
+
+
+def _dispatch(items: Sequence[Item]) -> Args:
+    args: Args = []
+    for id_, payload, when, flags, given in items:
+        options = b"" if given is None else _packed({"set": given[0], "update": given[1]})
+        args += [id_, payload, when, flags, options]
+    return args
+
+
+def _endings(endings: Sequence[Ending]) -> Args:
+    args: Args = []
+    for verb, id_, token, when, error in endings:
+        args += [verb, id_, token, when, _packed(error)]
+    return args
+
+
+def _dequeue(
+    client: str, lease: int, limit: int, request: str, waiter: str, waits: bool,
+    endings: Sequence[Ending],
+) -> Args:  # fmt: skip
+    return [client, lease, limit, request, waiter, int(waits), len(endings), *_endings(endings)]
+
+
+def _configure(**settings: Any) -> Args:
+    limits = _packed(settings.get("limits"))
+    return [limits, *(settings.get(name, "") for name in SETTINGS[1:])]
+
+
+WIRE: dict[str, Callable[..., Args]] = {
+    "dispatch": _dispatch,
+    "cancel": lambda ids, running: [int(running), *ids],
+    "dequeue": _dequeue,
+    "settle": _endings,
+    "register": lambda client, lease, worker: [client, lease, worker],
+    "bump": lambda lease, clients: [lease, *clients],
+    "extend": lambda id_, token, lease: [id_, token, lease],
+    "sweep": lambda: [],
+    "evict": lambda client, verb: [client, verb],
+    "configure": _configure,
+    "requeue": lambda kind, ids: [kind, *ids],
+    "drop": lambda kind, ids: [kind, *ids],
+    "trim": lambda kind, keep: [kind, keep],
+}
+
+
+# Replies
+
+
+def _plain(reply: Any) -> Any:
+    if isinstance(reply, list):
+        return [_plain(part) for part in reply]
+    return reply.decode() if isinstance(reply, bytes) else reply
+
+
+def _cancels(flat: list[bytes]) -> list[tuple[str, int]]:
+    return [(id_.decode(), int(token)) for id_, token in pairs(flat)]
+
+
+def _read_dequeue(reply: list[Any]) -> tuple[Any, ...]:
+    state, look, settled, flat, cancels = reply
+    rows = [
+        (id_.decode(), int(token), float(run_at), data, unpack(info) if info else {})
+        for id_, token, run_at, data, info in zip(*(flat[at::5] for at in range(5)), strict=True)
+    ]
+    return state.decode(), look, _plain(settled), rows, _cancels(cancels)
+
+
+READ: dict[str, Callable[[Any], Any]] = {
+    "dequeue": _read_dequeue,
+    "bump": lambda reply: [(state.decode(), _cancels(cancels)) for state, cancels in reply],
+    "evict": lambda reply: (reply[0].decode(), reply[1]),
+}

@@ -1,0 +1,102 @@
+"""What the model is made of: dispatches, jobs and runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Item(NamedTuple):
+    """One dispatch as it is sent."""
+
+    id: str
+    payload: bytes
+    when: str = ""
+    flags: str = ""
+    given: tuple[dict[str, float], list[str]] | None = None
+    """Options: the values set, and the names that are updated."""
+
+
+class Ending(NamedTuple):
+    verb: str
+    id: str
+    token: str
+    when: str = ""
+    error: dict[str, str] | None = None
+
+
+@dataclass
+class Dispatch:
+    """An accepted dispatch: what was sent, and when it is to run."""
+
+    item: Item
+    accepted: float
+    run_at: float
+
+    def __post_init__(self) -> None:
+        data, self.mode, reset, absent = self.item.flags or "1t10"
+        self.update_data, self.reset, self.only_if_absent = data == "1", reset == "1", absent == "1"
+        self.set, self.update = self.item.given or ({}, [])
+
+    def new_run_at(self, old: float) -> float:
+        match self.mode:
+            case "t":
+                return self.run_at
+            case "l":
+                return max(old, self.run_at)
+            case "e":
+                return min(old, self.run_at)
+        return old
+
+    def options(self, old: dict[str, float]) -> dict[str, float]:
+        kept = {name: value for name, value in old.items() if name not in self.update}
+        return kept | {name: self.set[name] for name in self.update if name in self.set}
+
+
+@dataclass
+class Job:
+    payload: bytes
+    run_at: float
+    dispatched_at: float
+    options: dict[str, float] = field(default_factory=dict)
+    retry_count: int = 0
+    stall_count: int = 0
+    timeout_count: int = 0
+    error: dict[str, str] | None = None
+    origin: dict[str, Any] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """All that is not default."""
+        names = ("options", "retry_count", "stall_count", "timeout_count")
+        found = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return found if self.error is None else found | {"error": self.error}
+
+    def info(self) -> dict[str, Any]:
+        """As the server keeps it: the time of dispatch, too, only if it is not the run_at."""
+        found = self.facts()
+        if self.origin is not None:
+            found["origin"] = self.origin
+        if self.dispatched_at != self.run_at:
+            found["dispatched_at"] = self.dispatched_at
+        return found
+
+    def reset(self) -> None:
+        self.retry_count = self.stall_count = self.timeout_count = 0
+        self.error = None
+
+
+@dataclass
+class Held:
+    job: Job
+    """What comes up when the run is over."""
+    dispatches: list[Dispatch]
+    """What is applied, in order, to a job that comes back."""
+
+
+@dataclass
+class Run:
+    job: Job
+    token: int
+    client: str
+    cancelled: bool = False
+    held: Held | None = None

@@ -41,6 +41,17 @@ def test_a_program_in_a_document_runs_when_it_is_pasted(
     assert done.stderr == ""
 
 
+def test_the_programs_pass_a_strict_type_check(tmp_path: Path) -> None:
+    for name, code in programs():
+        (tmp_path / f"{name.replace('.', '_').replace('-', '_')}.py").write_text(code)
+    (tmp_path / "demo.py").write_text((ROOT / "examples" / "demo.py").read_text())
+    done = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "--level", "error", tmp_path],
+        cwd=ROOT, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_documents_show_programs() -> None:
     assert len(programs()) >= 4
 

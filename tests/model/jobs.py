@@ -226,8 +226,9 @@ class Jobs(Clock):
 
     def set_aside(self, id_: str, run: Run, error: Any) -> None:
         facts: dict[str, Any] = {"broken_at": self.now, "dispatched_at": run.job.dispatched_at}
-        if run.job.options:
-            facts["options"] = run.job.options
+        facts |= {
+            name: run.job.facts()[name] for name in ("options", "origin") if name in run.job.facts()
+        }
         self.record(
             "broken", id_, facts if error is None else facts | {"error": error}, run.job.payload
         )
@@ -266,6 +267,7 @@ class Jobs(Clock):
             return "exists"
         facts, payload = self.records[kind].pop(id_)
         job = Job(payload, self.tick(), facts["dispatched_at"], facts.get("options", {}))
+        job.origin = facts.get("origin")
         self.wait(id_, job)
         self.count("requeued")
         return "requeued"

@@ -67,15 +67,13 @@ class Job:
 
     def facts(self) -> dict[str, Any]:
         """All that is not default."""
-        names = ("options", "retry_count", "stall_count", "timeout_count")
+        names = ("options", "retry_count", "stall_count", "timeout_count", "origin")
         found = {name: getattr(self, name) for name in names if getattr(self, name)}
         return found if self.error is None else found | {"error": self.error}
 
     def info(self) -> dict[str, Any]:
         """As the server keeps it: the time of dispatch, too, only if it is not the run_at."""
         found = self.facts()
-        if self.origin is not None:
-            found["origin"] = self.origin
         if self.dispatched_at != self.run_at:
             found["dispatched_at"] = self.dispatched_at
         return found

@@ -35,17 +35,39 @@ class AsyncStore:
     """Runs commands in an event loop."""
 
     def __init__(self, target: Target, timeout: float, folder: Path | None = None) -> None:
-        self._route = route_to(target)
-        self._transport = AsyncTransport(target, timeout, folder)
+        self._target = target
         self._timeout = timeout
+        self._folder = folder
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._start()
+
+    def _start(self) -> None:
+        """All that lives and dies with one event loop."""
+        self._route = route_to(self._target)
+        self._transport = AsyncTransport(self._target, self._timeout, self._folder)
         self._connected = False
         self._connecting = asyncio.Lock()
         self._lines: dict[tuple[str, Durability], _Line] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.listener = AsyncListener(self._transport, self._route)
 
+    def _bind(self) -> None:
+        """Connections belong to a loop: one that is over is left behind, two are a mistake."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            if not self._loop.is_closed():
+                raise QueasyError(
+                    "this Client is in use in another event loop. Make a Client for each loop, or "
+                    "close it there first; for threads there is SyncClient"
+                )
+            self._start()
+        self._loop = loop
+
     async def connect(self) -> None:
         """Looks at the server once; the first command does it if nobody did."""
+        self._bind()
         async with self._connecting:
             if not self._connected:
                 await self._transport.run(connect(self._route, self._timeout))
@@ -53,6 +75,7 @@ class AsyncStore:
 
     async def run(self, command: Command[T], durability: Durability = "ack") -> T:
         """The answer to a command."""
+        self._bind()
         if not self._connected:
             await self.connect()
         steps = call(command, self._route, patience=self._timeout, durability=durability)
@@ -74,6 +97,7 @@ class AsyncStore:
         self, commands: Commands, item: DispatchItem, durability: Durability = "ack"
     ) -> Dispatched:
         """Dispatches of one queue that are awaited at the same time share a round trip."""
+        self._bind()
         line = self._lines.setdefault((commands.keys.base, durability), _Line())
         waiting = _Waiting(commands, item, asyncio.get_running_loop().create_future())
         line.queue.append(waiting)
@@ -110,11 +134,13 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Sends what is in line, then closes every connection."""
+        self._bind()
         tasks = [line.task for line in self._lines.values() if line.task is not None]
         if tasks or self._background:
             await asyncio.wait([*tasks, *self._background])
         await self.listener.close()
         await self._transport.close()
+        self._loop = None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,74 @@
+"""Event loops come and go; a client notices."""
+
+import asyncio
+import gc
+import threading
+import warnings
+
+import pytest
+
+from queasy import Client, QueasyError
+from tests.servers import Server
+
+
+def test_a_client_is_used_in_one_loop_after_another(server: Server, prefix: str) -> None:
+    client = Client(server.url, prefix=prefix)
+
+    async def work(n: int) -> None:
+        await client.queue("q").dispatch(n)
+
+    async def end() -> None:
+        assert (await client.queue("q").counts()).waiting == 2
+        await client.close()
+
+    asyncio.run(work(1))
+    with warnings.catch_warnings():
+        # Nobody closed what belonged to the first loop: Python says so, and it is right.
+        warnings.simplefilter("ignore", ResourceWarning)
+        asyncio.run(work(2))
+        asyncio.run(end())
+        gc.collect()
+
+
+async def test_a_client_in_two_loops_at_once_is_a_mistake_and_said(client: Client) -> None:
+    await client.queue("q").dispatch(1)
+    problems: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            asyncio.run(_dispatch(client))
+        except QueasyError as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    (problem,) = problems
+    assert "another event loop" in str(problem)
+
+
+async def _dispatch(client: Client) -> None:
+    await client.queue("q").dispatch(2)
+
+
+async def test_a_closed_client_may_be_used_again(client: Client) -> None:
+    await client.queue("q").dispatch(1)
+    await client.close()
+    await client.queue("q").dispatch(2)
+    assert (await client.queue("q").counts()).waiting == 2
+
+
+async def test_close_sends_what_is_being_dispatched(server: Server, prefix: str) -> None:
+    client = Client(server.url, prefix=prefix)
+    tasks = [asyncio.create_task(client.queue("q").dispatch(n)) for n in range(50)]
+    await asyncio.sleep(0)
+    await client.close()
+    assert all(task.done() for task in tasks) or await asyncio.gather(*tasks)
+    async with Client(server.url, prefix=prefix) as other:
+        assert (await other.queue("q").counts()).waiting == 50
+
+
+def test_forgetting_to_await_a_lease_is_warned_of(server: Server) -> None:
+    client = Client(server.url)
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        client.queue("q").lease()

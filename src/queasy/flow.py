@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from queasy.dispatch import Dispatch, new_id
-from queasy.errors import UndecodablePayload
+from queasy.errors import InvalidInput, UndecodablePayload
 from queasy.job import Job, JobError
 from queasy.outcome import Broken
 from queasy.store.command import Command
@@ -233,12 +233,24 @@ def audit(commands: Commands) -> Flow[list[str]]:
 
 def chunks(
     things: Iterable[Any], item_of: Callable[[Dispatch], DispatchItem]
-) -> Iterator[list[DispatchItem]]:
-    """Dispatches in as many calls as they need; nothing is held but one chunk."""
+) -> Iterable[list[DispatchItem]]:
+    """Dispatches in as many calls as they need.
+
+    What has a length is checked whole before any of it is sent; of anything else only one
+    chunk is held at a time.
+    """
+    if isinstance(things, (str, bytes, bytearray, Mapping)):
+        raise InvalidInput(
+            f"dispatch_many: expected a list or another iterable of jobs, got one {type(things).__name__}"
+        )
+    items = (item_of(thing if isinstance(thing, Dispatch) else Dispatch(thing)) for thing in things)
+    return list(_cut(items)) if isinstance(things, Sized) else _cut(items)
+
+
+def _cut(items: Iterable[DispatchItem]) -> Iterator[list[DispatchItem]]:
     chunk: list[DispatchItem] = []
     size = 0
-    for thing in things:
-        item = item_of(thing if isinstance(thing, Dispatch) else Dispatch(thing))
+    for item in items:
         size += len(item.payload)
         if chunk and (len(chunk) >= CHUNK_JOBS or size > CHUNK_BYTES):
             yield chunk

@@ -156,8 +156,9 @@ class Queue(NamedQueue):
     ) -> list[Dispatched]:
         """Put many jobs, a thousand or so for each round trip.
 
-        Each is its data, or a `Dispatch` when it needs more. Any iterable will do; it is
-        read as it is sent. One that is refused stops it there, with what came before put.
+        Each is its data, or a `Dispatch` when it needs more. Any iterable will do. A list is
+        checked whole before any of it is sent. A generator is read as it is sent: a job that
+        is refused stops it there, with what came before put.
         """
         check_durability(durability)
         results: list[Dispatched] = []

@@ -225,3 +225,27 @@ async def test_bad_arguments_of_other_calls_are_refused(client: Client) -> None:
             await lease.retry(at=1.0, after=1)
         with pytest.raises(InvalidTime):
             await lease.extend(-5)
+
+
+async def test_one_bad_job_in_a_list_keeps_all_of_it_out(client: Client) -> None:
+    queue = client.queue("q")
+    with pytest.raises(InvalidId):
+        await queue.dispatch_many([*range(2500), Dispatch(1, id="")])
+    assert (await queue.counts()).waiting == 0
+
+
+@pytest.mark.parametrize("jobs", ["text", b"bytes", {"to": "x"}])
+async def test_one_job_in_place_of_many_is_refused(client: Client, jobs: Any) -> None:
+    with pytest.raises(InvalidInput, match="dispatch_many"):
+        await client.queue("q").dispatch_many(jobs)
+
+
+async def test_a_generator_that_raises_leaves_what_it_gave(client: Client) -> None:
+    def jobs() -> Any:
+        yield from range(1500)
+        raise RuntimeError("the database went away")
+
+    queue = client.queue("q")
+    with pytest.raises(RuntimeError, match="database"):
+        await queue.dispatch_many(jobs())
+    assert (await queue.counts()).waiting == 1000

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Si
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from queasy.dispatch import Dispatch, new_id
 from queasy.errors import InvalidInput, UndecodablePayload
@@ -240,9 +240,8 @@ def chunks(
     chunk is held at a time.
     """
     if isinstance(things, (str, bytes, bytearray, Mapping)):
-        raise InvalidInput(
-            f"dispatch_many: expected a list or another iterable of jobs, got one {type(things).__name__}"
-        )
+        kind = type(cast("object", things)).__name__
+        raise InvalidInput(f"dispatch_many: expected a list or iterable of jobs, got one {kind}")
     items = (item_of(thing if isinstance(thing, Dispatch) else Dispatch(thing)) for thing in things)
     return list(_cut(items)) if isinstance(things, Sized) else _cut(items)
 

@@ -197,6 +197,27 @@ def until_done(command: Callable[[], Command[int]]) -> Flow[int]:
         total += done
 
 
+def requeue(commands: Commands, kind: RecordKind, ids: list[str]) -> Flow[int]:
+    """How many of the ids, however many they are, wait again."""
+    total = 0
+    for some in _thousands(ids):
+        words: list[str] = yield commands.requeue(kind, some)
+        total += words.count("requeued")
+    return total
+
+
+def drop(commands: Commands, kind: RecordKind, ids: list[str]) -> Flow[int]:
+    """How many of the ids, however many they are, had a record."""
+    total = 0
+    for some in _thousands(ids):
+        total += yield commands.drop(kind, some)
+    return total
+
+
+def _thousands(ids: list[str]) -> Iterator[list[str]]:
+    return (ids[first : first + CHUNK_JOBS] for first in range(0, len(ids), CHUNK_JOBS))
+
+
 def trim(commands: Commands, kind: RecordKind, keep: int) -> Flow[int]:
     return until_done(lambda: commands.trim(kind, keep))
 

@@ -8,7 +8,7 @@ from typing import Any, get_args, overload
 from queasy.codec import Codec, CodecName, codec_of
 from queasy.dispatch import Dispatch
 from queasy.errors import InvalidOption
-from queasy.flow import audit, chunks, evict, follow, take_one, trim, until_done
+from queasy.flow import audit, chunks, drop, evict, follow, requeue, take_one, trim, until_done
 from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
 from queasy.options import (
@@ -264,12 +264,13 @@ class Queue(NamedQueue):
 
     async def requeue(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
         """Let failed (or broken) jobs run again, with fresh counts; how many do."""
-        command = self._commands.requeue(check_kind(kind), check_ids(ids))
-        return (await self._store.run(command)).count("requeued")
+        flow = requeue(self._commands, check_kind(kind), check_ids(ids))
+        return await follow(self._store, flow)
 
     async def drop(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
         """Forget failed (or broken) jobs; how many there were."""
-        return await self._store.run(self._commands.drop(check_kind(kind), check_ids(ids)))
+        flow = drop(self._commands, check_kind(kind), check_ids(ids))
+        return await follow(self._store, flow)
 
     async def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
         """Keep the newest records only; how many were dropped."""

@@ -14,7 +14,7 @@ from typing import Any, Self, overload
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import Dispatch, new_id
-from queasy.flow import audit, chunks, evict, follow_sync, take_one, trim, until_done
+from queasy.flow import audit, chunks, drop, evict, follow_sync, requeue, take_one, trim, until_done
 from queasy.job import Job, JobError
 from queasy.lease import Held
 from queasy.options import (
@@ -231,12 +231,13 @@ class SyncQueue(NamedQueue):
 
     def requeue(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
         """Let failed (or broken) jobs run again, with fresh counts; how many do."""
-        command = self._commands.requeue(check_kind(kind), check_ids(ids))
-        return self._store.run(command).count("requeued")
+        flow = requeue(self._commands, check_kind(kind), check_ids(ids))
+        return follow_sync(self._store, flow)
 
     def drop(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
         """Forget failed (or broken) jobs; how many there were."""
-        return self._store.run(self._commands.drop(check_kind(kind), check_ids(ids)))
+        flow = drop(self._commands, check_kind(kind), check_ids(ids))
+        return follow_sync(self._store, flow)
 
     def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
         """Keep the newest records only; how many were dropped."""

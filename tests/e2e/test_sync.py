@@ -6,6 +6,8 @@ import threading
 import pytest
 
 from queasy import Client, Dispatch, JobOptions, Lease, Queue, SyncClient, SyncLease, SyncQueue
+from queasy.outcome import Fail
+from queasy.store.records import Ending
 
 
 def test_a_job_from_dispatch_to_complete(sync_client: SyncClient) -> None:
@@ -109,3 +111,17 @@ def test_the_sync_form_offers_the_same(awaits: type, sync: type) -> None:
             wanted = inspect.signature(ours).parameters
             assert inspect.signature(theirs).parameters == wanted, name
             assert theirs.__doc__, f"{sync.__name__}.{name} says nothing"
+
+
+def test_thousands_of_records_are_requeued_and_dropped(sync_client: SyncClient) -> None:
+    queue = sync_client.queue("q")
+    queue.configure(failed_limit=5000)
+    queue.dispatch_many(Dispatch(n, id=str(n)) for n in range(2500))
+    commands, store = queue._commands, sync_client._store
+    while jobs := store.run(commands.dequeue("~all", lease=600, limit=500)).jobs:
+        store.run(commands.settle([Ending(job.id, job.token, Fail()) for job in jobs]))
+    ids = [job.id for job in queue.jobs("failed")]
+    assert len(ids) == 2500
+    assert queue.requeue(ids[:1200]) == 1200
+    assert queue.drop(ids) == 1300
+    assert queue.counts().waiting == 1200

@@ -103,8 +103,8 @@ def dispatch_does_all_of_it_in_one_batch(h: Harness) -> Command[Any]:
 
 
 @scenario
-def dispatch_of_more_than_fits_one_command(h: Harness) -> Command[Any]:
-    ids = [f"j{n}" for n in range(1100)]
+def dispatch_of_as_many_as_a_call_may(h: Harness) -> Command[Any]:
+    ids = [f"j{n}" for n in range(1000)]
     h.dispatch_many(*ids[::200])
     return h.commands.dispatch([_item(id_, "+1000") for id_ in ids])
 
@@ -131,8 +131,8 @@ def cancel_of_everything_running_or_not(h: Harness) -> Command[Any]:
 
 
 @scenario
-def cancel_of_more_than_fits_one_command(h: Harness) -> Command[Any]:
-    ids = [f"j{n}" for n in range(1100)]
+def cancel_of_as_many_as_a_call_may(h: Harness) -> Command[Any]:
+    ids = [f"j{n}" for n in range(1000)]
     h.dispatch_many(*ids)
     return h.commands.cancel(ids)
 

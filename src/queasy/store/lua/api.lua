@@ -4,7 +4,11 @@
 
 local VERSION = { 1, 1 } -- protocol, revision: a loader never replaces a higher revision
 
+-- All further arguments: the ids or clients a call is about. Bounded, as every call is.
 local function rest(argv, first)
+  if #argv - first + 1 > CHUNK then
+    refuse('expected at most ' .. CHUNK .. ' of them in one call')
+  end
   local out = {}
   for i = first, #argv do
     out[#out + 1] = argv[i]

@@ -140,8 +140,8 @@ end
 -- Puts or updates jobs: id, data, when, flags, options of each, from argv[first].
 local function dispatch(q, argv, first)
   local n = (#argv - first + 1) / 5
-  if n < 1 or n ~= math.floor(n) then
-    refuse('expected five arguments for each job')
+  if n < 1 or n > CHUNK or n ~= math.floor(n) then
+    refuse('expected five arguments for each of 1 to ' .. CHUNK .. ' jobs')
   end
   local ids = {}
   for i = 1, n do

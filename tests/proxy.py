@@ -79,6 +79,7 @@ class Proxy:
                     self._doomed.remove(doomed)
                     self.lost += 1
                     answers.cancel()
+                    await asyncio.gather(answers, return_exceptions=True)
                     up_writer.write(data)
                     await up_writer.drain()
                     await up_reader.read(1)  # carried out: the first byte of its answer is here

@@ -1,7 +1,9 @@
 """Queasy: a job queue on Redis and Valkey that loses nothing and runs nothing twice at once."""
 
+from importlib.metadata import version as _version
+
 from queasy.client import Client
-from queasy.codec import Codec, JsonCodec, RawCodec
+from queasy.codec import Codec, CodecName, JsonCodec, RawCodec
 from queasy.dispatch import Dispatch
 from queasy.errors import (
     AccessDenied,
@@ -25,9 +27,9 @@ from queasy.errors import (
     Unreachable,
     Unsupported,
 )
-from queasy.job import Job, JobError
-from queasy.lease import Lease
-from queasy.options import JobOptions
+from queasy.job import Job, JobError, State
+from queasy.lease import Lease, LeaseRequest
+from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.queue import Queue
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
@@ -37,9 +39,11 @@ __all__ = [
     "Client",
     "ClientInfo",
     "Codec",
+    "CodecName",
     "Counts",
     "Dispatch",
     "Dispatched",
+    "Durability",
     "EmbeddedServerError",
     "InvalidId",
     "InvalidInput",
@@ -54,6 +58,7 @@ __all__ = [
     "JsonCodec",
     "Lease",
     "LeaseLost",
+    "LeaseRequest",
     "NotDurable",
     "OutOfMemory",
     "ProtocolError",
@@ -61,8 +66,10 @@ __all__ = [
     "Queue",
     "RawCodec",
     "ReadOnly",
+    "Seconds",
     "ServerError",
     "Stat",
+    "State",
     "SyncClient",
     "SyncLease",
     "SyncQueue",
@@ -70,4 +77,8 @@ __all__ = [
     "UndecodablePayload",
     "Unreachable",
     "Unsupported",
+    "UpdateRunAt",
+    "When",
 ]
+
+__version__ = _version("queasy")

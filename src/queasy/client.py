@@ -40,9 +40,15 @@ class Settings:
         self.prefix = check_name(prefix, "prefix")
         self.max_payload = max_payload
         self.folder = None if folder is None else Path(folder)
+        if url is not None and folder is not None:
+            raise InvalidOption("expected a url or a folder (for the embedded server), got both")
         if url is None and folder is None:  # who names a folder wants the embedded server
             url = os.environ.get("QUEASY_URL") or None
         self.target = Target("embedded") if url is None else parse_url(url)
+
+    def __str__(self) -> str:
+        where = (self.folder or Path(".queasy")).absolute()
+        return f"{self.target} in {where}" if self.target.kind == "embedded" else f"{self.target}"
 
 
 class Client:
@@ -90,7 +96,10 @@ class Client:
         await self._store.connect()
 
     async def close(self) -> None:
-        """Send what is being dispatched, then close every connection."""
+        """Send what is being dispatched, then close every connection.
+
+        A client that is used again connects again.
+        """
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -110,4 +119,4 @@ class Client:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} on {self._settings.target}>"
+        return f"<{type(self).__name__} {self.id} on {self._settings}>"

@@ -35,6 +35,8 @@ class JsonCodec:
         self._decoder = msgspec.json.Decoder(type)
 
     def encode(self, data: Any, /) -> bytes:
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError("JSON has no bytes; use codec='raw'")
         payload = self._encoder.encode(data)
         # JSON has no NaN and the encoder writes null: refuse rather than change the data.
         if b"null" in payload and _holds_nan(data):
@@ -78,7 +80,8 @@ def encode(codec: Codec, data: object, limit: int) -> bytes:
     except Exception as error:
         # A codec is the user's code: whatever it raises means "not encodable".
         raise InvalidPayload(
-            f"data of type {type(data).__name__} cannot be encoded: {error}"
+            f"data of type {type(data).__name__} cannot be encoded: {error}. Convert it to what "
+            "the codec knows, or give the queue another codec"
         ) from error
     if not isinstance(payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidPayload(f"the codec returned {type(payload).__name__}, expected bytes")

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from queasy.dispatch import Dispatch, new_id
-from queasy.errors import InvalidInput, UndecodablePayload
+from queasy.errors import InvalidInput, UndecodablePayload, Unreachable
 from queasy.job import Job, JobError
 from queasy.outcome import Broken
 from queasy.store.command import Command
@@ -35,6 +35,7 @@ SAFETY_POLL = 30.0
 # an outage (OUTAGE_MS in lua/keys.lua), in which it would give those leases a respite.
 HEARD = 8.0
 AUDIT_PAGE = 1000
+MOST_SET_ASIDE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,13 @@ async def follow(store: AsyncStore, flow: Flow[T]) -> T:
     """Carries a flow out in the running event loop."""
     async with AsyncExitStack() as stack:
         answer: Any = None
+        problem: Unreachable | None = None
         while True:
             try:
-                need = flow.send(answer)
+                need = flow.send(answer) if problem is None else flow.throw(problem)
             except StopIteration as done:
                 return done.value
+            problem = None
             match need:
                 case Command():
                     answer = await store.run(need)
@@ -91,6 +94,8 @@ async def follow(store: AsyncStore, flow: Flow[T]) -> T:
                     except asyncio.CancelledError:
                         store.run_later(undo)
                         raise
+                    except Unreachable as away:  # the flow may be ready to wait
+                        problem = away
                 case Listen(channel=channel, unwanted=unwanted):
                     pass_it_on = partial(store.run_later, unwanted)
                     listening = store.listener.listen(channel, pass_it_on)
@@ -105,11 +110,13 @@ def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
     """Carries a flow out in the calling thread."""
     with ExitStack() as stack:
         answer: Any = None
+        problem: Unreachable | None = None
         while True:
             try:
-                need = flow.send(answer)
+                need = flow.send(answer) if problem is None else flow.throw(problem)
             except StopIteration as done:
                 return done.value
+            problem = None
             match need:
                 case Command():
                     answer = store.run(need)
@@ -119,6 +126,8 @@ def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
                     except KeyboardInterrupt:
                         store.run(undo)
                         raise
+                    except Unreachable as away:  # the flow may be ready to wait
+                        problem = away
                 case Listen(channel=channel):
                     answer = stack.enter_context(store.listener.listen(channel))
                 case Ready(signal=signal):
@@ -132,26 +141,26 @@ def take_one(
 ) -> Flow[Job | None]:
     """Leases one job; None when none came in `timeout` seconds (None: wait for ever).
 
-    A job whose payload cannot be decoded is set aside as broken, and the next is taken.
+    A job whose payload cannot be decoded is set aside as broken, and the next is taken; but a
+    consumer that cannot decode one after another is the one that is wrong, and is told so.
     """
     give_up_at = None if timeout is None else time.monotonic() + timeout
     broken: list[Ending] = []
-
-    def look(waits: bool) -> Undoable:
-        client = f"~{new_id()}"
-        take = commands.dequeue(
-            client, lease=seconds, limit=1, waiter=waiter if listening else "",
-            waits=waits, endings=broken,
-        )  # fmt: skip
-        return Undoable(take, commands.evict(client, "release"))
-
-    listening = None
+    set_aside = 0
+    signal = None
     while True:
         left = None if give_up_at is None else give_up_at - time.monotonic()
         last = left is not None and left <= 0
-        if listening is not None and not last:
-            yield Ready(listening)
-        taken: Taken = yield look(waits=listening is not None and not last)
+        waits = signal is not None and not last
+        if waits:
+            yield Ready(signal)
+        try:
+            taken: Taken = yield _look(commands, seconds, waiter if signal else "", waits, broken)
+        except Unreachable as away:
+            if not waits:  # it was never there, or there is no time left
+                raise
+            log.warning("waiting for a job of queue %r: %s", commands.keys.name, away)
+            continue
         broken = []
         if taken.jobs:
             (job,) = taken.jobs
@@ -159,15 +168,37 @@ def take_one(
             if problem is None:
                 return job
             broken = [Ending(job.id, job.token, Broken(problem))]
+            set_aside += 1
+            if set_aside == MOST_SET_ASIDE:
+                yield commands.settle(broken)
+                raise _wrong_codec(commands, set_aside, problem)
         elif last:
             return None
-        elif listening is None:
+        elif signal is None:
             # Only now is it worth a subscription. Look once more behind it: a job that
             # came in between told nobody.
-            listening = yield Listen(commands.keys.channel(waiter), pass_on(commands))
+            signal = yield Listen(commands.keys.channel(waiter), pass_on(commands))
         else:
-            waits = (left, taken.next_in, SAFETY_POLL if taken.next_in is None else HEARD)
-            yield Sleep(listening, min(wait for wait in waits if wait is not None))
+            ends = (left, taken.next_in, SAFETY_POLL if taken.next_in is None else HEARD)
+            yield Sleep(signal, min(end for end in ends if end is not None))
+
+
+def _look(
+    commands: Commands, seconds: float, waiter: str, waits: bool, broken: list[Ending]
+) -> Undoable:
+    """One try to take a job, for a client of its own."""
+    client = f"~{new_id()}"
+    take = commands.dequeue(
+        client, lease=seconds, limit=1, waiter=waiter, waits=waits, endings=broken
+    )
+    return Undoable(take, commands.evict(client, "release"))
+
+
+def _wrong_codec(commands: Commands, jobs: int, problem: JobError) -> UndecodablePayload:
+    return UndecodablePayload(
+        f"queue {commands.keys.name!r}: {jobs} jobs in a row cannot be decoded and were set aside, "
+        f"the last for: {problem.message}. Is this the codec they were dispatched with?"
+    )
 
 
 def pass_on(commands: Commands) -> Command[Taken]:

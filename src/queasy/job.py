@@ -55,7 +55,7 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Job:
     """One job in one state."""
 
@@ -65,7 +65,8 @@ class Job:
     payload: bytes
     """The bytes the caller dispatched (or encoded its data to)."""
     token: int = 0
-    """Of the lease that holds it, 0 when none does. Increasing: fence outside systems with it."""
+    """Of the lease that holds it, or held it last; 0 for none. Increasing: fence outside systems
+    with it."""
     client: str = ""
     """Who holds it."""
     retry_count: int = 0
@@ -85,6 +86,14 @@ class Job:
     dispatched_at_epoch: float = 0.0
     ended_at_epoch: float = 0.0
     codec: Codec | None = None
+
+    def __repr__(self) -> str:
+        """What is worth a look; never the payload, which may be large or secret."""
+        shown = {"id": self.id, "queue": self.queue, "state": self.state}
+        names = ("token", "retry_count", "stall_count", "timeout_count", "cancelled", "error")
+        shown |= {name: getattr(self, name) for name in names if getattr(self, name)}
+        shown |= {"run_at": self.run_at.isoformat()} if self.run_at else {}
+        return f"Job({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def data(self) -> Any:

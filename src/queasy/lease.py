@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from queasy.errors import InvalidTime, LeaseLost
 from queasy.job import Job, JobError
@@ -34,8 +34,9 @@ class Held:
         return self._commands.settle([Ending(self.job.id, self.token, outcome)])
 
     def _end(self, words: list[str]) -> bool:
-        self.ended = words[0]
-        return self.ended != "lost"
+        if self.ended is None:  # the first word stands
+            self.ended = words[0]
+        return words[0] != "lost"
 
     def _retry(self, at: When | None, after: Seconds | None, error: object) -> Command[list[str]]:
         if at is not None and after is not None:
@@ -53,7 +54,7 @@ class Held:
 
     def _extended(self, word: str) -> bool:
         self.cancelled = self.cancelled or word == "cancel"
-        if word == "lost":
+        if word == "lost" and self.ended is None:
             self.ended = "lost"
         return word != "lost"
 
@@ -123,7 +124,16 @@ class Lease(Held):
         """That many seconds from now. Also tells whether somebody asked to cancel."""
         return self._extended(await self._store.run(self._extension(seconds)))
 
-    async def _exit(self, error: BaseException | None) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Completes on success, retries on an exception."""
         outcome = self._outcome_of(error)
         if outcome is not None:
             self._end(await self._store.run(self._ending(outcome)))
@@ -167,4 +177,4 @@ class LeaseRequest(Coroutine[Any, Any, L], Generic[L]):
         trace: TracebackType | None,
     ) -> None:
         if self._lease is not None:
-            await self._lease._exit(error)  # pyright: ignore[reportPrivateUsage]
+            await self._lease.__aexit__(kind, error, trace)

@@ -26,17 +26,19 @@ MAX_ID_BYTES = 512
 MAX_NAME_BYTES = 200
 MAX_COUNT = 2**31
 # Doubles hold microseconds until well after this; a time beyond it is a mistake in units.
+EARLIEST = 1e8  # 1973: a smaller number is a duration
 LATEST = 253_402_300_800.0  # the year 10,000
 LONGEST = 100 * 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """Limits of one job. What is left out (None) is as the queue's handler says.
+    """Limits of one job. What is left out (None) is as its queue says: see `Queue.configure`.
 
     A job is given up after `max_retries` retries, at its `max_stalls`-th stall or at its
     `max_timeouts`-th timeout. Between retries it waits `min_backoff` seconds, doubled each
-    time, up to `max_backoff`. A run may last `timeout` seconds.
+    time, up to `max_backoff`. `timeout` is how many seconds a run may take; workers see to
+    that, a pull lease has the seconds it asked for.
     """
 
     max_retries: int | None = None
@@ -84,6 +86,7 @@ def seconds(value: object, name: str) -> float:
 
 def epoch(value: object, name: str) -> float:
     """A point in time as seconds since the epoch."""
+    given_as_datetime = isinstance(value, datetime)
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InvalidTime(
@@ -93,6 +96,10 @@ def epoch(value: object, name: str) -> float:
         value = value.timestamp()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidTime(f"{name}: expected a datetime or seconds since the epoch, got {value!r}")
+    if 0 < value < EARLIEST and not given_as_datetime:
+        raise InvalidTime(
+            f"{name}: expected a time, got {value!r}; for seconds from now use a delay"
+        )
     if not math.isfinite(value) or not 0 <= value <= LATEST:
         hint = " (milliseconds? give seconds)" if 1e11 < value / 1000 < LATEST else ""
         if math.isfinite(value) and abs(value / 1000 - time.time()) < LONGEST:

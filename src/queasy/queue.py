@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import Any, get_args, overload
 
 from queasy.codec import Codec, CodecName, codec_of
@@ -186,8 +186,10 @@ class Queue(NamedQueue):
     def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> LeaseRequest[Any]:
         """Take one job for some seconds: `await` it, or use it in `async with`.
 
-        Waits without polling until a job comes; None after `timeout` seconds. After
-        `seconds` without an answer the job goes to the next who asks.
+        Waits without polling until a job comes, also through a restart of the server; None
+        after `timeout` seconds. After `seconds` without an answer the job goes to the next who
+        asks. (If nobody at all was heard for ten seconds the server may have been away, and
+        whoever holds a lease has ten more to come back.)
         """
         length, patience = check_lease(seconds), check_timeout(timeout)
 
@@ -203,19 +205,19 @@ class Queue(NamedQueue):
         rows = await self._store.run(self._commands.get(check_id(id)))
         return rows[0] if rows else None
 
-    async def jobs(self, state: ListState = "waiting") -> AsyncIterator[Job]:
+    async def jobs(self, state: ListState = "waiting") -> AsyncGenerator[Job]:
         """Jobs in a state: waiting ones by time, failed and broken ones newest first.
 
-        Read in pages: jobs that come or go meanwhile may be missed, or seen twice.
+        Read in pages: you may cancel, requeue or drop what you get as you go. Jobs that come
+        or change meanwhile may be missed, or seen twice.
         """
         check_state(state)
-        offset = 0
+        cursor = b""
         while True:
-            page, covered = await self._store.run(self._commands.jobs(state, offset, PAGE))
+            page, cursor = await self._store.run(self._commands.jobs(state, cursor, PAGE))
             for job in page:
                 yield job
-            offset += covered
-            if covered < PAGE:
+            if not cursor:
                 return
 
     async def counts(self) -> Counts:
@@ -262,12 +264,12 @@ class Queue(NamedQueue):
             )
         )
 
-    async def requeue(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+    async def requeue(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
         """Let failed (or broken) jobs run again, with fresh counts; how many do."""
         flow = requeue(self._commands, check_kind(kind), check_ids(ids))
         return await follow(self._store, flow)
 
-    async def drop(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+    async def drop(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
         """Forget failed (or broken) jobs; how many there were."""
         flow = drop(self._commands, check_kind(kind), check_ids(ids))
         return await follow(self._store, flow)

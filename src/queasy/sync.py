@@ -6,7 +6,7 @@ store that does not await; a test compares the signatures.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
@@ -165,8 +165,9 @@ class SyncQueue(NamedQueue):
     def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> SyncLease | None:
         """Take one job for some seconds; the lease may be used in `with`.
 
-        Waits without polling until a job comes; None after `timeout` seconds. After
-        `seconds` without an answer the job goes to the next who asks.
+        Waits without polling until a job comes; None after `timeout` seconds, so look first:
+        `if lease := queue.lease(timeout=5): with lease: ...`. After `seconds` without an
+        answer the job goes to the next who asks.
         """
         # A waiter of its own for each call: threads wait side by side.
         flow = take_one(self._commands, check_lease(seconds), check_timeout(timeout), new_id())
@@ -181,12 +182,11 @@ class SyncQueue(NamedQueue):
     def jobs(self, state: ListState = "waiting") -> Iterator[Job]:
         """Jobs in a state: waiting ones by time, failed and broken ones newest first."""
         check_state(state)
-        offset = 0
+        cursor = b""
         while True:
-            page, covered = self._store.run(self._commands.jobs(state, offset, PAGE))
+            page, cursor = self._store.run(self._commands.jobs(state, cursor, PAGE))
             yield from page
-            offset += covered
-            if covered < PAGE:
+            if not cursor:
                 return
 
     def counts(self) -> Counts:
@@ -229,12 +229,12 @@ class SyncQueue(NamedQueue):
             )
         )
 
-    def requeue(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+    def requeue(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
         """Let failed (or broken) jobs run again, with fresh counts; how many do."""
         flow = requeue(self._commands, check_kind(kind), check_ids(ids))
         return follow_sync(self._store, flow)
 
-    def drop(self, ids: str | Sequence[str], *, kind: RecordKind = "failed") -> int:
+    def drop(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
         """Forget failed (or broken) jobs; how many there were."""
         flow = drop(self._commands, check_kind(kind), check_ids(ids))
         return follow_sync(self._store, flow)
@@ -313,4 +313,4 @@ class SyncClient:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} on {self._settings.target}>"
+        return f"<{type(self).__name__} {self.id} on {self._settings}>"

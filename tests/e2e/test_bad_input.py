@@ -34,6 +34,7 @@ BAD_DISPATCHES: list[tuple[dict[str, Any], type[QueasyError], str]] = [
     ({"run_at": -1.0}, InvalidTime, "run_at"),
     ({"run_at": 1e30}, InvalidTime, "run_at"),
     ({"run_at": 1_790_000_000_000}, InvalidTime, "milliseconds"),
+    ({"run_at": 60}, InvalidTime, "use a delay"),
     ({"run_at": "tomorrow"}, InvalidTime, "run_at"),
     ({"run_at": True}, InvalidTime, "run_at"),
     ({"run_at": datetime(2030, 1, 1)}, InvalidTime, "time zone"),
@@ -78,7 +79,15 @@ class Unencodable:
     pass
 
 
-BAD_DATA = [Unencodable(), {"a": {1, Unencodable()}}, "\ud800", NAN, [INF], {"deep": [{"x": NAN}]}]
+BAD_DATA = [
+    Unencodable(),
+    b"bytes",
+    {"a": {1, Unencodable()}},
+    "\ud800",
+    NAN,
+    [INF],
+    {"deep": [{"x": NAN}]},
+]
 
 
 @pytest.mark.parametrize("data", BAD_DATA)
@@ -195,6 +204,11 @@ def test_a_bad_url_is_refused_and_its_secrets_kept(url: str) -> None:
         with pytest.raises(InvalidUrl, match="url") as caught:
             Client(one)
         assert "hunter2" not in str(caught.value)
+
+
+def test_a_url_and_a_folder_are_one_too_many() -> None:
+    with pytest.raises(InvalidOption, match="got both"):
+        Client("redis://127.0.0.1:1", folder="somewhere")
 
 
 async def test_bad_arguments_of_other_calls_are_refused(client: Client) -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from queasy import Client, JobOptions, Lease, LeaseLost
+from queasy import Client, Dispatch, JobOptions, Lease, LeaseLost, UndecodablePayload
 from tests.servers import Server
 
 
@@ -369,3 +369,73 @@ async def test_a_fail_job_that_is_requeued_still_knows_its_origin(client: Client
         assert lease.job.origin.id == "a"
         assert lease.job.origin.error is not None
         assert lease.job.origin.error.message == "why"
+
+
+async def test_a_consumer_with_the_wrong_codec_loses_nothing(client: Client) -> None:
+    """It had set thousands of jobs aside, more than the record of broken jobs could hold."""
+    raw, wrong = client.queue("q", codec="raw"), client.queue("q")
+    await raw.configure(broken_limit=15)
+    await raw.dispatch_many(b"{not json %d" % n for n in range(40))
+    for _ in range(3):
+        with pytest.raises(UndecodablePayload, match="Is this the codec"):
+            await wrong.lease(timeout=0)
+    counts = await raw.counts()
+    assert (counts.broken, counts.waiting, counts.active) == (15, 25, 0)
+    broken = [job.id async for job in raw.jobs("broken")]
+    assert await raw.requeue(broken, kind="broken") == 15
+    payloads = {job.payload async for job in raw.jobs()}
+    assert payloads == {b"{not json %d" % n for n in range(40)}
+
+
+async def test_a_lease_may_be_used_in_a_with_block_of_its_own(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1)
+    if lease := await queue.lease(timeout=1):
+        async with lease:
+            assert lease.data == 1
+    assert lease is not None
+    assert lease.ended == "finished"
+
+
+async def test_the_first_word_on_how_a_lease_ended_stands(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1)
+    lease = await queue.lease()
+    assert await lease.complete()
+    assert not await lease.complete()
+    assert not await lease.extend(5)
+    assert lease.ended == "finished"
+
+
+async def test_jobs_can_be_taken_away_while_they_are_listed(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch_many(range(250))
+    async for job in queue.jobs():
+        assert await queue.cancel(job.id)
+    assert (await queue.counts()).waiting == 0
+    at = time.time() + 3600
+    await queue.dispatch_many(Dispatch(n, id=f"{n:03}", run_at=at) for n in range(150))
+    for n in range(150, 320):  # all for one instant: the same score, page after page
+        await queue.dispatch(n, id=f"{n:03}", run_at=at)
+    assert len({job.id async for job in queue.jobs("scheduled")}) == 320
+    await queue.configure(failed_limit=1000)
+    for job in [job async for job in queue.jobs()]:
+        await queue.dispatch(1, id=job.id)
+    for _ in range(320):
+        await (await queue.lease()).fail()
+    async for job in queue.jobs("failed"):
+        assert await queue.requeue(job.id) == 1
+    assert (await queue.counts()).failed == 0
+    leases = [await queue.lease(seconds=60) for _ in range(230)]
+    assert len({job.id async for job in queue.jobs("active")}) == 230
+    for lease in leases:
+        await lease.complete()
+
+
+async def test_hundreds_of_calls_at_once_stand_in_line(client: Client, server: Server) -> None:
+    """More than a hundred got errors, or waited for seconds: the pool of connections was full."""
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    jobs = await asyncio.gather(*(queue.get("a") for _ in range(1000)))
+    assert all(job is not None and job.id == "a" for job in jobs)
+    assert len(server.client().client_list()) < 60

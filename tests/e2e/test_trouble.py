@@ -284,3 +284,23 @@ async def test_the_embedded_server_is_started_again_when_it_was_killed(tmp_path:
         os.kill(process, signal.SIGKILL)
         await queue.dispatch(2)
         assert [job.data async for job in queue.jobs()] == [1, 2]
+
+
+async def test_a_wait_without_end_outlasts_a_server_that_is_away_longer_than_a_call(
+    kind: ServerKind,
+) -> None:
+    with start_server(kind, appendonly=True) as server:
+        async with Client(server.url, timeout=0.3) as client:
+            queue = client.queue("q")
+            waiting = asyncio.create_task(queue.lease())
+            short = asyncio.create_task(queue.lease(timeout=1))
+            while (await queue.counts()).waiters == 0:
+                await asyncio.sleep(0.01)
+            server.kill()
+            with pytest.raises(Unreachable):
+                await short
+            assert not waiting.done()
+            server.restart()
+            await queue.dispatch("after")
+            lease = await asyncio.wait_for(waiting, 20)
+            assert await lease.complete()

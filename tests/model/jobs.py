@@ -134,7 +134,10 @@ class Jobs(Clock):
         run = self.active.pop(id_)
         if run.cancelled and verb in COMES_BACK:
             verb = "cancel"
-        status = self.come_back(id_, run, verb, when, error) if verb in COMES_BACK else ENDED[verb]
+        if verb == "broken" and not self.room_for_broken(id_):
+            verb = "cancel" if run.cancelled else "postpone"
+        comes_back = verb in COMES_BACK or verb == "postpone"
+        status = self.come_back(id_, run, verb, when, error) if comes_back else ENDED[verb]
         if status in ENDED.values():
             if status == "failed":
                 self.give_up(id_, run, self.stall_error(run) if verb == "stall" else error)
@@ -155,6 +158,9 @@ class Jobs(Clock):
             job.error = self.stall_error(run)
             if job.stall_count >= self.limit(job, "max_stalls"):
                 return "failed"
+        elif verb == "postpone":
+            job.error = error
+            run_at = self.schedule(f"+{self.limit(job, 'max_backoff')!r}")
         elif verb == "timeout":
             job.timeout_count += 1
             if job.timeout_count >= self.limit(job, "max_timeouts"):
@@ -168,9 +174,8 @@ class Jobs(Clock):
         job.run_at = run_at
         self.apply_held(run)
         self.wait(id_, job)
-        return {"stall": "stalled", "timeout": "timed_out", "retry": "retried"}.get(
-            verb, "released"
-        )
+        words = {"stall": "stalled", "timeout": "timed_out", "retry": "retried"}
+        return (words | {"postpone": "postponed"}).get(verb, "released")
 
     def another_try(self, job: Job, attempts: int, when: str, error: Any) -> float:
         job.error = error
@@ -198,8 +203,8 @@ class Jobs(Clock):
         return (DEFAULTS | self.settings.get("limits", {}) | job.options)[name]
 
     def stall_error(self, run: Run) -> dict[str, str]:
-        times = f"{run.job.stall_count} times while it ran this job"
-        return {"kind": "stall", "type": "Stalled", "message": f"the client died or froze {times}"}
+        message = f"the client died or froze while it ran this job (stall {run.job.stall_count})"
+        return {"kind": "stall", "type": "Stalled", "message": message}
 
     def give_up(self, id_: str, run: Run, error: Any) -> None:
         facts = {name: value for name, value in run.job.facts().items() if name != "error"}
@@ -233,11 +238,17 @@ class Jobs(Clock):
             "broken", id_, facts if error is None else facts | {"error": error}, run.job.payload
         )
 
+    def room_for_broken(self, id_: str) -> bool:
+        """Broken jobs had no chance yet: none is dropped to make room for another."""
+        broken = self.records["broken"]
+        return id_ in broken or len(broken) < self.settings.get("broken_limit", 1000)
+
     def record(self, kind: str, id_: str, facts: dict[str, Any], payload: bytes) -> None:
         self.recorded += 1
         self.records[kind].pop(id_, None)
         self.records[kind][id_] = (facts, payload)
-        self.keep_newest(kind, self.settings.get(f"{kind}_limit", 1000))
+        if kind == "failed":
+            self.keep_newest(kind, self.settings.get("failed_limit", 1000))
 
     def write_records(self) -> None:
         """Each record of the runs just ended takes a place in the order of acceptance."""

@@ -183,12 +183,12 @@ class Harness:
         return round(job.run_at_epoch - self.time, 3)
 
     def waiting(self) -> list[str]:
-        jobs, _ = self.call(self.commands.jobs("waiting", 0, 1000))
+        jobs, _ = self.call(self.commands.jobs("waiting", b"", 1000))
         return [job.id for job in jobs]
 
     def records(self, kind: Any = "failed", *, of_fail_queue: bool = False) -> list[Job]:
         commands = self.fail_commands if of_fail_queue else self.commands
-        return self.call(commands.jobs(kind, 0, 1000))[0]
+        return self.call(commands.jobs(kind, b"", 1000))[0]
 
     def dump(self) -> Dump:
         return read_all(self.redis, self.keys, self.fail_keys)

@@ -99,7 +99,7 @@ def reading_functions_write_nothing_and_say_so(h: Harness) -> None:
         commands.counts(), commands.get("a"), commands.stats(), commands.clients(),
         commands.audit(0, 100), version(),
     ]  # fmt: skip
-    pages = [commands.jobs(state, 0, 100) for state in get_args(ListState)]
+    pages = [commands.jobs(state, b"", 100) for state in get_args(ListState)]
     for read in reads + pages:
         assert read.read_only
         h.call(read)  # FCALL_RO refuses what does not declare that it only reads

@@ -62,7 +62,7 @@ def call(
             fault = diagnose(problem, str(route.target), f"{command.function}{attempt.queue}")
             attempt.repeated |= fault.uncertain
             if isinstance(problem, NotSent) and not connected:
-                raise fault.error from problem
+                raise fault.error from None
             _mend(fault, problem, route, attempt)
         if fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD):
             continue
@@ -147,8 +147,9 @@ class _Attempt:
         reached = reply[0] if self.durability == "fsynced" else reply
         if reached < 1:
             raise NotDurable(
-                f"accepted{self.queue}, but durability={self.durability!r} was not reached within "
-                f"{self.within:g} s"
+                f"{self.command.function}{self.queue} was accepted, but durability="
+                f"{self.durability!r} was not reached within {self.within:g} s: is a replica (or "
+                "the disk) there, and keeping up?"
             )
 
     def failure(self, fault: Fault) -> QueasyError:
@@ -167,9 +168,9 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
         raise fault.error from problem
     match fault.remedy:
         case Remedy.NONE:
-            raise fault.error from problem
+            raise fault.error from None
         case Remedy.ROUTE if not route.can_change:
-            raise fault.error from problem
+            raise fault.error from None
         case Remedy.MOVED | Remedy.ASK:
             assert isinstance(problem, AskError)
             address = Address(str(cast("Any", problem).host), int(problem.port))

@@ -212,13 +212,13 @@ class Commands:
 
         return self._read_only("get", read, encode_id(id_))
 
-    def jobs(self, state: ListState, offset: int, limit: int) -> Command[tuple[list[Job], int]]:
-        """A page, and how many places it covered (0: after the end)."""
+    def jobs(self, state: ListState, cursor: bytes, limit: int) -> Command[tuple[list[Job], bytes]]:
+        """A page, and the cursor of the next; empty for the first, and behind the last."""
 
-        def read(reply: list[Any]) -> tuple[list[Job], int]:
+        def read(reply: list[Any]) -> tuple[list[Job], bytes]:
             return [self._jobs.row(row) for row in reply[0]], reply[1]
 
-        return self._read_only("list", read, state, offset, limit)
+        return self._read_only("list", read, state, cursor, limit)
 
     def stats(self) -> Command[list[Stat]]:
         def read(reply: list[Any]) -> list[Stat]:

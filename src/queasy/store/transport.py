@@ -6,6 +6,7 @@ Twice, because one awaits and the other does not; neither knows what it carries.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Generator
@@ -33,7 +34,10 @@ from queasy.store.url import Address, Target, parse_url
 __all__ = ["AsyncTransport", "SyncTransport"]
 
 T = TypeVar("T")
+log = logging.getLogger("queasy")
 
+MOST_CONNECTIONS = 50
+UNBOUNDED = 2**31  # redis-py's own bound fails instead of waiting
 # What a server answers, although redis-py files some of it under lost connections.
 REFUSALS = (AuthenticationError, AuthorizationError, BusyLoadingError, ResponseError)
 BROKEN = (RedisError, OSError, EOFError, asyncio.TimeoutError, asyncio.IncompleteReadError)
@@ -65,6 +69,9 @@ class AsyncTransport:
         self._timeout = timeout
         self._folder = folder
         self._pools: dict[tuple[Address, bool], Any] = {}
+        # More calls than this stand in line, first come first served; the server does one
+        # at a time anyway.
+        self._turn = asyncio.Semaphore(MOST_CONNECTIONS)
 
     async def run(self, steps: Generator[Effect, Any, T]) -> T:
         """Performs each step and returns what the last one came to."""
@@ -85,11 +92,13 @@ class AsyncTransport:
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case Exchange():
-                return await self._exchange(effect)
+                async with self._turn:
+                    return await self._exchange(effect)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
             case Ensure():
                 url = await asyncio.to_thread(embedded.ensure, self._folder)
+                log.info("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
 
     async def _exchange(self, exchange: Exchange) -> list[Any]:
@@ -124,7 +133,7 @@ class AsyncTransport:
         pool = self._pools.get((address, sentinel))
         if pool is None:
             kind, arguments = self._connection(address, self._timeout, sentinel)
-            pool = aredis.ConnectionPool(connection_class=kind, **arguments)
+            pool = aredis.ConnectionPool(kind, max_connections=UNBOUNDED, **arguments)
             self._pools[address, sentinel] = pool
         return pool
 
@@ -183,7 +192,9 @@ class SyncTransport:
             case Pause(seconds=seconds):
                 return time.sleep(seconds)
             case Ensure():
-                return parse_url(embedded.ensure(self._folder)).addresses[0]
+                url = embedded.ensure(self._folder)
+                log.info("using the embedded server at %s", url)
+                return parse_url(url).addresses[0]
 
     def _exchange(self, exchange: Exchange) -> list[Any]:
         pool = self._pool(exchange.address, exchange.sentinel)
@@ -218,7 +229,7 @@ class SyncTransport:
             pool = self._pools.get((address, sentinel))
             if pool is None:
                 kind, arguments = self._connection(address, self._timeout, sentinel)
-                pool = redis.ConnectionPool(connection_class=kind, **arguments)
+                pool = redis.ConnectionPool(kind, max_connections=UNBOUNDED, **arguments)
                 self._pools[address, sentinel] = pool
             return pool
 

@@ -133,7 +133,8 @@ end
 --   keys   all, and the fail queue's
 --   args   verb, id, token, when, error of each. Verbs: finish, retry, timeout, fail,
 --          release, cancel, broken. when: '' (backoff), '+ms', or a time; retry and timeout only
---   reply  finished | retried | timed_out | failed | released | cancelled | broken | lost of each
+--   reply  finished | retried | timed_out | failed | released | cancelled | broken |
+--          postponed (broken, but there is no room in that record) | lost of each
 --   writes all; a repeat answers lost
 local function api_settle(keys, argv)
   local q = open(keys, 1, argv[1])
@@ -286,13 +287,12 @@ local function api_get(keys, argv)
 end
 
 -- list: a page of jobs.
---   args   waiting | due | scheduled | active | blocked | failed | broken, offset, limit
---   reply  { rows, how many places the page covered: 0 after the last }
+--   args   waiting | due | scheduled | active | blocked | failed | broken, cursor, limit
+--   reply  { rows, the cursor of the next page }; '' is the first page, and behind the last
 local function api_list(keys, argv)
   local lister = LISTS[argv[2]] or refuse('unknown state: ' .. tostring(argv[2]))
-  local offset, limit = count_arg(argv[3], 'the offset'), count_arg(argv[4], 'the limit', CHUNK)
-  local rows, covered = lister(open(keys, 1, argv[1]), offset, limit)
-  return { rows, covered }
+  local limit = count_arg(argv[4], 'the limit', CHUNK)
+  return { lister(open(keys, 1, argv[1]), argv[3], math.max(1, limit)) }
 end
 
 -- clients: a page of clients: client, expires in ms, leases, worker.

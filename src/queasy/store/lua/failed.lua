@@ -1,5 +1,7 @@
 -- The records of jobs given up ('failed') and of payloads nobody could decode ('broken').
--- Each is a hash and an order in time, bounded: the newest are kept.
+-- Each is a hash and an order in time. Of the failed the newest are kept: they had their
+-- chance. A broken job had none, so its record is never dropped to make room: when there is
+-- no room, such a job stays in the queue (`room_for_broken`).
 
 local TRIM_LIMIT = 1000
 
@@ -36,7 +38,7 @@ end
 
 -- Puts the noted records of one kind into the batch, the newest of them if they are too many.
 local function keep_records_of(q, batch, kind, noted)
-  local order, most = q[kind .. '_at'], q[kind .. '_limit']
+  local order, most = q[kind .. '_at'], kind == 'failed' and q.failed_limit or math.huge
   local fresh, kept, added = {}, 0, 0
   for i = 1, #noted do
     noted[i].at = tick(q) -- also newer than those of an earlier call in the same instant
@@ -54,14 +56,29 @@ local function keep_records_of(q, batch, kind, noted)
       end
     end
   end
-  trim(q, batch, kind, most, added, fresh)
+  if kind == 'failed' then
+    trim(q, batch, kind, most, added, fresh)
+  end
+end
+
+-- Takes a place in the record of broken jobs; false when there is none left.
+local function room_for_broken(q, id)
+  if redis.call('HEXISTS', q.broken, id) == 1 then
+    return true -- its own
+  end
+  local taken = q.broken_taken or 0
+  if redis.call('ZCARD', q.broken_at) + taken >= q.broken_limit then
+    return false
+  end
+  q.broken_taken = taken + 1
+  return true
 end
 
 local function keep_records(q, batch)
   for kind, noted in pairs(q.records or {}) do
     keep_records_of(q, batch, kind, noted)
   end
-  q.records = nil
+  q.records, q.broken_taken = nil, nil
 end
 
 -- The record and the payload of `raw`; nil when there is none that could wait again.

@@ -79,64 +79,117 @@ local function get(q, id)
   return rows
 end
 
+-- Lists are read in pages. A cursor says where the last page ended, not how many jobs came
+-- before, so that jobs that leave meanwhile do not make others be missed.
 local LISTS = {}
 
-local function waiting_list(q, low, high, offset, limit)
-  local rows = {}
-  local found = redis.call('ZRANGE', q.waiting, low, high, 'BYSCORE', 'LIMIT', offset, limit, 'WITHSCORES')
-  for i = 1, #found, 2 do
-    rows[#rows + 1] = waiting_row(q, found[i], found[i + 1])
+-- How many members of a zset come before (score, id), and 1 if that one is still there. It
+-- may have left; then its place among those of the same score is searched for.
+local function place_of(key, score, id)
+  local now_at = redis.call('ZSCORE', key, id)
+  if now_at and tonumber(now_at) == tonumber(score) then
+    return redis.call('ZRANK', key, id), 1
   end
-  return rows, #found / 2
-end
-
-function LISTS.waiting(q, offset, limit)
-  return waiting_list(q, '-inf', '+inf', offset, limit)
-end
-
-function LISTS.due(q, offset, limit)
-  return waiting_list(q, '-inf', q.time, offset, limit)
-end
-
-function LISTS.scheduled(q, offset, limit)
-  return waiting_list(q, string.format('(%.17g', q.time), '+inf', offset, limit)
-end
-
-local function each_active(q, offset, limit, add)
-  local rows = {}
-  local leases = redis.call('ZRANGE', q.leases, offset, offset + limit - 1)
-  for _, lease in ipairs(leases) do
-    local row_of = add(lease:match('^[^:]*:(.*)$'))
-    if row_of then
-      rows[#rows + 1] = row_of
+  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
+  local high = redis.call('ZCOUNT', key, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if redis.call('ZRANGE', key, middle, middle)[1] < id then
+      low = middle + 1
+    else
+      high = middle
     end
   end
-  return rows, #leases
+  return low, 0
 end
 
-function LISTS.active(q, offset, limit)
-  return each_active(q, offset, limit, function(id)
+-- A cursor is the score and the id of the last job of a page.
+local function read_cursor(cursor)
+  local score, id = cursor:match('^(%S+) (.*)$')
+  if not tonumber(score) then
+    refuse('expected a cursor that a page ended with')
+  end
+  return score, id
+end
+
+-- Jobs that wait, from rank `first` (without a cursor) up to the score `last`.
+local function waiting_list(q, first, last, cursor, limit)
+  if cursor ~= '' then
+    local before, there = place_of(q.waiting, read_cursor(cursor))
+    first = before + there
+  end
+  local found = redis.call('ZRANGE', q.waiting, first, first + limit - 1, 'WITHSCORES')
+  local rows = {}
+  for i = 1, #found, 2 do
+    if last and tonumber(found[i + 1]) > last then
+      return rows, ''
+    end
+    rows[#rows + 1] = waiting_row(q, found[i], found[i + 1])
+  end
+  local full = #rows == limit
+  return rows, full and found[#found] .. ' ' .. found[#found - 1] or ''
+end
+
+function LISTS.waiting(q, cursor, limit)
+  return waiting_list(q, 0, nil, cursor, limit)
+end
+
+function LISTS.due(q, cursor, limit)
+  return waiting_list(q, 0, q.time, cursor, limit)
+end
+
+function LISTS.scheduled(q, cursor, limit)
+  return waiting_list(q, redis.call('ZCOUNT', q.waiting, '-inf', q.time), nil, cursor, limit)
+end
+
+-- Leases all have the same score; their cursor is the last one.
+local function each_active(q, cursor, limit, row_of)
+  local rows = {}
+  local from = cursor == '' and '-' or '(' .. cursor
+  local leases = redis.call('ZRANGE', q.leases, from, '+', 'BYLEX', 'LIMIT', 0, limit)
+  for _, lease in ipairs(leases) do
+    local found = row_of(lease:match('^[^:]*:(.*)$'))
+    if found then
+      rows[#rows + 1] = found
+    end
+  end
+  return rows, #leases == limit and leases[#leases] or ''
+end
+
+function LISTS.active(q, cursor, limit)
+  return each_active(q, cursor, limit, function(id)
     local active = redis.call('HGET', q.active, id)
     return active and active_row(q, id, active)
   end)
 end
 
 -- Held dispatches stand behind active jobs, so a page of those is a bounded look at these.
-function LISTS.blocked(q, offset, limit)
-  return each_active(q, offset, limit, function(id)
+function LISTS.blocked(q, cursor, limit)
+  return each_active(q, cursor, limit, function(id)
     local held = redis.call('HGET', q.blocked, id)
     return held and blocked_row(id, held)
   end)
 end
 
+-- The newest first.
 local function record_list(kind)
-  return function(q, offset, limit)
-    local rows = {}
-    local ids = redis.call('ZRANGE', q[kind .. '_at'], offset, offset + limit - 1, 'REV')
-    for i, id in ipairs(ids) do
-      rows[i] = record_row(q, kind, id)
+  return function(q, cursor, limit)
+    local order = q[kind .. '_at']
+    local before
+    if cursor == '' then
+      before = redis.call('ZCARD', order)
+    else
+      before = place_of(order, read_cursor(cursor))
     end
-    return rows, #ids
+    if before == 0 then
+      return {}, ''
+    end
+    local found = redis.call('ZRANGE', order, math.max(0, before - limit), before - 1, 'WITHSCORES')
+    local rows = {}
+    for i = #found - 1, 1, -2 do
+      rows[#rows + 1] = record_row(q, kind, found[i])
+    end
+    return rows, before > limit and found[2] .. ' ' .. found[1] or ''
   end
 end
 

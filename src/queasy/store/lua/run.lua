@@ -179,8 +179,18 @@ function ENDINGS.fail(q, batch, run, _, problem)
   return 'failed'
 end
 
--- The payload cannot be decoded: set aside, to be looked at.
+-- The payload cannot be decoded: set aside, to be looked at; where there is no room for that
+-- it waits, for as long as a job waits at most between two attempts.
 function ENDINGS.broken(q, batch, run, _, problem)
+  if not room_for_broken(q, run.id) then
+    if run.cancelled then
+      return ENDINGS.cancel(q, batch, run)
+    end
+    run.info.error = problem
+    local pause = string.format('+%.17g', limit_of(q, run.info, 'max_backoff'))
+    put_back(q, batch, run, (schedule(q, pause)))
+    return 'postponed'
+  end
   run.data = redis.call('HGET', q.data, run.id) or ''
   local record = {
     broken_at = q.now, error = problem, options = run.info.options, origin = run.info.origin,
@@ -197,7 +207,7 @@ function ENDINGS.stall(q, batch, run)
   info.stall_count = (info.stall_count or 0) + 1
   local problem = {
     kind = 'stall', type = 'Stalled',
-    message = string.format('the client died or froze %.0f times while it ran this job', info.stall_count),
+    message = string.format('the client died or froze while it ran this job (stall %.0f)', info.stall_count),
   }
   info.error = problem
   count(q, 'stalled')

@@ -29,11 +29,9 @@ __all__ = ["Flow", "audit", "chunks", "follow", "follow_sync", "take_one", "unti
 T = TypeVar("T")
 log = logging.getLogger("queasy")
 
-# Whoever waits looks again at least this often, in case a message was lost.
-SAFETY_POLL = 30.0
-# While others hold leases, whoever waits is heard more often than the server takes silence for
-# an outage (OUTAGE_MS in lua/keys.lua), in which it would give those leases a respite.
-HEARD = 8.0
+# Whoever waits looks again at least this often, in case a message was lost; and more often
+# than the server takes silence for an outage (OUTAGE_MS in lua/keys.lua).
+SAFETY_POLL = 8.0
 AUDIT_PAGE = 1000
 MOST_SET_ASIDE = 10
 
@@ -149,9 +147,9 @@ def take_one(
     set_aside = 0
     signal = None
     while True:
-        left = None if give_up_at is None else give_up_at - time.monotonic()
-        last = left is not None and left <= 0
-        waits = signal is not None and not last
+        left = SAFETY_POLL if give_up_at is None else give_up_at - time.monotonic()
+        last = left <= 0
+        waits = 0 if signal is None or last else min(left, SAFETY_POLL)
         if waits:
             yield Ready(signal)
         try:
@@ -179,12 +177,11 @@ def take_one(
             # came in between told nobody.
             signal = yield Listen(commands.keys.channel(waiter), pass_on(commands))
         else:
-            ends = (left, taken.next_in, SAFETY_POLL if taken.next_in is None else HEARD)
-            yield Sleep(signal, min(end for end in ends if end is not None))
+            yield Sleep(signal, waits if taken.next_in is None else min(waits, taken.next_in))
 
 
 def _look(
-    commands: Commands, seconds: float, waiter: str, waits: bool, broken: list[Ending]
+    commands: Commands, seconds: float, waiter: str, waits: float, broken: list[Ending]
 ) -> Undoable:
     """One try to take a job, for a client of its own."""
     client = f"~{new_id()}"

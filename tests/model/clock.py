@@ -47,12 +47,11 @@ class Clock:
     def schedule(self, when: str) -> float:
         """'' is now, '+5000' in five seconds, '1767225600000' at that time."""
         accepted = self.tick()
-        if when.startswith("+"):
-            return accepted + max(0.0, float(when[1:]))
-        if not when or float(when) <= accepted:
+        at = self.now + float(when[1:]) if when.startswith("+") else float(when or 0)
+        if at <= self.now:
             return accepted
         self._instants += 1
-        return float(when) + (self._instants - 1) * TICK
+        return at + (self._instants - 1) * TICK
 
     def dead_line(self) -> float:
         """Who has not been heard since is dead."""

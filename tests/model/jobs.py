@@ -5,7 +5,6 @@ The dispatches held behind a run are a list, which is replayed when the job come
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +37,6 @@ class Jobs(Clock):
 
     def open(self, now: float) -> None:
         super().open(now)
-        self.news: list[float] = []  # when the jobs run that this call made wait
         self.due_news = self.fail_opened = False
         self.recorded = 0
 
@@ -48,15 +46,21 @@ class Jobs(Clock):
     def tell(self, run_at: float) -> None:
         """There is something new to do at this time."""
         self.due_news = self.due_news or run_at <= self.time
-        self.news.append(run_at)
 
-    def wake(self) -> None:
-        """Those who wait are told if there is work, or work before all other work.
+    def next_event(self, leases: bool = True) -> float | None:
+        """When a job comes due (or, with `leases`, a lease runs out)."""
+        waiting = [] if self.settings.get("paused") else self.waiting.values()
+        return min((job.run_at for job in waiting), default=None)
+
+    def wake(self, leases: bool = True) -> None:
+        """Those who wait are told of work, and of what happens before any of them looks.
 
         Nobody listens in these tests, so one is asked after the other until none is left.
         """
-        first = min((job.run_at for job in self.waiting.values()), default=-math.inf)
-        if self.due_news or (self.news and first >= min(self.news)):
+        at = self.next_event(leases)
+        looks = min(self.waiters.values(), default=0.0)
+        late = at is not None and self.time < at < looks
+        if self.due_news or late:
             self.waiters.clear()
         if self.fail and self.fail_opened and self.fail.due_news:
             self.fail.waiters.clear()
@@ -67,7 +71,7 @@ class Jobs(Clock):
         self.open(now)
         replies = [self.dispatch_one(item) for item in items]
         self.write()
-        self.wake()
+        self.wake(leases=False)
         return replies
 
     def dispatch_one(self, item: Item) -> str:

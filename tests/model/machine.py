@@ -208,7 +208,7 @@ class QueueMachine(RuleBasedStateMachine):
         waiter = ("", client, client, "idle")[waits]
         self.step(
             "dequeue", client=client, lease=lease, limit=limit, request=f"r{self.requests}",
-            waiter=waiter, waits=waits != 1, endings=self.endings(ended),
+            waiter=waiter, waits=0 if waits == 1 else 3000, endings=self.endings(ended),
         )  # fmt: skip
 
     def settle(self, ended: list[Any]) -> None:

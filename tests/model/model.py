@@ -15,6 +15,7 @@ from tests.model.jobs import Jobs
 from tests.model.values import Ending, Run
 
 SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
+WAITER_GONE = 60_000
 
 
 class Queue(Jobs):
@@ -142,17 +143,17 @@ class Queue(Jobs):
 
     def dequeue(
         self, now: float, client: str, lease: int, limit: int, request: str, waiter: str,
-        waits: bool, endings: Sequence[Ending],
+        waits: int, endings: Sequence[Ending],
     ) -> tuple[str, int, list[str], list[Any], list[tuple[str, int]]]:  # fmt: skip
         self.open(now)
         settled = self.end_all(endings)
         state, ids = self.batch_for(client, lease, limit, request)
-        waits = waits and not ids and state != "lost"
-        self.stand_by(waiter, waits)
+        look = self.next_in() if state != "lost" and len(ids) < limit else -1
+        sleeps = waits > 0 and not ids and state != "lost"
+        self.stand_by(waiter, (waits if look < 0 else min(look, waits)) if sleeps else None)
         self.wake()
-        if state == "ok" and limit == 0 and not waits and self.due():
-            self.waiters.clear()  # who asks has no use for what is due: somebody else may
-        look = self.next_in() if state == "ok" and len(ids) < limit else -1
+        if limit == 0 and waits == 0 and state == "ok" and self.due():
+            self.waiters.clear()  # who has no use for what is due says so, and another is woken
         return state, look, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
 
     def batch_for(self, client: str, lease: int, limit: int, request: str) -> tuple[str, list[str]]:
@@ -176,6 +177,8 @@ class Queue(Jobs):
 
     def take(self, client: str, lease: int, limit: int, request: str) -> list[str]:
         ids = self.due()[:limit]
+        if ids:  # tokens follow the clock
+            self.token = max(self.token, math.floor(self.now * 1000))
         for token, id_ in enumerate(ids, self.token + 1):
             self.active[id_] = Run(self.waiting.pop(id_), token, client)
         if ids:
@@ -191,21 +194,28 @@ class Queue(Jobs):
         order = [(job.run_at, id_.encode(), id_) for id_, job in self.waiting.items()]
         return [id_ for run_at, _, id_ in sorted(order) if run_at <= self.time]
 
-    def stand_by(self, waiter: str, waits: bool) -> None:
-        if waiter and waits != (waiter in self.waiters):
-            if waits:
-                self.waiters[waiter] = self.time
-            else:
-                del self.waiters[waiter]
+    def stand_by(self, waiter: str, look_in: float | None) -> None:
+        if waiter and look_in is not None:
+            gone = [name for name, at in self.waiters.items() if at <= self.now - WAITER_GONE]
+            for name in gone:
+                del self.waiters[name]
+            self.waiters[waiter] = self.now + look_in
+            self.write()
+        elif self.waiters.pop(waiter, None) is not None:
             self.write()
 
-    def next_in(self) -> int:
-        """Milliseconds until a job comes due or a lease runs out."""
-        times = [job.run_at for job in self.waiting.values()]
-        for expiry in self.clients.values():
+    def next_event(self, leases: bool = True) -> float | None:
+        job_due = super().next_event()
+        times = [] if job_due is None else [job_due]
+        for expiry in self.clients.values() if leases else ():
             dead = expiry <= self.dead_line()
             times.append(expiry if dead else max(expiry, self.grace_until))
-        return max(0, math.ceil(min(times) - self.now)) if times else -1
+        return min(times, default=None)
+
+    def next_in(self) -> int:
+        """Milliseconds until there is a reason to look again."""
+        at = self.next_event()
+        return -1 if at is None else max(0, math.ceil(at - self.now))
 
     def row(self, id_: str) -> tuple[Any, ...]:
         run = self.active[id_]

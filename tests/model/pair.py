@@ -126,10 +126,10 @@ def _endings(endings: Sequence[Ending]) -> Args:
 
 
 def _dequeue(
-    client: str, lease: int, limit: int, request: str, waiter: str, waits: bool,
+    client: str, lease: int, limit: int, request: str, waiter: str, waits: int,
     endings: Sequence[Ending],
 ) -> Args:  # fmt: skip
-    return [client, lease, limit, request, waiter, int(waits), len(endings), *_endings(endings)]
+    return [client, lease, limit, request, waiter, waits, len(endings), *_endings(endings)]
 
 
 def _configure(**settings: Any) -> Args:

@@ -18,7 +18,7 @@ def take(
     """Dequeues; the id and the token of each job."""
     reply = pair.run(
         "dequeue", "main", now, client=client, lease=lease, limit=limit, request="",
-        waiter="", waits=False, endings=endings,
+        waiter="", waits=0, endings=endings,
     )  # fmt: skip
     return [(id_, str(token)) for id_, token, *_ in reply[3]]
 

@@ -44,16 +44,16 @@ mutant(
     "the_clients_clock",
     "the_clients_clock_decides_nothing",
     (
-        "  if at <= accepted then\n    return accepted, true",
-        "  if at <= accepted then\n    return at, true",
+        "  if at <= q.now then\n    return accepted, true",
+        "  if at <= q.now then\n    return at, true",
     ),
 )
 mutant(
     "the_clients_clock_as_the_queues",
     "the_clients_clock_decides_nothing",
     (
-        "  local at = number(when, 'run_at')\n",
-        "  local at = number(when, 'run_at')\n  q.time, accepted = at, at\n",
+        "    at = number(when, 'run_at')\n",
+        "    at = number(when, 'run_at')\n    q.now, q.time, accepted = at, at, at\n",
     ),
 )
 mutant(
@@ -318,7 +318,10 @@ mutant(
 mutant(
     "backoff_without_limit",
     "the_backoff_doubles_up_to_its_limit",
-    ("return math.min(most, least * 2 ^ attempts)", "return least * 2 ^ attempts"),
+    (
+        "return math.min(most, least * 2 ^ math.min(attempts, 60))",
+        "return least * 2 ^ math.min(attempts, 60)",
+    ),
 )
 mutant(
     "the_queues_limits_are_ignored",
@@ -398,5 +401,5 @@ mutant(
 mutant(
     "a_dispatch_wakes_everybody",
     "a_dispatch_wakes_one_sleeper_who_hears_it",
-    ("        n = n - 1 -- one", "        n = n -- one"),
+    ("        n = n - 1\n", "        n = n\n"),
 )

@@ -84,12 +84,16 @@ class Commands:
         limit: int,
         request: str = "",
         waiter: str = "",
-        waits: bool = False,
+        waits: float = 0,
         endings: Sequence[Ending] = (),
     ) -> Command[Taken]:
-        """End leases, sweep, and take due jobs: one round trip."""
+        """End leases, sweep, and take due jobs: one round trip.
+
+        Who gets nothing and `waits` so many seconds is woken when there is work.
+        """
         args: list[Any] = [
-            self._now, client, _whole_ms(lease), limit, request, waiter, _flag(waits), len(endings),
+            self._now, client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
+            len(endings),
         ]  # fmt: skip
         for ending in endings:
             args.extend(ending.args())

@@ -107,8 +107,8 @@ end
 --   args   client, lease, limit (0: takes nothing, and another is woken for what is due),
 --          request (a repeat of the last one returns the same batch;
 --          a client '~…' is made for one dequeue and is a request id itself),
---          waiter (who to wake when nothing was due), waits (1, 0), number of leases to
---          end, then verb, id, token, when, error of each
+--          waiter (who to wake when there is work), waits (how long it sleeps at most when
+--          it got nothing; 0: not at all), number of leases to end, then verb, id, token, when, error of each
 --   reply  { ok | lost | paused, next_in, { ending of each lease },
 --            { id, token, run_at, data, info of each job }, { id, token of each cancel } }
 --   writes all
@@ -116,16 +116,18 @@ local function api_dequeue(keys, argv)
   local q = open(keys, 1, argv[1])
   local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
   local limit = count_arg(argv[4], 'the limit', CHUNK)
+  local waits = count_arg(argv[7], 'how long it waits')
   local state, settled, jobs = settle_and_take(q, argv, client, lease, limit)
-  local waits = argv[7] == '1' and #jobs == 0 and state ~= 'lost'
+  local next_look = #jobs < limit * 5 and state ~= 'lost' and next_in(q) or -1
   if argv[6] ~= '' then
-    stand_by(q, client_arg(argv[6]), waits)
+    local look_in = next_look >= 0 and math.min(next_look, waits) or waits
+    local sleeps = waits > 0 and #jobs == 0 and state ~= 'lost'
+    stand_by(q, client_arg(argv[6]), sleeps and q.now + look_in)
   end
   wake_all(q)
-  if limit == 0 and state == 'ok' and not waits then
+  if limit == 0 and waits == 0 and state == 'ok' then
     pass_on(q)
   end
-  local next_look = #jobs < limit * 5 and state == 'ok' and next_in(q) or -1
   return { state, next_look, settled, jobs, cancels_of(q, client) }
 end
 
@@ -240,7 +242,7 @@ local function api_configure(keys, argv)
   end
   batch:commit(q)
   if argv[6] == '0' then
-    wake(q, WAKE_LIMIT)
+    wake(q, CHUNK)
   end
   return 'ok'
 end

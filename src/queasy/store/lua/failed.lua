@@ -96,7 +96,7 @@ local function requeue(q, kind, ids)
   local jobs = load_waiting(q, ids)
   local raws = many('HMGET', q[kind], ids)
   local times = many('ZMSCORE', q[kind .. '_at'], ids)
-  local batch, replies, due = Batch.new(), {}, 0
+  local batch, replies = Batch.new(), {}
   for i, id in ipairs(ids) do
     local record, payload = readable(raws[i])
     replies[i] = 'absent'
@@ -112,27 +112,24 @@ local function requeue(q, kind, ids)
       batch:del(q[kind], id, raws[i])
       batch:rem(q[kind .. '_at'], id, times[i])
       count(q, 'requeued')
-      due = due + 1
+      made_due(q, score)
       replies[i] = 'requeued'
     end
   end
   batch:commit(q)
-  wake(q, due)
+  wake_for(q)
   return replies
 end
 
 -- Forgets records; how many there were.
 local function drop(q, kind, ids)
   local batch, dropped, seen = Batch.new(), 0, {}
-  local raws = many('HMGET', q[kind], ids)
   local times = many('ZMSCORE', q[kind .. '_at'], ids)
   for i, id in ipairs(ids) do
-    if raws[i] and not seen[id] then
+    if times[i] and not seen[id] then
       seen[id] = true
-      batch:del(q[kind], id, raws[i])
-      if times[i] then
-        batch:rem(q[kind .. '_at'], id, times[i])
-      end
+      batch:rem(q[kind .. '_at'], id, times[i])
+      batch:del_last(q[kind], id)
       dropped = dropped + 1
     end
   end

@@ -132,7 +132,7 @@ end
 
 local function backoff(q, info, attempts)
   local least, most = limit_of(q, info, 'min_backoff'), limit_of(q, info, 'max_backoff')
-  return math.min(most, least * 2 ^ attempts)
+  return math.min(most, least * 2 ^ math.min(attempts, 60))
 end
 
 -- The flags of a dispatch, four characters: is data updated (1, 0); run_at (t always,
@@ -161,13 +161,16 @@ local function read_dispatch(q, argv, at)
     if not given or type(given.set) ~= 'table' or type(given.update) ~= 'table' then
       refuse('expected options as a map of set and update')
     end
-    for _, value in pairs(given.set) do
-      if type(value) ~= 'number' then
-        refuse('expected numbers as options')
+    for name, value in pairs(given.set) do
+      if type(name) ~= 'string' or type(value) ~= 'number' or not (value >= 0 and value < math.huge) then
+        refuse('expected options that are names with numbers, 0 or more')
       end
     end
     d.set, d.update = given.set, {}
     for _, name in ipairs(given.update) do
+      if type(name) ~= 'string' then
+        refuse('expected names of options to update')
+      end
       d.update[name] = true
     end
   end

@@ -138,15 +138,14 @@ local function schedule(q, when)
   if when == '' then
     return accepted, true
   end
+  local at
   if when:byte(1) == 43 then -- '+'
-    local delay = number(when:sub(2), 'a delay')
-    if delay <= 0 then
-      return accepted, true
-    end
-    return accepted + delay, false
+    -- From now, not from the highest time seen, which may be that of a clock gone wrong.
+    at = q.now + number(when:sub(2), 'a delay')
+  else
+    at = number(when, 'run_at')
   end
-  local at = number(when, 'run_at')
-  if at <= accepted then
+  if at <= q.now then
     return accepted, true
   end
   -- Jobs of one call for one instant keep their order.

@@ -1,36 +1,71 @@
 -- Jobs that wait: dispatch, cancel, and waking whoever waits for them.
 
--- How many sleepers one call may wake, or find gone.
-local WAKE_LIMIT = 100
+-- Waiters: clients that sleep until there is work. Each stands in `waiters` with the time at
+-- which it will look by itself, at the latest. Whatever makes a job due wakes as many as it
+-- has jobs; whatever will happen before the first of them looks wakes that one, to keep the
+-- time. All of it is best effort, after everything is written.
 
--- Tells up to `n` waiting clients that there is work. Best effort, after everything is
--- written: a client that misses it looks again by itself before long.
+-- Those who should have looked this long ago are gone.
+local WAITER_GONE_MS = 60000
+
+-- Tells up to `n` waiters that there is work, or is about to be. Who does not hear is gone.
 local function wake(q, n)
-  local tries = 0
-  while n > 0 and tries < WAKE_LIMIT do
-    local sleepers = redis.pcall('ZRANGE', q.waiters, 0, math.min(n, WAKE_LIMIT) - 1)
-    if sleepers.err or #sleepers == 0 then
+  local gone = 0
+  while n > 0 and gone < CHUNK do
+    local waiters = redis.pcall('ZRANGE', q.waiters, 0, math.min(n, CHUNK) - 1)
+    if waiters.err or #waiters == 0 then
       return
     end
-    for _, client in ipairs(sleepers) do
-      tries = tries + 1
+    for _, client in ipairs(waiters) do
       redis.pcall('ZREM', q.waiters, client)
       if redis.pcall('SPUBLISH', channel(q, client), 'wake') == 1 then
-        n = n - 1 -- one that heard; others are gone, and the next is asked
+        n = n - 1
+      else
+        gone = gone + 1
       end
     end
   end
 end
 
--- One sleeper is enough to keep the time of the job that is due next.
-local function wake_for(q, due, earliest)
-  if due > 0 then
-    wake(q, due)
-  elseif earliest then
-    local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
-    if not head.err and head[2] and tonumber(head[2]) >= earliest then
-      wake(q, 1)
+-- When something happens next: a job comes due, or a lease runs out. nil for never.
+local function next_event(q)
+  local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
+  local at = not head.err and not q.paused and tonumber(head[2] or nil) or nil
+  local first_out = q.clients and redis.pcall('ZRANGE', q.clients, 0, 0, 'WITHSCORES') or {}
+  local expiry = not first_out.err and tonumber(first_out[2] or nil) or nil
+  if expiry then
+    if expiry > dead_line(q) then
+      expiry = math.max(expiry, q.grace_until)
     end
+    at = math.min(at or expiry, expiry)
+  end
+  return at
+end
+
+-- Sees to it that somebody who waits looks in time for what happens next. For what is due
+-- already somebody was woken.
+local function watch(q)
+  local first = redis.pcall('ZRANGE', q.waiters, 0, 0, 'WITHSCORES')
+  if first.err or not first[2] then
+    return
+  end
+  local at = next_event(q)
+  if at and at > q.time and at < tonumber(first[2]) then
+    wake(q, 1)
+  end
+end
+
+-- At the end of a call: as many as became due in it, and whoever keeps the time.
+local function wake_for(q)
+  if q.due then
+    wake(q, q.due)
+  end
+  watch(q)
+end
+
+local function made_due(q, score)
+  if score <= q.time then
+    q.due = (q.due or 0) + 1
   end
 end
 
@@ -148,7 +183,7 @@ local function dispatch(q, argv, first)
     ids[i] = argv[first + (i - 1) * 5]
   end
   local jobs = load_waiting(q, ids)
-  local batch, replies, due, earliest = Batch.new(), {}, 0, nil
+  local batch, replies = Batch.new(), {}
   for i = 1, n do
     local d = read_dispatch(q, argv, first + (i - 1) * 5)
     local job = jobs[d.id]
@@ -163,18 +198,14 @@ local function dispatch(q, argv, first)
     replies[i] = status
     count(q, status == 'created' and 'dispatched' or status)
     if not job.active and status ~= 'unchanged' then
-      if job.score <= q.time then
-        due = due + 1
-      elseif not earliest or job.score < earliest then
-        earliest = job.score
-      end
+      made_due(q, job.score)
     end
   end
   for id, job in pairs(jobs) do
     keep(q, batch, id, job)
   end
   batch:commit(q)
-  wake_for(q, due, earliest)
+  wake_for(q)
   return replies
 end
 

@@ -42,14 +42,6 @@ local function end_lease(q, batch, run)
   end
 end
 
-local function made_due(q, score)
-  if score <= q.time then
-    q.due = (q.due or 0) + 1
-  elseif not q.earliest or score < q.earliest then
-    q.earliest = score
-  end
-end
-
 -- The dispatch held behind a run that is over becomes a job of its own.
 local function unblock(q, batch, run)
   local held = run.held
@@ -114,6 +106,9 @@ local function give_up(q, batch, run, problem)
   local fq = q.fail_handler and fail_queue_of(q)
   if fq then
     local fail_id = run.id .. ':' .. run.token
+    while redis.call('HEXISTS', fq.data, fail_id) == 1 do
+      fail_id = fail_id .. '+' -- somebody dispatched that very id
+    end
     local score = tick(fq)
     record.id, record.options = run.id, nil
     batch:set(fq.data, fail_id, data)
@@ -256,11 +251,11 @@ local function commit_runs(q, batch)
   end
 end
 
--- After all batches of a call: tell who waits about what became due in it.
+-- After all batches of a call.
 local function wake_all(q)
-  wake_for(q, q.due or 0, q.earliest)
+  wake_for(q)
   if q.fail_queue and q.fail_queue.due then
-    wake_for(q.fail_queue, q.fail_queue.due)
+    wake_for(q.fail_queue)
   end
 end
 

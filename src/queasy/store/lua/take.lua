@@ -56,6 +56,9 @@ local function take(q, client, expiry, limit, request)
   end
   local payloads = many('HMGET', q.data, ids)
   local infos = many('HMGET', q.info, ids)
+  -- Tokens follow the clock: one that was given out is not given out again although the server
+  -- forgot about it (a crash, a failover to a replica that lagged behind).
+  q.token = math.max(q.token, math.floor(q.now * 1000))
   local batch, jobs, n, first = Batch.new(), {}, 0, q.token + 1
   for i, id in ipairs(ids) do
     local score, data, info = scores[i], payloads[i], infos[i]
@@ -85,41 +88,39 @@ local function take(q, client, expiry, limit, request)
   return jobs
 end
 
--- Milliseconds until there is a reason to look again: a job comes due, or a lease runs out.
--- -1 when there is none.
+-- Milliseconds until there is a reason to look again; -1 when there is none.
 local function next_in(q)
-  local head = redis.call('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
-  local first_out = redis.call('ZRANGE', q.clients, 0, 0, 'WITHSCORES')
-  local at = tonumber(head[2])
-  local expiry = tonumber(first_out[2])
-  if expiry then
-    if expiry > dead_line(q) then
-      expiry = math.max(expiry, q.grace_until)
-    end
-    at = math.min(at or expiry, expiry)
-  end
+  local at = next_event(q)
   return at and math.max(0, math.ceil(at - q.now)) or -1
 end
 
--- Who asks has no use for what is due: somebody else may.
+-- Who was woken and has no use for what is due says so, and somebody else is.
 local function pass_on(q)
-  local head = redis.call('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
-  if head[2] and tonumber(head[2]) <= q.time then
+  local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
+  if not head.err and head[2] and tonumber(head[2]) <= q.time then
     wake(q, 1)
   end
 end
 
--- Puts the client among those to be told of new work, or takes it out.
-local function stand_by(q, waiter, waits)
-  local since = redis.call('ZSCORE', q.waiters, waiter)
-  if waits == (since ~= false) then
-    return
+-- Takes a client out of those to be woken, or (with the time at which it looks by itself)
+-- puts it there, in place of some who are gone.
+local function stand_by(q, waiter, look_at)
+  local before = redis.call('ZSCORE', q.waiters, waiter)
+  local batch, any = Batch.new(), false
+  if look_at then
+    local gone = redis.call('ZRANGE', q.waiters, '-inf', q.now - WAITER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 100, 'WITHSCORES')
+    for i = 1, #gone, 2 do
+      if gone[i] ~= waiter then
+        batch:rem(q.waiters, gone[i], gone[i + 1])
+      end
+    end
+    batch:add(q.waiters, waiter, look_at, before)
+    any = true
+  elseif before then
+    batch:rem(q.waiters, waiter, before)
+    any = true
   end
-  local batch = Batch.new()
-  if waits then
-    batch:add(q.waiters, waiter, q.time)
-  else
-    batch:rem(q.waiters, waiter, since)
+  if any then
+    batch:commit(q)
   end
-  batch:commit(q)
 end

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from queasy.dispatch import Dispatch, new_id
-from queasy.errors import InvalidInput, UndecodablePayload, Unreachable
+from queasy.errors import InvalidInput, Unanswered, UndecodablePayload, Unreachable
 from queasy.job import Job, JobError
 from queasy.outcome import Broken
 from queasy.store.command import Command
@@ -43,6 +43,8 @@ class Listen:
     channel: str
     unwanted: Command[Any]
     """What to do about a message that comes too late."""
+    abandoned: Command[Any]
+    """What to do when the last who waited was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +89,23 @@ async def follow(store: AsyncStore, flow: Flow[T]) -> T:
                 case Command():
                     answer = await store.run(need)
                 case Undoable(command=command, undo=undo):
+                    # Undone only when it was answered: sent over another connection, the undo
+                    # could overtake it.
+                    running = asyncio.ensure_future(store.run(command))
                     try:
-                        answer = await store.run(command)
+                        answer = await asyncio.shield(running)
                     except asyncio.CancelledError:
-                        store.run_later(undo)
+                        store.run_later(undo, after=running)
                         raise
                     except Unreachable as away:  # the flow may be ready to wait
+                        store.run_later(undo)
                         problem = away
-                case Listen(channel=channel, unwanted=unwanted):
-                    pass_it_on = partial(store.run_later, unwanted)
-                    listening = store.listener.listen(channel, pass_it_on)
+                case Listen(channel=channel, unwanted=unwanted, abandoned=abandoned):
+                    listening = store.listener.listen(
+                        channel,
+                        partial(store.run_later, unwanted),
+                        partial(store.run_later, abandoned),
+                    )
                     answer = await stack.enter_async_context(listening)
                 case Ready(signal=signal):
                     answer = await signal.ready()
@@ -124,6 +133,10 @@ def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
                     except KeyboardInterrupt:
                         store.run(undo)
                         raise
+                    except Unanswered as away:
+                        problem = away
+                        with suppress(Unreachable):
+                            store.run(undo)
                     except Unreachable as away:  # the flow may be ready to wait
                         problem = away
                 case Listen(channel=channel):
@@ -175,7 +188,9 @@ def take_one(
         elif signal is None:
             # Only now is it worth a subscription. Look once more behind it: a job that
             # came in between told nobody.
-            signal = yield Listen(commands.keys.channel(waiter), pass_on(commands))
+            signal = yield Listen(
+                commands.keys.channel(waiter), pass_on(commands), pass_on(commands, waiter)
+            )
         else:
             yield Sleep(signal, waits if taken.next_in is None else min(waits, taken.next_in))
 
@@ -198,9 +213,11 @@ def _wrong_codec(commands: Commands, jobs: int, problem: JobError) -> Undecodabl
     )
 
 
-def pass_on(commands: Commands) -> Command[Taken]:
-    """A wake-up that nobody wants any more goes to another client."""
-    return commands.dequeue(f"~{new_id()}", lease=1, limit=0)
+def pass_on(commands: Commands, waiter: str = "") -> Command[Taken]:
+    """A wake-up that nobody wants any more goes to another client; a `waiter` that leaves is
+    not woken any more, and another keeps the time in its place.
+    """
+    return commands.dequeue(f"~{new_id()}", lease=1, limit=0, waiter=waiter)
 
 
 def _undecodable(job: Job) -> JobError | None:

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from queasy import Client, Dispatch, JobOptions, Lease, LeaseLost, UndecodablePayload
-from tests.servers import Server
+from queasy import Client, Dispatch, JobOptions, Lease, LeaseLost, QueasyError, UndecodablePayload
+from tests.servers import Server, ServerKind, start_server
 
 
 async def test_nothing_to_lease_is_none_at_once(client: Client) -> None:
@@ -439,3 +439,109 @@ async def test_hundreds_of_calls_at_once_stand_in_line(client: Client, server: S
     jobs = await asyncio.gather(*(queue.get("a") for _ in range(1000)))
     assert all(job is not None and job.id == "a" for job in jobs)
     assert len(server.client().client_list()) < 60
+
+
+async def test_every_cancellation_of_a_wait_is_heard(client: Client) -> None:
+    """Half of them were swallowed, by where in its way through the loop they met the call."""
+    queue = client.queue("q")
+    await queue.counts()
+    for turns in range(40):
+        task = asyncio.create_task(queue.lease())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=2)
+        assert done, f"cancelled after {turns} turns of the loop, it went on"
+        assert task.cancelled()
+
+
+async def test_who_keeps_the_time_is_replaced_when_he_leaves(server: Server, prefix: str) -> None:
+    """The job was late by the safety poll: only the one who had left knew of it."""
+    async with Client(server.url, prefix=prefix) as one, Client(server.url, prefix=prefix) as two:
+        for leaves in ("in time", "by force"):
+            first = asyncio.create_task(one.queue("q").lease(timeout=0.6))
+            queue = two.queue("q")
+            while (await queue.counts()).waiters < 1:
+                await asyncio.sleep(0.005)
+            second = asyncio.create_task(queue.lease())
+            while (await queue.counts()).waiters < 2:
+                await asyncio.sleep(0.005)
+            due = time.monotonic() + 1
+            await queue.dispatch(leaves, delay=1)
+            if leaves == "by force":
+                first.cancel()
+            await asyncio.wait([first])
+            lease = await asyncio.wait_for(second, 5)
+            assert 0 <= time.monotonic() - due < 2
+            assert await lease.complete()
+
+
+async def test_a_waiter_hears_of_a_lease_that_runs_out_before_he_looks(
+    server: Server, prefix: str
+) -> None:
+    async with Client(server.url, prefix=prefix) as one, Client(server.url, prefix=prefix) as two:
+        queue = one.queue("q")
+        waiting = asyncio.create_task(two.queue("q").lease())
+        while (await queue.counts()).waiters < 1:
+            await asyncio.sleep(0.005)
+        await queue.dispatch_many(["first", "second"])
+        taken = await waiting
+        dropped = await queue.lease(seconds=0.5)
+        assert await taken.complete()
+        start = time.monotonic()
+        again = await asyncio.wait_for(two.queue("q").lease(), 5)
+        assert again.data == dropped.data
+        assert time.monotonic() - start < 2
+        assert await again.complete()
+
+
+async def test_all_of_many_clients_are_woken_for_as_many_jobs(server: Server, prefix: str) -> None:
+    clients = [Client(server.url, prefix=prefix) for _ in range(130)]
+    tasks = [asyncio.create_task(one.queue("q").lease()) for one in clients]
+    queue = clients[0].queue("q")
+    while (await queue.counts()).waiters < 130:
+        await asyncio.sleep(0.02)
+    await queue.dispatch_many(range(130))
+    leases = await asyncio.wait_for(asyncio.gather(*tasks), 6)
+    assert sorted(lease.data for lease in leases) == list(range(130))
+    for client in clients:
+        await client.close()
+
+
+async def test_a_token_is_not_given_out_again_after_the_server_forgot(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        async with Client(server.url) as client:
+            queue = client.queue("q")
+            await queue.dispatch("old", id="x")
+            stale = await queue.lease()
+            server.client().flushall()
+            await queue.dispatch("new", id="x")
+            fresh = await queue.lease()
+            assert not await stale.complete()
+            assert await fresh.complete()
+
+
+async def test_a_fail_id_that_somebody_took_is_left_to_him(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.configure(fail_handler=True)
+    await queue.dispatch("doomed", id="a")
+    doomed = await queue.lease()
+    await queue.fail_queue.dispatch("mine", id=f"a:{doomed.token}")
+    mine = await queue.fail_queue.lease()
+    await doomed.fail()
+    other = await queue.fail_queue.lease(timeout=1)
+    assert other is not None
+    assert (mine.data, other.data) == ("mine", "doomed")
+    assert await mine.complete()
+    assert await other.complete()
+
+
+async def test_closing_a_client_ends_those_who_wait(server: Server, prefix: str) -> None:
+    client = Client(server.url, prefix=prefix)
+    tasks = [asyncio.create_task(client.queue("q").lease()) for _ in range(5)]
+    while (await client.queue("q").counts()).waiters < 1:
+        await asyncio.sleep(0.005)
+    await client.close()
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+    assert all(isinstance(result, QueasyError) for result in results), results
+    await client.close()

@@ -155,8 +155,8 @@ class _Attempt:
     def failure(self, fault: Fault) -> QueasyError:
         if self.repeated and not self.command.read_only:
             return Unanswered(
-                f"{self.command.function}{self.queue}: sent, but the answer was lost and "
-                f"the server has not come back ({fault.error}). It may have been carried out"
+                f"{self.command.function}{self.queue}: sent, but the answer was lost, and a second "
+                f"try failed ({fault.error}). The first may have been carried out"
             )
         return fault.error
 
@@ -165,12 +165,12 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
     """Prepares what the remedy says for the next try, or raises when there is none."""
     attempt.turns += 1
     if attempt.turns > MOST_TURNS and fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD):
-        raise fault.error from problem
+        raise attempt.failure(fault) from None
     match fault.remedy:
         case Remedy.NONE:
-            raise fault.error from None
+            raise attempt.failure(fault) from None
         case Remedy.ROUTE if not route.can_change:
-            raise fault.error from None
+            raise attempt.failure(fault) from None
         case Remedy.MOVED | Remedy.ASK:
             assert isinstance(problem, AskError)
             address = Address(str(cast("Any", problem).host), int(problem.port))
@@ -187,9 +187,12 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
     """Makes sure that the server can serve and has a library at least as new as ours."""
     _, revision = yield from call(version(), route, patience=patience, connected=False)
-    if revision < library.revision():
-        yield from load_library(route)
-    yield from check_server(route)
+    try:
+        if revision < library.revision():
+            yield from load_library(route)
+        yield from check_server(route)
+    except PROBLEMS as problem:
+        raise diagnose(problem, str(route.target), "connecting").error from None
 
 
 def load_library(route: Route) -> Generator[Effect, Any, None]:

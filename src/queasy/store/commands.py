@@ -72,7 +72,7 @@ class Commands:
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""
         args = (self._now, _flag(running), *map(encode_id, ids))
-        return Command("cancel", self.keys.all, args, _words)
+        return Command("cancel", self.keys.all, args, _words, unclear_when_repeated=_any_absent)
 
     # Taking and ending
 
@@ -188,11 +188,18 @@ class Commands:
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
         """Failed or broken jobs wait again: requeued, exists or absent, for each."""
         args = (self._now, kind, *map(encode_id, ids))
-        return Command("requeue", self.keys.all, args, _words)
+        return Command("requeue", self.keys.all, args, _words, unclear_when_repeated=_any_absent)
 
     def drop(self, kind: RecordKind, ids: Sequence[str]) -> Command[int]:
         """Forget failed or broken jobs; how many there were."""
-        return Command("drop", self.keys.all, (self._now, kind, *map(encode_id, ids)), int)
+        args = (self._now, kind, *map(encode_id, ids))
+        return Command(
+            "drop",
+            self.keys.all,
+            args,
+            int,
+            unclear_when_repeated=lambda dropped: dropped < len(ids),
+        )
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:
         """Keep the newest records only; call again while it answers more than 0."""
@@ -257,6 +264,10 @@ def _flag(value: bool) -> str:
 
 def _whole_ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
+
+
+def _any_absent(words: list[str]) -> bool:
+    return "absent" in words
 
 
 def _word(raw: bytes) -> Any:

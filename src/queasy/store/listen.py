@@ -14,7 +14,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from queasy.errors import Unreachable
+from queasy.errors import QueasyError, Unreachable
 from queasy.store.faults import Lost, NotSent, diagnose
 from queasy.store.route import Route
 from queasy.store.transport import AsyncTransport, SyncTransport
@@ -35,6 +35,7 @@ class AsyncSignal:
         self._channel = channel
         self._heard = asyncio.Event()
         self._subscribed = False
+        self.closed = False
 
     def set(self) -> bool:
         """True when it was not set already."""
@@ -45,6 +46,8 @@ class AsyncSignal:
 
     async def ready(self) -> None:
         """Listen, and listen again where a connection was lost."""
+        if self.closed:
+            raise QueasyError("the client was closed while somebody waited for a job")
         self._subscribed = await self._listener.subscribe(self._channel)
 
     async def wait(self, seconds: float) -> None:
@@ -77,22 +80,26 @@ class AsyncListener:
 
     @contextlib.asynccontextmanager
     async def listen(
-        self, channel: str, unwanted: Callable[[], None]
+        self, channel: str, unwanted: Callable[[], None], abandoned: Callable[[], None]
     ) -> AsyncGenerator[AsyncSignal]:
         """A signal that is set by messages on the channel from now on; each sets one signal.
 
-        `unwanted` is called for a message that comes when nobody waits any more.
+        `unwanted` is called for a message that comes when nobody waits any more, `abandoned`
+        when the last who waited was interrupted.
         """
         self._unwanted[channel] = unwanted
         signal = AsyncSignal(self, channel)
         self._signals.setdefault(channel, set()).add(signal)
+        interrupted = True
         try:
             yield signal
+            interrupted = False
         finally:
             self._signals[channel].discard(signal)
             # The server wakes a client, not one of those who wait in it: the next of them
             # looks whether there is more, and if not asks to be woken.
-            self._tell_one(channel)
+            if not self._tell_one(channel) and interrupted:
+                abandoned()
 
     async def subscribe(self, channel: str) -> bool:
         """True when the server has confirmed it, False when it is away or elsewhere."""
@@ -115,7 +122,8 @@ class AsyncListener:
             confirmed = ear.confirmed[channel] = asyncio.get_running_loop().create_future()
             if ear.line is not None:
                 await ear.line.send_command("SSUBSCRIBE", channel)
-        await asyncio.wait([confirmed])
+        async with self._transport.in_time():
+            await asyncio.wait([confirmed])
         if confirmed.cancelled():
             raise ear.problem or NotSent("closed")
 
@@ -156,6 +164,10 @@ class AsyncListener:
                 await ear.line.disconnect(nowait=True)
 
     async def close(self) -> None:
+        """Whoever waits is told that it is over."""
+        for signal in [signal for signals in self._signals.values() for signal in signals]:
+            signal.closed = True
+            signal.set()
         for ear in list(self._ears.values()):
             if ear.task is not None:
                 ear.task.cancel()

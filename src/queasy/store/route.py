@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from queasy.errors import ServerError, Unreachable
+from queasy.errors import ServerError
 from queasy.store.faults import Lost, NotSent
 from queasy.store.url import Address, Target
 
@@ -122,7 +122,7 @@ class SentinelRoute(Route):
             else:
                 host, port = answer
                 return Address(host.decode(), int(port))
-        raise Unreachable(f"no sentinel named a primary: {'; '.join(problems)}")
+        raise NotSent(f"no sentinel named a primary: {'; '.join(problems)}")
 
 
 class ClusterRoute(Route):

@@ -81,13 +81,15 @@ class AsyncStore:
         steps = call(command, self._route, patience=self._timeout, durability=durability)
         return await self._transport.run(steps)
 
-    def run_later(self, command: Command[Any]) -> None:
+    def run_later(self, command: Command[Any], after: asyncio.Future[Any] | None = None) -> None:
         """Runs a command in the background; `close` waits for it. Best effort."""
-        task = asyncio.create_task(self._run_quietly(command))
+        task = asyncio.create_task(self._run_quietly(command, after))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _run_quietly(self, command: Command[Any]) -> None:
+    async def _run_quietly(self, command: Command[Any], after: asyncio.Future[Any] | None) -> None:
+        if after is not None:
+            await asyncio.gather(after, return_exceptions=True)  # whatever came of it
         try:
             await self.run(command)
         except QueasyError as error:

@@ -40,7 +40,7 @@ MOST_CONNECTIONS = 50
 UNBOUNDED = 2**31  # redis-py's own bound fails instead of waiting
 # What a server answers, although redis-py files some of it under lost connections.
 REFUSALS = (AuthenticationError, AuthorizationError, BusyLoadingError, ResponseError)
-BROKEN = (RedisError, OSError, EOFError, asyncio.TimeoutError, asyncio.IncompleteReadError)
+BROKEN = (RedisError, OSError, EOFError, asyncio.IncompleteReadError)
 
 
 def _arguments(
@@ -93,7 +93,7 @@ class AsyncTransport:
         match effect:
             case Exchange():
                 async with self._turn:
-                    return await self._exchange(effect)
+                    return await self._exchange_in_time(effect)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
             case Ensure():
@@ -101,7 +101,18 @@ class AsyncTransport:
                 log.info("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
 
-    async def _exchange(self, exchange: Exchange) -> list[Any]:
+    async def _exchange_in_time(self, exchange: Exchange) -> list[Any]:
+        # One timer around it all. redis-py's own (socket_timeout) is off: it uses `wait_for`,
+        # which before Python 3.12 swallows a cancellation that comes as the wait ends.
+        began = asyncio.Event()
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._exchange(exchange, began)
+        except TimeoutError as problem:
+            kind = Lost if began.is_set() else NotSent
+            raise kind(f"no answer in {self._timeout:g} s") from problem
+
+    async def _exchange(self, exchange: Exchange, began: asyncio.Event) -> list[Any]:
         pool = self._pool(exchange.address, exchange.sentinel)
         try:
             connection = await pool.get_connection()
@@ -109,9 +120,10 @@ class AsyncTransport:
             raise
         except BROKEN as problem:
             raise NotSent(str(problem) or type(problem).__name__) from problem
+        packed = connection.pack_commands(exchange.commands)
         answered = False
+        began.set()
         try:
-            packed = connection.pack_commands(exchange.commands)
             await connection.send_packed_command(packed, check_health=False)
             replies = [await self._read(connection) for _ in exchange.commands]
             answered = True
@@ -132,26 +144,33 @@ class AsyncTransport:
     def _pool(self, address: Address, sentinel: bool) -> Any:
         pool = self._pools.get((address, sentinel))
         if pool is None:
-            kind, arguments = self._connection(address, self._timeout, sentinel)
+            kind, arguments = self._connection(address, sentinel)
             pool = aredis.ConnectionPool(kind, max_connections=UNBOUNDED, **arguments)
             self._pools[address, sentinel] = pool
         return pool
 
-    def _connection(
-        self, address: Address, timeout: float | None, sentinel: bool = False
-    ) -> tuple[Any, dict[str, Any]]:
+    def _connection(self, address: Address, sentinel: bool = False) -> tuple[Any, dict[str, Any]]:
         kind: Any = aredis.UnixDomainSocketConnection if address.path else aredis.Connection
         if self._target.tls and not address.path:
             kind = aredis.SSLConnection
-        arguments = _arguments(self._target, address, timeout, sentinel)
+        arguments = _arguments(self._target, address, None, sentinel)
         return kind, arguments | {"retry": AsyncRetry(NoBackoff(), 0)}
 
     async def open_line(self, address: Address) -> Any:
         """A connection of its own, on which one may wait for ever."""
-        kind, arguments = self._connection(address, None)
-        line = kind(**arguments | {"socket_connect_timeout": self._timeout})
-        await line.connect()
+        kind, arguments = self._connection(address)
+        line = kind(**arguments)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await line.connect()
+        except BaseException:
+            await line.disconnect(nowait=True)
+            raise
         return line
+
+    def in_time(self) -> asyncio.Timeout:
+        """How long an answer may take."""
+        return asyncio.timeout(self._timeout)
 
     async def close(self) -> None:
         pools, self._pools = self._pools, {}
@@ -244,8 +263,8 @@ class SyncTransport:
 
     def open_line(self, address: Address) -> Any:
         """A connection of its own, on which one may wait for ever."""
-        kind, arguments = self._connection(address, None)
-        line = kind(**arguments | {"socket_connect_timeout": self._timeout})
+        kind, arguments = self._connection(address, self._timeout)
+        line = kind(**arguments)
         line.connect()
         return line
 

@@ -20,6 +20,14 @@ __all__ = ["Client"]
 MAX_PAYLOAD = 1024 * 1024
 
 
+def check_folder(value: object) -> Path | None:
+    if value is None:
+        return None
+    if not isinstance(value, (str, Path)) or not str(value) or "\0" in str(value):
+        raise InvalidOption(f"folder: expected a path, got {value!r}")
+    return Path(value)
+
+
 class Settings:
     """The arguments of a client, checked; the same for both kinds."""
 
@@ -39,7 +47,7 @@ class Settings:
             raise InvalidOption(f"timeout: expected more than 0 seconds, got {timeout!r}")
         self.prefix = check_name(prefix, "prefix")
         self.max_payload = max_payload
-        self.folder = None if folder is None else Path(folder)
+        self.folder = check_folder(folder)
         if url is not None and folder is not None:
             raise InvalidOption("expected a url or a folder (for the embedded server), got both")
         if url is None and folder is None:  # who names a folder wants the embedded server

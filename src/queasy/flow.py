@@ -305,7 +305,7 @@ def chunks(
     What has a length is checked whole before any of it is sent; of anything else only one
     chunk is held at a time.
     """
-    if isinstance(things, (str, bytes, bytearray, Mapping)):
+    if isinstance(things, (str, bytes, bytearray, Mapping)) or not isinstance(things, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         kind = type(cast("object", things)).__name__
         raise InvalidInput(f"dispatch_many: expected a list or iterable of jobs, got one {kind}")
     items = (item_of(thing if isinstance(thing, Dispatch) else Dispatch(thing)) for thing in things)
@@ -315,11 +315,16 @@ def chunks(
 def _cut(items: Iterable[DispatchItem]) -> Iterator[list[DispatchItem]]:
     chunk: list[DispatchItem] = []
     size = 0
-    for item in items:
-        size += len(item.payload)
-        if chunk and (len(chunk) >= CHUNK_JOBS or size > CHUNK_BYTES):
+    try:
+        for item in items:
+            size += len(item.payload)
+            if chunk and (len(chunk) >= CHUNK_JOBS or size > CHUNK_BYTES):
+                yield chunk
+                chunk, size = [], len(item.payload)
+            chunk.append(item)
+    except Exception:
+        if chunk:  # what came before is put
             yield chunk
-            chunk, size = [], len(item.payload)
-        chunk.append(item)
+        raise
     if chunk:
         yield chunk

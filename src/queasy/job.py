@@ -5,10 +5,10 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from queasy.codec import Codec, decode
-from queasy.options import JobOptions
+from queasy.options import LATEST, JobOptions
 
 __all__ = ["Job", "JobError", "State"]
 
@@ -37,22 +37,40 @@ class JobError:
             case None:
                 return None
             case JobError():
-                return error
+                return error.clean()
             case BaseException():
-                text = "".join(traceback.format_exception(error))
-                return cls(
-                    type=type(error).__qualname__,
-                    message=_clean(str(error))[:MAX_MESSAGE],
-                    kind=kind,
-                    traceback=_clean(text)[-MAX_TRACEBACK:],
-                )
+                return cls(type(error).__qualname__, _text(error), kind, _trace(error)).clean()
             case _:
-                return cls(message=_clean(str(error))[:MAX_MESSAGE], kind=kind)
+                return cls(message=_text(error), kind=kind).clean()
+
+    def clean(self) -> JobError:
+        """Text that UTF-8 can hold, and not too much of it."""
+        return JobError(
+            type=_clean(self.type)[:MAX_MESSAGE],
+            message=_clean(self.message)[:MAX_MESSAGE],
+            kind=self.kind if self.kind in get_args(ErrorKind) else "retriable",
+            traceback=_clean(self.traceback)[-MAX_TRACEBACK:],
+        )
 
 
-def _clean(text: str) -> str:
+def _text(value: object) -> str:
+    """What it says, if it can say anything: an exception's own `__str__` may raise."""
+    try:
+        return str(value)
+    except Exception as problem:
+        return f"<{type(value).__qualname__} that cannot be shown: {type(problem).__qualname__}>"
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return ""  # of an exception that breaks the formatting of itself
+
+
+def _clean(value: object) -> str:
     """Text that UTF-8 can hold: a message may quote anything."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return _text(value).encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -119,4 +137,5 @@ class Job:
 
 
 def _time(epoch: float) -> datetime | None:
-    return datetime.fromtimestamp(epoch, UTC) if epoch else None
+    # Another program may have put a time that no calendar has.
+    return datetime.fromtimestamp(epoch, UTC) if 0 < epoch < LATEST else None

@@ -79,6 +79,7 @@ def seconds(value: object, name: str) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidTime(f"{name}: expected seconds or a timedelta, got {value!r}")
+    value = _as_float(value)
     if not math.isfinite(value) or not 0 <= value <= LONGEST:
         raise InvalidTime(f"{name}: expected 0 to {LONGEST:.0f} seconds, got {value!r}")
     return float(value)
@@ -96,6 +97,7 @@ def epoch(value: object, name: str) -> float:
         value = value.timestamp()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidTime(f"{name}: expected a datetime or seconds since the epoch, got {value!r}")
+    value = _as_float(value)
     if 0 < value < EARLIEST and not given_as_datetime:
         raise InvalidTime(
             f"{name}: expected a time, got {value!r}; for seconds from now use a delay"
@@ -106,6 +108,31 @@ def epoch(value: object, name: str) -> float:
             hint = " (these look like milliseconds: divide by 1000)"
         raise InvalidTime(f"{name}: expected a time from 1970 to 9999, got {value!r}{hint}")
     return float(value)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def check_known_id(value: object) -> str:
+    """An id that the server may have: longer in a fail queue, and of other programs' making."""
+    if not isinstance(value, str):
+        hint = "; give its .id" if hasattr(value, "id") else ""
+        raise InvalidId(f"id: expected a str, got {type(value).__name__}{hint}")
+    if not value or len(value) > 2 * MAX_ID_BYTES or not _encodable(value):
+        raise InvalidId(f"id: expected 1 to {MAX_ID_BYTES} bytes of text, got {value[:40]!r}")
+    return value
+
+
+def _encodable(value: str) -> bool:
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_id(value: object) -> str:

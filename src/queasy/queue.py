@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import Any, get_args, overload
 
 from queasy.codec import Codec, CodecName, codec_of
 from queasy.dispatch import Dispatch
-from queasy.errors import InvalidOption
+from queasy.errors import InvalidId, InvalidInput, InvalidOption
 from queasy.flow import audit, chunks, drop, evict, follow, requeue, take_one, trim, until_done
 from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
@@ -18,7 +19,7 @@ from queasy.options import (
     UpdateRunAt,
     When,
     check_count,
-    check_id,
+    check_known_id,
     check_name,
     seconds,
 )
@@ -76,8 +77,22 @@ def check_kind(value: str) -> RecordKind:
     return value  # pyright: ignore[reportReturnType]
 
 
+def check_client(value: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"~?[A-Za-z0-9_-]{1,63}", value):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(f"client: expected an id as Queue.clients() shows it, got {value!r}")
+    return value
+
+
+def check_limits(value: JobOptions | None) -> JobOptions | None:
+    if value is not None and not isinstance(value, JobOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(f"limits: expected JobOptions, got {type(value).__name__}")
+    return value
+
+
 def check_ids(ids: str | Iterable[str]) -> list[str]:
-    return [check_id(id_) for id_ in ([ids] if isinstance(ids, str) else ids)]
+    if not isinstance(ids, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidId(f"ids: expected an id or several, got {type(ids).__name__}")
+    return [check_known_id(id_) for id_ in ([ids] if isinstance(ids, str) else ids)]
 
 
 def check_lease(value: Seconds) -> float:
@@ -172,7 +187,9 @@ class Queue(NamedQueue):
         With `running`, a run in progress is asked to stop too: its holder is told, and the
         job will not come back whether it listens or not.
         """
-        (word,) = await self._store.run(self._commands.cancel([check_id(id)], running=running))
+        (word,) = await self._store.run(
+            self._commands.cancel([check_known_id(id)], running=running)
+        )
         return word in ("cancelled", "requested")
 
     @overload
@@ -202,7 +219,7 @@ class Queue(NamedQueue):
 
     async def get(self, id: str) -> Job | None:  # noqa: A002
         """The job with this id: waiting or active, else its failed or broken record."""
-        rows = await self._store.run(self._commands.get(check_id(id)))
+        rows = await self._store.run(self._commands.get(check_known_id(id)))
         return rows[0] if rows else None
 
     async def jobs(self, state: ListState = "waiting") -> AsyncGenerator[Job]:
@@ -257,7 +274,7 @@ class Queue(NamedQueue):
         check_count(broken_limit, "broken_limit")
         await self._store.run(
             self._commands.configure(
-                limits=limits,
+                limits=check_limits(limits),
                 fail_handler=fail_handler,
                 failed_limit=failed_limit,
                 broken_limit=broken_limit,
@@ -285,7 +302,7 @@ class Queue(NamedQueue):
 
     async def evict(self, client: str, *, died: bool = True) -> int:
         """Take all jobs from a client. `died` counts a stall against each of them."""
-        return await follow(self._store, evict(self._commands, client, died=died))
+        return await follow(self._store, evict(self._commands, check_client(client), died=died))
 
     async def audit(self) -> list[str]:
         """What is wrong with the queue's records on the server: nothing, one hopes."""

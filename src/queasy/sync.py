@@ -24,16 +24,18 @@ from queasy.options import (
     UpdateRunAt,
     When,
     check_count,
-    check_id,
+    check_known_id,
 )
 from queasy.outcome import Cancel, Fail, Finish, Release
 from queasy.queue import (
     PAGE,
     NamedQueue,
+    check_client,
     check_durability,
     check_ids,
     check_kind,
     check_lease,
+    check_limits,
     check_state,
     check_timeout,
     keys_of,
@@ -153,7 +155,7 @@ class SyncQueue(NamedQueue):
 
     def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
         """Remove a job that waits or is held behind a run; with `running`, stop the run too."""
-        (word,) = self._store.run(self._commands.cancel([check_id(id)], running=running))
+        (word,) = self._store.run(self._commands.cancel([check_known_id(id)], running=running))
         return word in ("cancelled", "requested")
 
     @overload
@@ -176,7 +178,7 @@ class SyncQueue(NamedQueue):
 
     def get(self, id: str) -> Job | None:  # noqa: A002
         """The job with this id: waiting or active, else its failed or broken record."""
-        rows = self._store.run(self._commands.get(check_id(id)))
+        rows = self._store.run(self._commands.get(check_known_id(id)))
         return rows[0] if rows else None
 
     def jobs(self, state: ListState = "waiting") -> Iterator[Job]:
@@ -222,7 +224,7 @@ class SyncQueue(NamedQueue):
         check_count(broken_limit, "broken_limit")
         self._store.run(
             self._commands.configure(
-                limits=limits,
+                limits=check_limits(limits),
                 fail_handler=fail_handler,
                 failed_limit=failed_limit,
                 broken_limit=broken_limit,
@@ -250,7 +252,7 @@ class SyncQueue(NamedQueue):
 
     def evict(self, client: str, *, died: bool = True) -> int:
         """Take all jobs from a client. `died` counts a stall against each of them."""
-        return follow_sync(self._store, evict(self._commands, client, died=died))
+        return follow_sync(self._store, evict(self._commands, check_client(client), died=died))
 
     def audit(self) -> list[str]:
         """What is wrong with the queue's records on the server: nothing, one hopes."""

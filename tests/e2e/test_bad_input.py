@@ -16,6 +16,7 @@ from queasy import (
     InvalidQueue,
     InvalidTime,
     InvalidUrl,
+    JobError,
     JobOptions,
     QueasyError,
 )
@@ -248,7 +249,7 @@ async def test_one_bad_job_in_a_list_keeps_all_of_it_out(client: Client) -> None
     assert (await queue.counts()).waiting == 0
 
 
-@pytest.mark.parametrize("jobs", ["text", b"bytes", {"to": "x"}])
+@pytest.mark.parametrize("jobs", ["text", b"bytes", {"to": "x"}, 5, None])
 async def test_one_job_in_place_of_many_is_refused(client: Client, jobs: Any) -> None:
     with pytest.raises(InvalidInput, match="dispatch_many"):
         await client.queue("q").dispatch_many(jobs)
@@ -262,4 +263,83 @@ async def test_a_generator_that_raises_leaves_what_it_gave(client: Client) -> No
     queue = client.queue("q")
     with pytest.raises(RuntimeError, match="database"):
         await queue.dispatch_many(jobs())
-    assert (await queue.counts()).waiting == 1000
+    assert (await queue.counts()).waiting == 1500
+
+
+PASSWORDS = ["abc/hunter2", "hunter2#x", "hunter2?x=1", "x?hunter2=1", "hun@ter2/x"]
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_a_password_that_was_not_escaped_is_not_shown(password: str) -> None:
+    for url in (f"redis://:{password}@h:6379/0", f"redis+sentinel://u:{password}@h:1/s"):
+        try:
+            client = Client(url)
+        except InvalidUrl as error:
+            shown = str(error)
+        else:
+            shown = repr(client)
+        assert "hunter2" not in shown
+        assert "ter2" not in shown.replace("sentinel", "")
+
+
+HUGE = 10**400
+
+
+async def test_things_of_the_wrong_kind_get_a_typed_error(client: Client) -> None:
+    queue = client.queue("q")
+    calls: list[Any] = [
+        lambda: queue.configure(limits={}),  # type: ignore[arg-type]
+        lambda: queue.requeue(5),  # type: ignore[arg-type]
+        lambda: queue.requeue(None),  # type: ignore[arg-type]
+        lambda: queue.drop([queue]),  # type: ignore[list-item]
+        lambda: queue.evict(None),  # type: ignore[arg-type]
+        lambda: queue.evict("\ud800"),
+        lambda: queue.dispatch(1, delay=HUGE),
+        lambda: queue.dispatch(1, run_at=HUGE),
+        lambda: queue.cancel("\ud800"),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput):
+            await call()
+    for seconds in (HUGE, None):
+        with pytest.raises(InvalidInput):
+            queue.lease(seconds)  # type: ignore[arg-type]
+    for folder in (5, "", "a\0b"):
+        with pytest.raises(InvalidOption, match="folder"):
+            Client(folder=folder)  # type: ignore[arg-type]
+
+
+class Unshowable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+async def test_an_error_that_cannot_be_shown_still_retries_the_job(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a", options=JobOptions(min_backoff=60))
+    with pytest.raises(Unshowable):
+        async with queue.lease():
+            raise Unshowable
+    job = await queue.get("a")
+    assert job is not None
+    assert job.readable
+    assert job.retry_count == 1
+    odd = JobError(message=5, type="\ud800", kind="odd")  # type: ignore[arg-type]
+    await queue.dispatch(1, id="a", reset_counts=False)
+    lease = await queue.lease()
+    assert await lease.retry(error=odd)
+    job = await queue.get("a")
+    assert job is not None
+    assert job.error is not None
+    assert (job.error.message, job.error.kind) == ("5", "retriable")
+
+
+async def test_a_fail_id_longer_than_an_id_may_be_is_still_an_id(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.configure(fail_handler=True)
+    await queue.dispatch(1, id="x" * 512)
+    await (await queue.lease()).fail()
+    (failure,) = [job async for job in queue.fail_queue.jobs()]
+    assert len(failure.id) > 512
+    assert await queue.fail_queue.get(failure.id)
+    assert await queue.fail_queue.cancel(failure.id)

@@ -16,6 +16,9 @@ FORMS = (
 )
 
 
+ESCAPE = "write / # ? @ : in a user or password as %2F %23 %3F %40 %3A"
+
+
 def _is_yes(text: str) -> bool:
     return text.lower() in ("1", "true", "yes")
 
@@ -73,37 +76,39 @@ def parse_url(url: str) -> Target:
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidUrl(f"url: expected a str like {FORMS}, got {type(url).__name__}")
     try:
-        parts = urlparse(url)
-        connect = _connect_arguments(parts)
-        scheme, _, form = parts.scheme.partition("+")
-        if scheme == "unix" and not form:
-            return _unix(parts, connect)
-        if scheme not in ("redis", "rediss", "valkey", "valkeys") or form not in (
-            "",
-            "sentinel",
-            "cluster",
-        ):
-            raise InvalidUrl(f"url: expected one of {FORMS}; got the scheme {parts.scheme!r}")
-        tls = scheme in ("rediss", "valkeys")
-        if form == "sentinel":
-            return _sentinel(parts, connect, tls)
-        addresses = _addresses(parts, 6379)
-        path = parts.path.strip("/")
-        if path:
-            connect["db"] = int(path)
-        if form == "cluster":
-            if connect.pop("db", 0) != 0:
-                raise InvalidUrl("url: a cluster has database 0 only")
-            return Target("cluster", addresses, tls=tls, connect=connect)
-        if len(addresses) != 1:
-            raise InvalidUrl(
-                f"url: expected one host, got {len(addresses)}; for several use {FORMS}"
-            )
-        return Target("single", addresses, tls=tls, connect=connect)
-    except ValueError as error:
-        if isinstance(error, InvalidUrl):
-            raise
-        raise InvalidUrl(f"url: expected one of {FORMS}; {error}") from None
+        return _parse(urlparse(url))
+    except InvalidUrl:
+        raise
+    except ValueError:
+        # Not quoted: a password with a / or # in it turns up in any of the parts.
+        raise InvalidUrl(f"url: expected one of {FORMS}; {ESCAPE}") from None
+
+
+def _parse(parts: ParseResult) -> Target:
+    connect = _connect_arguments(parts)
+    scheme, _, form = parts.scheme.partition("+")
+    if scheme == "unix" and not form:
+        return _unix(parts, connect)
+    if scheme not in ("redis", "rediss", "valkey", "valkeys") or form not in (
+        "",
+        "sentinel",
+        "cluster",
+    ):
+        raise InvalidUrl(f"url: expected one of {FORMS}; its scheme is none of these")
+    tls = scheme in ("rediss", "valkeys")
+    if form == "sentinel":
+        return _sentinel(parts, connect, tls)
+    addresses = _addresses(parts, 6379)
+    path = parts.path.strip("/")
+    if path:
+        connect["db"] = int(path)
+    if form == "cluster":
+        if connect.pop("db", 0) != 0:
+            raise InvalidUrl("url: a cluster has database 0 only")
+        return Target("cluster", addresses, tls=tls, connect=connect)
+    if len(addresses) != 1:
+        raise InvalidUrl(f"url: expected one host, got {len(addresses)}; for several use {FORMS}")
+    return Target("single", addresses, tls=tls, connect=connect)
 
 
 def _unix(parts: ParseResult, connect: dict[str, Any]) -> Target:
@@ -131,7 +136,7 @@ def _connect_arguments(parts: ParseResult) -> dict[str, Any]:
     connect: dict[str, Any] = {}
     for name, values in parse_qs(parts.query, keep_blank_values=True).items():
         if name not in CONVERT:
-            raise InvalidUrl(f"url: unknown option {name!r}; expected {', '.join(sorted(CONVERT))}")
+            raise InvalidUrl(f"url: an unknown option; expected {', '.join(sorted(CONVERT))}")
         connect[name] = CONVERT[name](values[-1])
     user_info = parts.netloc.rpartition("@")[0]
     if user_info:
@@ -149,6 +154,6 @@ def _addresses(parts: ParseResult, default_port: int) -> tuple[Address, ...]:
     for entry in hosts.split(",") if hosts else ["localhost"]:
         one = urlparse(f"//{entry}")  # knows IPv6 in brackets
         if not one.hostname:
-            raise InvalidUrl(f"url: expected host:port, got {entry!r}")
+            raise InvalidUrl(f"url: expected host:port; {ESCAPE}")
         found.append(Address(one.hostname, one.port or default_port))
     return tuple(found)

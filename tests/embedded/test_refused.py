@@ -101,3 +101,18 @@ def test_a_nonsensical_idle_time_is_refused(folder: Path, monkeypatch: pytest.Mo
             EmbeddedServerError, match=f"expected seconds above 0, got '{nonsense}'"
         ):
             ensure(folder)
+
+
+@pytest.mark.parametrize("name", ["server.log", "server.lock", "keeper.lock", "start.lock"])
+def test_a_link_planted_in_the_folder_is_not_followed(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder.mkdir(mode=0o700)
+    (folder / ".gitignore").write_text("*\n")
+    (folder / name).symlink_to(victim)
+    with pytest.raises(EmbeddedServerError):
+        ensure(folder)
+    assert victim.read_text() == "precious"
+    (folder / name).unlink()

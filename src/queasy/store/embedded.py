@@ -215,7 +215,8 @@ def _start_keeper(home: Path, deadline: float) -> None:
             ignore.write("*\n")
         if log_path.exists() and log_path.stat().st_size > _LARGEST_LOG:
             log_path.unlink()
-        log = log_path.open("ab")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        log = os.fdopen(os.open(log_path, flags, 0o600), "ab")
     except OSError as error:
         raise _unusable(home, error) from error
     with log:

@@ -63,7 +63,9 @@ _PR_SET_PDEATHSIG = 1
 
 def try_lock(path: str) -> int | None:
     """Take the lock and return the descriptor that holds it, or None if someone else does."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Not through a link: one planted in the folder must not lead us to another's file.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

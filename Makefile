@@ -19,11 +19,12 @@ demo: $(READY)  ## the main job, on the embedded server
 test: $(READY)  ## every test that fits in six minutes
 	$(BIN)/pytest
 
-check: $(READY)  ## lint, format, types, layers
+check: $(READY)  ## lint, format, types, layers, and the tests that take seconds
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q tests/store/test_promises.py tests/store/test_mutants.py
 
 fix: $(READY)  ## what `check` can mend by itself
 	$(BIN)/ruff check --fix .

@@ -403,3 +403,18 @@ mutant(
     "a_dispatch_wakes_one_sleeper_who_hears_it",
     ("        n = n - 1\n", "        n = n\n"),
 )
+mutant(
+    "who_waits_again_is_taken_for_gone",
+    "who_waits_again_after_a_long_time_is_still_woken",
+    ("      if gone[i] ~= waiter then\n", "      if true then\n"),
+)
+mutant(
+    "tokens_start_again_with_the_server",
+    "a_token_is_not_given_out_again_after_the_server_forgot",
+    ("  q.token = math.max(q.token, math.floor(q.now * 1000))\n", ""),
+)
+mutant(
+    "a_fail_job_overwrites_who_has_its_id",
+    "a_fail_id_that_is_taken_is_left_alone",
+    ("    while redis.call('HEXISTS', fq.data, fail_id) == 1 do\n", "    while false do\n"),
+)

@@ -8,9 +8,11 @@ from typing import Any, get_args
 import redis
 from redis.client import PubSub
 
-from queasy.outcome import Finish, Retry
+from queasy.outcome import Fail, Finish, Retry
 from queasy.store.command import Command
 from queasy.store.commands import Commands, ListState, version
+from queasy.store.keys import QueueKeys
+from queasy.store.records import DispatchItem
 from tests.store.harness import START, Harness, endings_of, words_of
 from tests.store.promise import promise
 
@@ -184,3 +186,49 @@ def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
         with _refused("QUEASYBAD"):
             h.redis.execute_command("FCALL", f"queasy_v1_{function}", len(keys), *keys, *args)
     assert h.dump() == before
+
+
+@promise
+def who_waits_again_after_a_long_time_is_still_woken(h: Harness) -> None:
+    """It swept its own old entry away with those of clients that are gone."""
+    h.join("c1")
+    h.dequeue("c1", waiter="c1", waits=3)
+    h.later(400)
+    h.join("c1")
+    h.dequeue("c1", waiter="c1", waits=3)
+    assert h.call(h.commands.counts()).waiters == 1
+
+
+@promise
+def waiters_who_are_gone_do_not_pile_up(h: Harness) -> None:
+    for n in range(20):
+        h.join(f"c{n}")
+        h.dequeue(f"c{n}", waiter=f"c{n}", waits=3)
+        h.later(100)
+    assert h.call(h.commands.counts()).waiters <= 1
+
+
+@promise
+def a_token_is_not_given_out_again_after_the_server_forgot(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch("a")
+    before = h.take_one("c1")
+    h.redis.delete(*h.keys.all)
+    h.later(1)
+    h.join("c1")
+    h.dispatch("a")
+    assert h.take_one("c1").token > before.token
+
+
+@promise
+def a_fail_id_that_is_taken_is_left_alone(h: Harness) -> None:
+    h.call(h.commands.configure(fail_handler=True))
+    h.join("c1")
+    h.dispatch("a")
+    run = h.take_one("c1")
+    fail_queue = Commands(QueueKeys(h.keys.prefix, h.keys.queue, fail=True), now=h.time)
+    h.call(fail_queue.dispatch([DispatchItem(f"a:{run.token}", b"mine")]))
+    h.end(run, Fail())
+    jobs, _ = h.call(fail_queue.jobs("waiting", b"", 10))
+    assert [job.payload for job in jobs if job.origin is None] == [b"mine"]
+    assert len(jobs) == 2

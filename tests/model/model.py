@@ -133,6 +133,7 @@ class Queue(Jobs):
     def evict(self, now: float, client: str, verb: str) -> tuple[str, int]:
         self.open(now)
         if client not in self.clients:
+            self.wake()
             return ("absent", 0)
         ended = self.end_client(client, SWEEP_JOBS, verb)
         self.write_records()

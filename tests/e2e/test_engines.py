@@ -8,6 +8,7 @@ from redis.crc import key_slot
 
 from queasy import Client, Lease, Queue, SyncClient
 from queasy.store.library import PREFIX
+from tests.e2e.waiting import until_waiting
 from tests.groups import Cluster, SentinelGroup, start_cluster, start_sentinel
 from tests.servers import ServerKind, start_replica, start_server
 
@@ -47,8 +48,7 @@ async def live(queue: Queue) -> None:
 async def woken(queue: Queue) -> Lease:
     """A lease that waited for its job."""
     waiting = asyncio.create_task(queue.lease(timeout=20))
-    while (await queue.counts()).waiters == 0:
-        await asyncio.sleep(0.01)
+    await until_waiting(queue)
     await queue.dispatch("wake up")
     lease = await asyncio.wait_for(waiting, 10)
     assert lease is not None

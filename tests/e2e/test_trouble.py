@@ -21,6 +21,7 @@ from queasy import (
     Unreachable,
     Unsupported,
 )
+from tests.e2e.waiting import until_waiting
 from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, free_port, start_replica, start_server
 
@@ -136,8 +137,7 @@ async def test_a_wait_for_a_job_outlives_a_restart(kind: ServerKind) -> None:
         async with Client(server.url, timeout=20) as client:
             queue = client.queue("q")
             waiting = asyncio.create_task(queue.lease(timeout=60))
-            while (await queue.counts()).waiters == 0:
-                await asyncio.sleep(0.01)
+            await until_waiting(queue)
             server.kill()
             server.restart()
             await queue.dispatch("after")
@@ -294,8 +294,7 @@ async def test_a_wait_without_end_outlasts_a_server_that_is_away_longer_than_a_c
             queue = client.queue("q")
             waiting = asyncio.create_task(queue.lease())
             short = asyncio.create_task(queue.lease(timeout=1))
-            while (await queue.counts()).waiters == 0:
-                await asyncio.sleep(0.01)
+            await until_waiting(queue)
             server.kill()
             with pytest.raises(Unreachable):
                 await short

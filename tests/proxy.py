@@ -14,6 +14,7 @@ class Proxy:
         self._doomed: list[bytes] = []
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._swallowed: list[bytes] = []
         self.lost = 0
 
     async def __aenter__(self) -> Self:
@@ -43,6 +44,10 @@ class Proxy:
     def lose_answer_to(self, function: str) -> None:
         """The next call of this function is carried out, and its answer lost."""
         self._doomed.append(f"queasy_v1_{function}".encode())
+
+    def swallow(self, command: str) -> None:
+        """What holds this command never arrives, and is never answered."""
+        self._swallowed.append(command.encode())
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -74,6 +79,9 @@ class Proxy:
         answers = asyncio.create_task(back())
         try:
             while data := await reader.read(65536):
+                if any(command in data for command in self._swallowed):
+                    self.lost += 1
+                    continue
                 doomed = next((name for name in self._doomed if name in data), None)
                 if doomed is not None:
                     self._doomed.remove(doomed)

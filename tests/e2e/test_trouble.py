@@ -303,3 +303,38 @@ async def test_a_wait_without_end_outlasts_a_server_that_is_away_longer_than_a_c
             await queue.dispatch("after")
             lease = await asyncio.wait_for(waiting, 20)
             assert await lease.complete()
+
+
+async def test_a_lease_whose_answer_never_comes_is_given_back(proxy: Proxy, prefix: str) -> None:
+    """The job stayed leased to nobody, for as long as the lease was to last."""
+    async with Client(proxy.url, prefix=prefix, timeout=0.5) as client:
+        queue = client.queue("q")
+        await queue.dispatch(1, id="a")
+        for _ in range(1000):  # more than it will try
+            proxy.lose_answer_to("dequeue")
+        with pytest.raises(Unanswered):
+            await queue.lease(seconds=3600, timeout=0)
+        await client.close()  # what runs in the background is over
+        job = await queue.get("a")
+        assert job is not None
+        assert (job.state, job.stall_count) == ("due", 0)
+
+
+async def test_a_subscription_that_is_never_confirmed_does_not_hang(
+    proxy: Proxy, prefix: str
+) -> None:
+    proxy.swallow("SSUBSCRIBE")
+    async with Client(proxy.url, prefix=prefix, timeout=0.5) as client:
+        queue = client.queue("q")
+        assert await asyncio.wait_for(queue.lease(timeout=1), 20) is None
+        deaf = asyncio.create_task(queue.lease())
+        await queue.dispatch("found without being told")
+        lease = await asyncio.wait_for(deaf, 20)
+        assert await lease.complete()
+
+    def pull() -> object:
+        with SyncClient(proxy.url, prefix=prefix, timeout=0.5) as sync:
+            return sync.queue("q").lease(timeout=1)
+
+    assert await asyncio.wait_for(asyncio.to_thread(pull), 20) is None
+    assert proxy.lost >= 2

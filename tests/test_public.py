@@ -1,0 +1,18 @@
+"""What the package offers, and nothing by accident."""
+
+import queasy
+
+
+def test_what_is_public_is_sorted_and_there() -> None:
+    assert queasy.__all__ == sorted(queasy.__all__)
+    assert all(hasattr(queasy, name) for name in queasy.__all__)
+
+
+def test_every_error_is_public_and_under_one_root() -> None:
+    from queasy import errors
+
+    assert set(errors.__all__) <= set(queasy.__all__)
+    for name in errors.__all__:
+        error = getattr(errors, name)
+        assert issubclass(error, queasy.QueasyError)
+        assert name in (errors.__doc__ or ""), f"{name} is not in the tree at the top"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -267,11 +267,19 @@ def trim(commands: Commands, kind: RecordKind, keep: int) -> Flow[int]:
     return until_done(lambda: commands.trim(kind, keep))
 
 
-def evict(commands: Commands, client: str, *, died: bool) -> Flow[int]:
-    """Ends a client, however many jobs it holds; how many those were."""
+def evict(
+    commands: Commands, client: str, *, died: bool, started: Sequence[str] | None = None
+) -> Flow[int]:
+    """Ends a client, however many jobs it holds; how many those were.
+
+    Of one that died only the jobs it had `started` (None: all) count a stall and are suspects.
+    """
+    command = commands.evict(client, "release")
+    if died and (started is None or started):
+        command = commands.evict(client, "stall", started or ())
     total = 0
     while True:
-        state, ended = yield commands.evict(client, "stall" if died else "release")
+        state, ended = yield command
         total += ended
         if state != "more":
             return total

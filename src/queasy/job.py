@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from queasy.codec import Codec, decode
-from queasy.options import LATEST, JobOptions
+from queasy.options import EARLIEST, LATEST, JobOptions
 
-__all__ = ["Job", "JobError", "State"]
+__all__ = ["Flag", "Job", "JobError", "State"]
 
 State = Literal["due", "scheduled", "active", "blocked", "failed", "broken"]
 ErrorKind = Literal["permanent", "retriable", "stall", "timeout", "broken"]
@@ -73,6 +73,17 @@ def _clean(value: object) -> str:
     return _text(value).encode("utf-8", "backslashreplace").decode()
 
 
+@dataclass(slots=True, eq=False)
+class Flag:
+    """What may be learnt of a run while it runs: that somebody asked to cancel it."""
+
+    on: bool = False
+
+
+NEVER = Flag()
+"""Of jobs that do not run here; nobody sets it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Job:
     """One job in one state."""
@@ -91,13 +102,15 @@ class Job:
     stall_count: int = 0
     timeout_count: int = 0
     options: JobOptions = NO_OPTIONS
-    """What this job asked for itself; the rest is as its queue says."""
+    """What this job asked for itself, the rest is as its queue says; of a job that a worker runs,
+    what holds for it."""
     error: JobError | None = None
     """Why the last run did not finish."""
     readable: bool = True
     """False when its record on the server cannot be read; `error` says why."""
-    cancelled: bool = False
-    """Somebody asked to cancel this run."""
+    suspect: bool = False
+    """It was running when a worker died: its next run is alone."""
+    flag: Flag = field(default=NEVER, compare=False)
     origin: Job | None = None
     """In a fail queue: the job that was given up."""
     run_at_epoch: float = 0.0
@@ -108,7 +121,8 @@ class Job:
     def __repr__(self) -> str:
         """What is worth a look; never the payload, which may be large or secret."""
         shown = {"id": self.id, "queue": self.queue, "state": self.state}
-        names = ("token", "retry_count", "stall_count", "timeout_count", "cancelled", "error")
+        names = ("token", "retry_count", "stall_count", "timeout_count")
+        names += ("suspect", "cancelled", "error")
         shown |= {name: getattr(self, name) for name in names if getattr(self, name)}
         shown |= {"run_at": self.run_at.isoformat()} if self.run_at else {}
         return f"Job({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
@@ -119,6 +133,18 @@ class Job:
         if self.codec is None:
             return self.payload
         return decode(self.codec, self.payload, self.queue, self.id)
+
+    @property
+    def cancelled(self) -> bool:
+        """Somebody asked to cancel this run. May become true while it runs."""
+        return self.flag.on
+
+    @property
+    def leased_at(self) -> datetime | None:
+        """Since when its run holds it, or the last one held it."""
+        # Tokens follow the server's clock, in microseconds.
+        plausible = EARLIEST * 1e6 <= self.token < LATEST * 1e6
+        return _time(self.token / 1e6) if plausible else None
 
     @property
     def run_at(self) -> datetime | None:

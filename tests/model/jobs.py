@@ -15,7 +15,8 @@ DEFAULTS = {
     "max_retries": 10, "max_stalls": 3, "max_timeouts": 3,
     "min_backoff": 2_000, "max_backoff": 300_000,
 }  # fmt: skip
-COMES_BACK = {"release", "retry", "timeout", "stall"}
+STALLS = {"stall", "death"}  # its client was not heard of, or somebody saw it die
+COMES_BACK = {"release", "retry", "timeout"} | STALLS
 ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail": "failed"}
 
 
@@ -144,7 +145,7 @@ class Jobs(Clock):
         status = self.come_back(id_, run, verb, when, error) if comes_back else ENDED[verb]
         if status in ENDED.values():
             if status == "failed":
-                self.give_up(id_, run, self.stall_error(run) if verb == "stall" else error)
+                self.give_up(id_, run, self.stall_error(run) if verb in STALLS else error)
             elif status == "broken":
                 self.set_aside(id_, run, error)
             if run.held:
@@ -156,10 +157,11 @@ class Jobs(Clock):
     def come_back(self, id_: str, run: Run, verb: str, when: str, error: Any) -> str:
         """Puts the job back to waiting; says 'failed', and does not, when its budget is spent."""
         job, run_at = run.job, run.job.run_at
-        if verb == "stall":
+        if verb in STALLS:
             self.count("stalled")
             job.stall_count += 1
             job.error = self.stall_error(run)
+            job.suspect = job.suspect or verb == "death" or job.stall_count > 1
             if job.stall_count >= self.limit(job, "max_stalls"):
                 return "failed"
         elif verb == "postpone":
@@ -178,11 +180,12 @@ class Jobs(Clock):
         job.run_at = run_at
         self.apply_held(run)
         self.wait(id_, job)
-        words = {"stall": "stalled", "timeout": "timed_out", "retry": "retried"}
-        return (words | {"postpone": "postponed"}).get(verb, "released")
+        words = {"timeout": "timed_out", "retry": "retried", "postpone": "postponed"}
+        return (words | dict.fromkeys(STALLS, "stalled")).get(verb, "released")
 
     def another_try(self, job: Job, attempts: int, when: str, error: Any) -> float:
         job.error = error
+        job.suspect = False  # the run ended by itself
         least, most = self.limit(job, "min_backoff"), self.limit(job, "max_backoff")
         return self.schedule(when or f"+{min(most, least * 2**attempts)!r}")
 
@@ -211,7 +214,8 @@ class Jobs(Clock):
         return {"kind": "stall", "type": "Stalled", "message": message}
 
     def give_up(self, id_: str, run: Run, error: Any) -> None:
-        facts = {name: value for name, value in run.job.facts().items() if name != "error"}
+        left_out = ("error", "suspect")
+        facts = {name: fact for name, fact in run.job.facts().items() if name not in left_out}
         if error is not None:
             facts["error"] = error
         facts |= {"failed_at": self.now, "dispatched_at": run.job.dispatched_at}

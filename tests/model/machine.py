@@ -73,6 +73,7 @@ alike = st.builds(
 )  # fmt: skip
 several = st.lists(ending, min_size=1, max_size=4)
 endings = st.one_of(several, several, several, alike)
+limits_of_a_batch = st.sampled_from((1, 2, 4, 6, 0))
 no_endings = st.one_of(st.just([]), st.just([]), several, alike)
 kinds = st.sampled_from(("failed", "broken"))
 clients = st.sampled_from(CLIENTS)
@@ -80,6 +81,7 @@ dead_clients = st.sampled_from(("", "~p", "w2"))
 idlers = st.sampled_from((0, 0, 0, 11))
 crowds = st.sampled_from((101, 102, 130, 100, 60, 1))
 cares = st.sampled_from(("register", "register", "bump", "bump", "sweep", "stall", "release"))
+started = st.one_of(st.just([]), picks)
 record_verbs = st.sampled_from(("requeue", "requeue", "drop", "trim"))
 
 
@@ -92,7 +94,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         {
             "client": clients,
             "lease": leases,
-            "limit": st.sampled_from((1, 2, 4, 6, 0)),
+            "limit": limits_of_a_batch,
             "again": st.sampled_from((False, False, True)),
             "waits": st.integers(0, 3),
             "ended": no_endings,
@@ -105,6 +107,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         4,
         {"care": cares, "clients": st.lists(clients, min_size=1, max_size=3), "lease": leases},
     ),
+    "crash": (3, {"client": clients, "pick": few, "started": started, "limit": limits_of_a_batch}),
     "extend": (1, {"pick": few, "token": tokens, "lease": leases}),
     "configure": (1, {"settings": settings_changed}),
     "records": (3, {"verb": record_verbs, "kind": kinds, "ids": picks}),
@@ -229,7 +232,19 @@ class QueueMachine(RuleBasedStateMachine):
             case "sweep":
                 self.step("sweep")
             case _:
-                self.step("evict", client=clients[0], verb=care)
+                self.step("evict", client=clients[0], verb=care, ids=[])
+
+    def crash(self, client: str, pick: int, started: list[int], limit: int) -> None:
+        """Somebody who holds jobs dies, and another takes what is due now: suspects first."""
+        holders = [run.client for run in self.model.active.values()]
+        self.evict(holders[pick % len(holders)] if holders else client, started)
+        self.dequeue(client, 30_000, limit, False, pick % 4, [])
+
+    def evict(self, client: str, started: list[int]) -> None:
+        """It died, and perhaps somebody knows what it had started, or takes something for that."""
+        held = [*self.model.runs_of(client), "c"]
+        ids = [held[pick % len(held)] for pick in started]
+        self.step("evict", client=client, verb="stall", ids=ids)
 
     def extend(self, pick: int, token: str, lease: int) -> None:
         id_, number = self.lease(pick, token)
@@ -249,8 +264,13 @@ class QueueMachine(RuleBasedStateMachine):
 class CrowdMachine(QueueMachine):
     """Begins with clients that hold more jobs than one sweep may end."""
 
-    @initialize(lease=leases, held=st.tuples(crowds, crowds), idle=idlers, dead=dead_clients)
-    def take_many(self, lease: int, held: tuple[int, int], idle: int, dead: str) -> None:
+    @initialize(
+        lease=leases, held=st.tuples(crowds, crowds), idle=idlers, dead=dead_clients,
+        started=started,
+    )  # fmt: skip
+    def take_many(
+        self, lease: int, held: tuple[int, int], idle: int, dead: str, started: list[int]
+    ) -> None:
         self.step("configure", paused=0)
         crowd = [Item(f"n{number}", b"n") for number in range(sum(held))]
         self.step("dispatch", items=crowd)
@@ -259,4 +279,4 @@ class CrowdMachine(QueueMachine):
         self.dequeue("w2", lease, held[0], False, 0, [])
         self.dequeue("~p", lease, held[1], False, 0, [])
         if dead:
-            self.step("evict", client=dead, verb="stall")
+            self.evict(dead, started)

@@ -87,7 +87,8 @@ class Queue(Jobs):
     def bump_one(self, client: str, lease: int) -> tuple[str, Any]:
         if not self.alive(client):
             return ("lost", [])
-        self.clients[client] = self.now + lease
+        least = 0 if self.runs_of(client) else self.clients[client]
+        self.clients[client] = max(self.now + lease, least)
         self.write()
         return ("ok", self.cancels_of(client))
 
@@ -119,10 +120,12 @@ class Queue(Jobs):
         self.write_records()
         return max(1, SWEEP_JOBS - room)
 
-    def end_client(self, client: str, room: int, verb: str) -> int:
+    def end_client(
+        self, client: str, room: int, verb: str, started: Sequence[str] | None = None
+    ) -> int:
         ids = self.runs_of(client)
         for id_ in ids[:room]:
-            self.end(id_, verb)
+            self.end(id_, verb if started is None or id_ in started else "release")
         if len(ids) <= room:
             self.forget(client)
         else:
@@ -130,15 +133,18 @@ class Queue(Jobs):
             self.requests.pop(client, None)
         return min(len(ids), room)
 
-    def evict(self, now: float, client: str, verb: str) -> tuple[str, int]:
+    def evict(self, now: float, client: str, verb: str, ids: Sequence[str]) -> tuple[str, int]:
         self.open(now)
-        if client not in self.clients:
-            self.wake()
-            return ("absent", 0)
-        ended = self.end_client(client, SWEEP_JOBS, verb)
-        self.write_records()
+        state, ended = "absent", 0
+        if client in self.clients:
+            verb = "death" if verb == "stall" else verb
+            ended = self.end_client(client, SWEEP_JOBS, verb, ids or None)
+            self.write_records()
+            state = "more" if client in self.clients else "gone"
         self.wake()
-        return ("more" if client in self.clients else "gone", ended)
+        if self.due():
+            self.waiters.clear()  # it may have been woken, and not have looked
+        return (state, ended)
 
     # Dequeue
 
@@ -149,12 +155,16 @@ class Queue(Jobs):
         self.open(now)
         settled = self.end_all(endings)
         state, ids = self.batch_for(client, lease, limit, request)
-        look = self.next_in() if state != "lost" and len(ids) < limit else -1
         sleeps = waits > 0 and not ids and state != "lost"
+        if sleeps and not client.startswith("~") and not self.runs_of(client):
+            self.clients[client] = now + waits + lease  # it has said when it looks again
+            self.write()
+        look = self.next_in() if state != "lost" and len(ids) < limit else -1
         self.stand_by(waiter, (waits if look < 0 else min(look, waits)) if sleeps else None)
         self.wake()
-        if limit == 0 and waits == 0 and state == "ok" and self.due():
-            self.waiters.clear()  # who has no use for what is due says so, and another is woken
+        no_use = limit == 0 and waits == 0 and state == "ok"
+        if self.due() and (no_use or (ids and look == 0)):
+            self.waiters.clear()  # who leaves what is due says so, and another is woken
         return state, look, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
 
     def batch_for(self, client: str, lease: int, limit: int, request: str) -> tuple[str, list[str]]:
@@ -178,6 +188,9 @@ class Queue(Jobs):
 
     def take(self, client: str, lease: int, limit: int, request: str) -> list[str]:
         ids = self.due()[:limit]
+        suspects = [at for at, id_ in enumerate(ids) if self.waiting[id_].suspect]
+        if suspects:  # each comes alone
+            ids = ids[: max(1, suspects[0])]
         if ids:  # tokens follow the clock
             self.token = max(self.token, math.floor(self.now * 1000))
         for token, id_ in enumerate(ids, self.token + 1):
@@ -207,7 +220,7 @@ class Queue(Jobs):
 
     def next_event(self, leases: bool = True) -> float | None:
         job_due = super().next_event()
-        times = [] if job_due is None else [job_due]
+        times = [] if job_due is None else [job_due if job_due > self.time else self.now]
         for expiry in self.clients.values() if leases else ():
             dead = expiry <= self.dead_line()
             times.append(expiry if dead else max(expiry, self.grace_until))

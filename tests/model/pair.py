@@ -146,7 +146,7 @@ WIRE: dict[str, Callable[..., Args]] = {
     "bump": lambda lease, clients: [lease, *clients],
     "extend": lambda id_, token, lease: [id_, token, lease],
     "sweep": lambda: [],
-    "evict": lambda client, verb: [client, verb],
+    "evict": lambda client, verb, ids: [client, verb, *ids],
     "configure": _configure,
     "requeue": lambda kind, ids: [kind, *ids],
     "drop": lambda kind, ids: [kind, *ids],

@@ -86,7 +86,7 @@ def test_a_registered_pull_client_leaves_nothing_when_its_last_lease_ends(pair: 
 def test_a_partly_swept_pull_client_stays_dead(pair: Pair) -> None:
     dispatch(pair, T, *[f"{number:03}" for number in range(250)])
     take(pair, T, "~p", 250, lease=1_000)
-    pair.run("evict", "main", T, client="~p", verb="release")
+    pair.run("evict", "main", T, client="~p", verb="release", ids=[])
     assert take(pair, T, "~p", 1) == []
 
 

@@ -63,11 +63,12 @@ class Job:
     stall_count: int = 0
     timeout_count: int = 0
     error: dict[str, str] | None = None
+    suspect: bool = False
     origin: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
         """All that is not default."""
-        names = ("options", "retry_count", "stall_count", "timeout_count", "origin")
+        names = ("options", "retry_count", "stall_count", "timeout_count", "suspect", "origin")
         found = {name: getattr(self, name) for name in names if getattr(self, name)}
         return found if self.error is None else found | {"error": self.error}
 
@@ -81,6 +82,7 @@ class Job:
     def reset(self) -> None:
         self.retry_count = self.stall_count = self.timeout_count = 0
         self.error = None
+        self.suspect = False
 
 
 @dataclass

@@ -7,5 +7,6 @@ pytest.register_assert_rewrite(
     "tests.store.promises_dispatch",
     "tests.store.promises_order",
     "tests.store.promises_server",
+    "tests.store.promises_suspects",
     "tests.store.faults",
 )

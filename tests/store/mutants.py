@@ -158,6 +158,105 @@ mutant(
     "bump_and_dequeue_sweep_as_well",
     ("'the lease'), clients)\n  sweep(q)", "'the lease'), clients)"),
 )
+mutant(
+    "who_waits_must_be_heard",
+    "an_idle_client_lives_until_it_looks_again",
+    ("    sleep_on(q, client, q.now + waits + lease)\n", ""),
+)
+mutant(
+    "who_waits_lives_for_a_lease",
+    "an_idle_client_lives_until_it_looks_again",
+    ("sleep_on(q, client, q.now + waits + lease)", "sleep_on(q, client, q.now + lease)"),
+)
+mutant(
+    "who_waits_in_a_pause_must_be_heard",
+    "an_idle_client_lives_until_it_looks_again",
+    ("  if sleeps then\n", "  if sleeps and not q.paused then\n"),
+)
+mutant(
+    "who_holds_a_job_is_idle",
+    "a_client_that_holds_a_job_is_not_idle",
+    ("redis.call('ZLEXCOUNT', q.leases, range_of(client)) > 0 then -- '~'", "false then"),
+)
+mutant(
+    "who_waits_for_one_lease_is_a_client",
+    "one_lease_that_waits_makes_no_client",
+    ("  if client:byte(1) == 126 or redis.call('ZLEXCOUNT'", "  if redis.call('ZLEXCOUNT'"),
+)
+
+# Suspects
+
+mutant(
+    "a_death_makes_no_suspect",
+    "who_was_in_a_client_that_was_seen_to_die_is_a_suspect",
+    ("  run.info.suspect = true\n", ""),
+)
+mutant(
+    "a_suspect_joins_a_batch",
+    "a_suspect_is_handed_out_alone",
+    ("    elseif suspect and n > 0 then\n", "    elseif false then\n"),
+)
+mutant(
+    "a_suspect_leads_a_batch",
+    "a_suspect_is_handed_out_alone",
+    ("      if suspect then\n", "      if false then\n"),
+)
+mutant(
+    "nobody_takes_a_suspect",
+    "a_suspect_alone_is_a_batch_of_any_size",
+    ("    elseif suspect and n > 0 then\n", "    elseif suspect then\n"),
+)
+mutant(
+    "what_is_due_in_a_clock_set_back_can_wait",
+    "what_a_suspect_left_behind_is_due_when_the_clock_was_set_back",
+    ("    at = math.min(at, q.now)", "    at = at"),
+)
+mutant(
+    "a_suspect_holds_up_the_queue",
+    "somebody_is_woken_for_what_a_suspect_left_behind",
+    ("local cut_short = #jobs > 0 and next_look == 0", "local cut_short = false"),
+)
+mutant(
+    "one_stall_makes_a_suspect",
+    "one_lease_that_ran_out_makes_no_suspect_but_two_do",
+    (
+        "info.suspect or info.stall_count >= 2 or nil",
+        "info.suspect or info.stall_count >= 1 or nil",
+    ),
+)
+mutant(
+    "stalls_make_no_suspect",
+    "one_lease_that_ran_out_makes_no_suspect_but_two_do",
+    ("info.suspect or info.stall_count >= 2 or nil", "info.suspect"),
+)
+mutant(
+    "once_a_suspect_always_a_suspect",
+    "a_run_that_ended_by_itself_clears_a_suspect",
+    ("  run.info.error, run.info.suspect = problem, nil\n", "  run.info.error = problem\n"),
+)
+mutant(
+    "a_release_clears_a_suspect",
+    "a_suspect_that_is_released_is_still_one",
+    (
+        "  put_back(q, batch, run, run.score)\n  return 'released'",
+        "  run.info.suspect = nil\n  put_back(q, batch, run, run.score)\n  return 'released'",
+    ),
+)
+mutant(
+    "a_suspect_is_one_although_it_begins_anew",
+    "a_job_that_begins_anew_is_no_suspect",
+    ("    info.error, info.suspect = nil, nil\n", "    info.error = nil\n"),
+)
+mutant(
+    "all_of_a_dead_client_stalls",
+    "only_what_a_dead_client_had_started_stalls",
+    ("started and not started[id] and 'release' or verb", "verb"),
+)
+mutant(
+    "what_was_started_is_released",
+    "only_what_a_dead_client_had_started_stalls",
+    ("started and not started[id] and 'release' or verb", "started and 'release' or verb"),
+)
 
 # Dispatch and cancel
 
@@ -389,6 +488,17 @@ mutant(
         "  if request then\n    batch:del(q.requests, client, request)",
         "  if request then\n    batch:set(q.requests, client, request, request)",
     ),
+)
+
+mutant(
+    "a_late_heartbeat_cuts_a_rest_short",
+    "a_heartbeat_that_comes_late_does_not_cut_a_rest_short",
+    ("        until_ = math.max(until_, tonumber(expiry)) -- one that", "        -- one that"),
+)
+mutant(
+    "who_dies_takes_its_wake_up_along",
+    "what_a_client_was_woken_for_when_it_died_goes_to_another",
+    ("  pass_on(q) -- it may have been woken", "  -- it may have been woken"),
 )
 
 # The server

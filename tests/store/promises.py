@@ -198,7 +198,60 @@ def an_evicted_client_gives_its_jobs_back_at_once(h: Harness) -> None:
     again = h.take("c2", limit=2)
     assert [(job.id, job.stall_count) for job in again] == [("a", 0), ("b", 0)]
     assert h.call(h.commands.evict("c2", "stall")) == ("gone", 2)
-    assert [job.stall_count for job in h.take(limit=2)] == [1, 1]
+    assert [h.take_one().stall_count for _ in range(2)] == [1, 1]
+
+
+@promise
+def an_idle_client_lives_until_it_looks_again(h: Harness) -> None:
+    h.join("c1", "paused", lease=5)
+    assert h.dequeue("c1", lease=5, waiter="c1", waits=8).next_in == 5, "for the other"
+    h.call(h.commands.configure(paused=True))
+    assert h.dequeue("paused", lease=5, waits=8).state == "paused"
+    h.call(h.commands.configure(paused=False))
+    h.later(8)
+    assert h.sweep() == 0
+    assert h.dequeue("c1", lease=5).state == "ok"
+    h.later(5)
+    assert h.sweep() == 1, "it waited no more, and nothing was heard of it for a lease"
+    assert h.bump("c1", "paused") == ["lost", "lost"]
+
+
+@promise
+def a_heartbeat_that_comes_late_does_not_cut_a_rest_short(h: Harness) -> None:
+    h.join("c1", lease=5)
+    assert h.take("c1", lease=5, waiter="c1", waits=30) == []
+    assert h.bump("c1", lease=5) == ["ok"], "sent while it still held a job"
+    h.later(8)
+    h.bump("c1", lease=5)
+    h.later(8)
+    assert h.sweep() == 0
+    assert h.dequeue("c1", lease=5).state == "ok"
+
+
+@promise
+def what_a_client_was_woken_for_when_it_died_goes_to_another(h: Harness) -> None:
+    h.join("dead", "c1")
+    h.dispatch()
+    h.redis.zadd(h.keys.base + "waiters", {"c1": h.time * 1000 + 30_000})
+    assert h.call(h.commands.evict("dead", "release")) == ("gone", 0)
+    assert h.call(h.commands.counts()).waiters == 0, "c1 was woken"
+
+
+@promise
+def a_client_that_holds_a_job_is_not_idle(h: Harness) -> None:
+    h.join("c1", lease=5)
+    h.dispatch()
+    h.take_one("c1", lease=5)
+    assert h.take("c1", lease=5, waiter="c1", waits=8) == []
+    h.later(5)
+    assert h.sweep() == 1
+    assert h.row("due").stall_count == 1
+
+
+@promise
+def one_lease_that_waits_makes_no_client(h: Harness) -> None:
+    assert h.take("~x", waiter="w", waits=8) == []
+    assert h.call(h.commands.clients()) == []
 
 
 # Sweeps

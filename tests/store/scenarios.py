@@ -223,6 +223,32 @@ def dequeue_renews_who_asks_late(h: Harness) -> Command[Any]:
     return h.commands.dequeue("late", lease=30, limit=1, request="r1")
 
 
+def _suspects(h: Harness) -> None:
+    """b waits before x and y, which were in a client that died, and c behind them."""
+    h.join("dead", "c1")
+    h.dispatch("b")
+    b = h.take_one("c1")
+    h.dispatch_many("x", "y")
+    h.take("dead", limit=2)
+    h.dispatch("c")
+    with_sleepers(h)
+    h.call(h.commands.evict("dead", "stall"))
+    h.end(b, Release())
+
+
+@scenario
+def dequeue_stops_before_a_suspect(h: Harness) -> Command[Any]:
+    _suspects(h)
+    return h.commands.dequeue("c1", lease=30, limit=5, request="r1")
+
+
+@scenario
+def dequeue_takes_a_suspect_alone(h: Harness) -> Command[Any]:
+    _suspects(h)
+    h.take("c1")
+    return h.commands.dequeue("c1", lease=30, limit=5, request="r1")
+
+
 # settle
 
 

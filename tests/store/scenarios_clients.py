@@ -96,6 +96,19 @@ def evict_in_part(h: Harness) -> Command[Any]:
 
 
 @scenario
+def evict_in_part_of_what_was_started(h: Harness) -> Command[Any]:
+    _many_leases(h)
+    return h.commands.evict("c1", "stall", ["j000", "j050", "j120"])
+
+
+@scenario
+def evict_of_the_rest_of_what_was_started(h: Harness) -> Command[Any]:
+    _many_leases(h)
+    h.call(h.commands.evict("c1", "stall", ["j000", "j050", "j120"]))
+    return h.commands.evict("c1", "stall", ["j000", "j050", "j120"])
+
+
+@scenario
 def evict_of_a_client_that_leaves(h: Harness) -> Command[Any]:
     busy(h)
     with_sleepers(h)

@@ -6,12 +6,20 @@ import pytest
 import redis
 
 from tests.servers import ServerKind, start_server
-from tests.store import promises, promises_dispatch, promises_order, promises_server
+from tests.store import (
+    promises,
+    promises_dispatch,
+    promises_order,
+    promises_server,
+    promises_suspects,
+)
 from tests.store.harness import Harness, load
 from tests.store.mutants import MUTANTS
 from tests.store.promise import PROMISES
 
-ENLISTED = (promises, promises_dispatch, promises_order, promises_server)  # by being imported
+ENLISTED = (  # by being imported
+    promises, promises_dispatch, promises_order, promises_server, promises_suspects,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

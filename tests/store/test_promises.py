@@ -2,11 +2,19 @@
 
 import pytest
 
-from tests.store import promises, promises_dispatch, promises_order, promises_server
+from tests.store import (
+    promises,
+    promises_dispatch,
+    promises_order,
+    promises_server,
+    promises_suspects,
+)
 from tests.store.harness import Harness
 from tests.store.promise import PROMISES
 
-ENLISTED = (promises, promises_dispatch, promises_order, promises_server)  # by being imported
+ENLISTED = (  # by being imported
+    promises, promises_dispatch, promises_order, promises_server, promises_suspects,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROMISES)

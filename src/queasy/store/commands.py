@@ -40,13 +40,21 @@ AUDIT_TALLIES = (
 
 
 class Commands:
-    """The commands of one queue. `now` (seconds) is for tests: a logical time."""
+    """The commands of one queue. `now` (seconds) is for tests: a logical time.
+
+    With the queue's `limits`, jobs that are taken carry the options in force.
+    """
 
     def __init__(
-        self, keys: QueueKeys, codec: Codec | None = None, now: float | None = None
+        self,
+        keys: QueueKeys,
+        codec: Codec | None = None,
+        now: float | None = None,
+        *,
+        limits: JobOptions | None = None,
     ) -> None:
         self.keys = keys
-        self._jobs = JobReader(keys.queue, keys.name, codec)
+        self._jobs = JobReader(keys.queue, keys.name, codec, limits)
         self._now = "" if now is None else milliseconds(now)
 
     # Putting
@@ -89,7 +97,8 @@ class Commands:
     ) -> Command[Taken]:
         """End leases, sweep, and take due jobs: one round trip.
 
-        Who gets nothing and `waits` so many seconds is woken when there is work.
+        Who gets nothing and `waits` so many seconds is woken when there is work; if it holds
+        nothing either, its lease begins when it has waited.
         """
         args: list[Any] = [
             self._now, client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
@@ -143,9 +152,14 @@ class Commands:
         args = (self._now, _whole_ms(lease), *clients)
         return Command("bump", self.keys.with_fail_queue, args, read)
 
-    def evict(self, client: str, verb: Literal["stall", "release"]) -> Command[tuple[str, int]]:
-        """End a client now: gone, more (call again) or absent; and how many leases ended."""
-        args = (self._now, client, verb)
+    def evict(
+        self, client: str, verb: Literal["stall", "release"], ids: Sequence[str] = ()
+    ) -> Command[tuple[str, int]]:
+        """End a client now: gone, more (call again) or absent; and how many leases ended.
+
+        With `ids` only those stalled, and its other jobs are released.
+        """
+        args = (self._now, client, verb, *map(encode_id, ids))
         return Command(
             "evict", self.keys.with_fail_queue, args, lambda reply: (_word(reply[0]), reply[1])
         )

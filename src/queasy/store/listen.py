@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from queasy.errors import QueasyError, Unreachable
 from queasy.store.faults import Lost, NotSent, diagnose
-from queasy.store.route import Route
+from queasy.store.route import Effect, Exchange, Route
 from queasy.store.transport import AsyncTransport, SyncTransport
 from queasy.store.url import Address
 
@@ -77,6 +77,7 @@ class AsyncListener:
         self._ears: dict[Address, _Ear] = {}
         self._signals: dict[str, set[AsyncSignal]] = {}
         self._unwanted: dict[str, Callable[[], None]] = {}
+        self._told: dict[str, Callable[[str], None]] = {}
 
     @contextlib.asynccontextmanager
     async def listen(
@@ -100,6 +101,24 @@ class AsyncListener:
             # looks whether there is more, and if not asks to be woken.
             if not self._tell_one(channel) and interrupted:
                 abandoned()
+
+    def attend(self, channel: str, told: Callable[[str], None]) -> None:
+        """From now on `told` is called with every message on the channel, and with "" when
+        messages may have been missed. `subscribe` makes sure that there are any.
+        """
+        self._told[channel] = told
+
+    def leave(self, channel: str) -> None:
+        self._told.pop(channel, None)
+
+    async def tell(self, channel: str, message: str) -> int:
+        """Sends a message; how many heard it."""
+        address = await self._transport.run(self._route.locate(channel))
+        effect = Exchange(address, (("SPUBLISH", channel, message),))
+        (heard,) = await self._transport.run(_once(effect))
+        if isinstance(heard, Exception):
+            raise diagnose(heard, str(address), f"a message on {channel}").error from heard
+        return int(heard)
 
     async def subscribe(self, channel: str) -> bool:
         """True when the server has confirmed it, False when it is away or elsewhere."""
@@ -134,13 +153,15 @@ class AsyncListener:
             for channel in list(ear.confirmed):  # from now on, who comes sends for himself
                 await line.send_command("SSUBSCRIBE", channel)
             while True:
-                kind, raw_channel, _ = await line.read_response()
+                kind, raw_channel, message = await line.read_response()
                 channel = raw_channel.decode()
                 if kind == b"ssubscribe":
                     if not ear.confirmed[channel].done():
                         ear.confirmed[channel].set_result(None)
                 elif kind == b"sunsubscribe":
                     return  # the slot moved away
+                elif channel in self._told:
+                    self._told[channel](message.decode("utf-8", "surrogateescape"))
                 elif not self._tell_one(channel) and channel in self._unwanted:
                     self._unwanted[channel]()
         except BROKEN as problem:
@@ -158,6 +179,8 @@ class AsyncListener:
             # Who had been listening looks again, and listens anew.
             for signal in self._signals.get(channel, ()) if confirmed.done() else ():
                 signal.set()
+            if channel in self._told:
+                self._told[channel]("")
             confirmed.cancel()
         if ear.line is not None:
             with contextlib.suppress(*BROKEN):
@@ -172,6 +195,14 @@ class AsyncListener:
             if ear.task is not None:
                 ear.task.cancel()
                 await asyncio.wait([ear.task])
+
+
+def _once(effect: Effect) -> Generator[Effect, Any, Any]:
+    """A step that is sent once, come what may."""
+    try:
+        return (yield effect)
+    except (NotSent, Lost) as problem:
+        raise Unreachable(str(problem)) from problem
 
 
 def refuse_if_denied(problem: Exception, channel: str) -> None:

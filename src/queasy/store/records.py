@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import msgspec
 
 from queasy.codec import Codec
-from queasy.job import Job, JobError, State
+from queasy.job import NEVER, Flag, Job, JobError, State
 from queasy.options import DURATION_OPTIONS, OPTION_NAMES, JobOptions
 from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, Retry, TimedOut
 from queasy.store.command import Argument
@@ -159,6 +159,7 @@ class _Info(msgspec.Struct):
     timeout_count: int = 0
     options: dict[str, float] = {}
     error: dict[str, str] | None = None
+    suspect: bool = False
     origin: _Origin | None = None
 
 
@@ -236,15 +237,16 @@ def _to_wire(given: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _read_options(wire: dict[str, float]) -> JobOptions:
+def _read_options(wire: dict[str, float], limits: JobOptions) -> JobOptions:
+    """What a job asked for; the rest as in `limits`."""
     if not wire:
-        return _NO_OPTIONS
+        return limits
     known: dict[str, Any] = {
         name: value / 1000 if name in DURATION_OPTIONS else int(value)
         for name, value in wire.items()
         if name in OPTION_NAMES
     }
-    return JobOptions(**known)
+    return replace(limits, **known)
 
 
 def _read_error(wire: dict[str, str] | None) -> JobError | None:
@@ -280,19 +282,29 @@ def _read_origin(
 
 
 class JobReader:
-    """Makes jobs of the rows the server sends, for one queue."""
+    """Makes jobs of the rows the server sends, for one queue.
 
-    def __init__(self, queue: str, name: str, codec: Codec | None) -> None:
+    With its `limits`, those just leased carry the options in force, not only their own.
+    """
+
+    def __init__(
+        self, queue: str, name: str, codec: Codec | None, limits: JobOptions | None = None
+    ) -> None:
         self._queue = queue
         self._name = name
         self._codec = codec
+        self._limits = limits or _NO_OPTIONS
 
     def taken(self, flat: list[bytes], client: str) -> list[Job]:
         """Jobs just leased: id, token, run_at, data, info of each, in one flat list."""
         jobs: list[Job] = []
         for at in range(0, len(flat), 5):
             id_, token, run_at, payload, info = flat[at : at + 5]
-            jobs.append(self._job(id_, "active", run_at, token, client, info, payload, b""))
+            jobs.append(
+                self._job(
+                    id_, "active", run_at, token, client, info, payload, b"", self._limits, Flag()
+                )
+            )
         return jobs
 
     def row(self, row: list[bytes]) -> Job:
@@ -304,12 +316,13 @@ class JobReader:
     def _job(
         self, id_: bytes, state: State, run_at: bytes, token: bytes, client: str,
         info_raw: bytes, payload: bytes, note_raw: bytes,
+        limits: JobOptions = _NO_OPTIONS, flag: Flag = NEVER,
     ) -> Job:  # fmt: skip
-        info, note, options, problem = _NO_INFO, _NO_NOTE, _NO_OPTIONS, None
+        info, note, options, problem = _NO_INFO, _NO_NOTE, limits, None
         try:
             info = _info_decoder.decode(info_raw) if info_raw else _NO_INFO
             note = _note_decoder.decode(note_raw) if note_raw else _NO_NOTE
-            options = _read_options(info.options)
+            options = _read_options(info.options, limits)
         except (msgspec.MsgspecError, ValueError) as error:
             # Another program wrote it. One bad record must not stop whoever reads a page.
             problem = JobError("Unreadable", f"the job's record cannot be read: {error}", "broken")
@@ -327,7 +340,8 @@ class JobReader:
             options=options,
             error=problem or _read_error(info.error),
             readable=problem is None,
-            cancelled=note.cancelled,
+            suspect=info.suspect,
+            flag=Flag(on=True) if note.cancelled else flag,
             origin=_read_origin(info.origin, self._queue, payload, self._codec),
             run_at_epoch=due,
             dispatched_at_epoch=info.dispatched_at / 1000 or due,

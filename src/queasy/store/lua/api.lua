@@ -2,7 +2,7 @@
 -- NAMES for their order), its arguments after `now` (empty, but in tests), its reply, and
 -- what it changes. Times and durations are milliseconds.
 
-local VERSION = { 1, 1 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 2 } -- protocol, revision: a loader never replaces a higher revision
 
 -- All further arguments: the ids or clients a call is about. Bounded, as every call is.
 local function rest(argv, first)
@@ -111,21 +111,26 @@ end
 --          it got nothing; 0: not at all), number of leases to end, then verb, id, token, when, error of each
 --   reply  { ok | lost | paused, next_in, { ending of each lease },
 --            { id, token, run_at, data, info of each job }, { id, token of each cancel } }
---   writes all
+--   writes all; a client that got nothing, holds nothing and waits has its lease from then
 local function api_dequeue(keys, argv)
   local q = open(keys, 1, argv[1])
   local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
   local limit = count_arg(argv[4], 'the limit', CHUNK)
   local waits = count_arg(argv[7], 'how long it waits')
   local state, settled, jobs = settle_and_take(q, argv, client, lease, limit)
+  local sleeps = waits > 0 and #jobs == 0 and state ~= 'lost'
+  if sleeps then
+    sleep_on(q, client, q.now + waits + lease)
+  end
   local next_look = #jobs < limit * 5 and state ~= 'lost' and next_in(q) or -1
   if argv[6] ~= '' then
     local look_in = next_look >= 0 and math.min(next_look, waits) or waits
-    local sleeps = waits > 0 and #jobs == 0 and state ~= 'lost'
     stand_by(q, client_arg(argv[6]), sleeps and q.now + look_in)
   end
   wake_all(q)
-  if limit == 0 and waits == 0 and state == 'ok' then
+  local no_use = limit == 0 and waits == 0 and state == 'ok'
+  local cut_short = #jobs > 0 and next_look == 0
+  if no_use or cut_short then
     pass_on(q)
   end
   return { state, next_look, settled, jobs, cancels_of(q, client) }
@@ -201,16 +206,29 @@ end
 
 -- evict: end one client now.
 --   keys   all, and the fail queue's
---   args   client, stall (it died) | release (it leaves; not counted against its jobs)
---   reply  { gone | more (call again) | absent, leases ended }
+--   args   client, stall (it died, and its jobs are suspects) | release (it leaves; not counted
+--          against its jobs), with stall: the id of each job that it had started, the others are
+--          released; none: all of them
+--   reply  { gone | more (the same call again) | absent, leases ended }
 --   writes all
 local function api_evict(keys, argv)
   local q = open(keys, 1, argv[1])
-  if argv[3] ~= 'stall' and argv[3] ~= 'release' then
+  local verb, ids, started = argv[3], rest(argv, 4), nil
+  if verb ~= 'stall' and verb ~= 'release' then
     refuse('expected stall or release')
   end
-  local reply = evict(q, client_arg(argv[2]), argv[3])
+  if #ids > 0 then
+    if verb == 'release' then
+      refuse('expected no ids: a client that leaves releases all of its jobs')
+    end
+    started = {}
+    for _, id in ipairs(ids) do
+      started[id] = true
+    end
+  end
+  local reply = evict(q, client_arg(argv[2]), verb == 'stall' and 'death' or verb, started)
   wake_all(q)
+  pass_on(q) -- it may have been woken, and not have looked
   return reply
 end
 

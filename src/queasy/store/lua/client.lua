@@ -66,7 +66,11 @@ local function bump(q, lease_ms, clients)
   for i, client in ipairs(clients) do
     local expiry = alive(q, client)
     if expiry then
-      batch:add(q.clients, client, q.now + lease_ms, expiry)
+      local until_ = q.now + lease_ms
+      if redis.call('ZLEXCOUNT', q.leases, range_of(client)) == 0 then
+        until_ = math.max(until_, tonumber(expiry)) -- one that sleeps has said for how long
+      end
+      batch:add(q.clients, client, until_, expiry)
       replies[i] = { 'ok', cancels_of(q, client) }
       any = true
     else

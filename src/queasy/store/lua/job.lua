@@ -1,8 +1,8 @@
 -- The records of one job.
 --
--- info     what is not default: dispatched_at, the counts, options, the last error, and in a
---          fail queue the origin. A job with nothing of the kind has no record at all, and
---          was dispatched at its run_at.
+-- info     what is not default: dispatched_at, the counts, options, the last error, whether it is
+--          a suspect (it ran when a client died), and in a fail queue the origin. A job with
+--          nothing of the kind has no record at all, and was dispatched at its run_at.
 -- active   'token:run_at:client', and ':cancel' behind it once a cancel was asked for.
 -- blocked  a held dispatch: its record, then the payload.
 -- failed, broken  a record, then the payload.
@@ -48,6 +48,9 @@ local function read_info(raw)
     end
   end
   if info.dispatched_at ~= nil and type(info.dispatched_at) ~= 'number' then
+    return nil
+  end
+  if info.suspect ~= nil and type(info.suspect) ~= 'boolean' then
     return nil
   end
   return info
@@ -233,8 +236,8 @@ local function reset_counts(info)
     end
     info[name] = nil
   end
-  if info.error then
-    info.error = nil
+  if info.error or info.suspect then
+    info.error, info.suspect = nil, nil
     changed = true
   end
   return changed

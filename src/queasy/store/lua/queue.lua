@@ -31,6 +31,9 @@ end
 local function next_event(q)
   local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
   local at = not head.err and not q.paused and tonumber(head[2] or nil) or nil
+  if at and at <= q.time then
+    at = math.min(at, q.now) -- due, also when the clock was set back
+  end
   local first_out = q.clients and redis.pcall('ZRANGE', q.clients, 0, 0, 'WITHSCORES') or {}
   local expiry = not first_out.err and tonumber(first_out[2] or nil) or nil
   if expiry then

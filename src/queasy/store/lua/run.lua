@@ -121,9 +121,10 @@ local function give_up(q, batch, run, problem)
   remove(q, batch, run)
 end
 
--- The job waits for another attempt: at the time asked for, else after its backoff.
+-- The job waits for another attempt: at the time asked for, else after its backoff. Its run
+-- ended by itself, and no client with it.
 local function try_again(q, batch, run, attempts, when, problem)
-  run.info.error = problem
+  run.info.error, run.info.suspect = problem, nil
   if when == '' then
     when = string.format('+%.17g', backoff(q, run.info, attempts))
   end
@@ -205,6 +206,8 @@ function ENDINGS.stall(q, batch, run)
     message = string.format('the client died or froze while it ran this job (stall %.0f)', info.stall_count),
   }
   info.error = problem
+  -- A lease that ran out once says little: a host was lost, with all that ran there.
+  info.suspect = info.suspect or info.stall_count >= 2 or nil
   count(q, 'stalled')
   if info.stall_count >= limit_of(q, info, 'max_stalls') then
     give_up(q, batch, run, problem)
@@ -214,8 +217,18 @@ function ENDINGS.stall(q, batch, run)
   return 'stalled'
 end
 
+-- Somebody saw its client die. Perhaps it was this job that killed it, so its next run is alone:
+-- only the guilty spend their budget of stalls.
+function ENDINGS.death(q, batch, run)
+  run.info.suspect = true
+  return ENDINGS.stall(q, batch, run)
+end
+
+-- What no holder may say of its own lease.
+local OF_THE_DEAD = { stall = true, death = true }
+
 -- A run somebody asked to cancel comes back in no way.
-local COMES_BACK = { release = true, retry = true, timeout = true, stall = true }
+local COMES_BACK = { release = true, retry = true, timeout = true, stall = true, death = true }
 
 local function end_run(q, batch, run, verb, when, problem)
   if run.cancelled and COMES_BACK[verb] then
@@ -267,7 +280,7 @@ local function settle(q, argv, first, n)
   local ids, problems = {}, {}
   for i = 1, n do
     local at = first + (i - 1) * 5
-    if not ENDINGS[argv[at]] or argv[at] == 'stall' then
+    if not ENDINGS[argv[at]] or OF_THE_DEAD[argv[at]] then
       refuse('unknown way to end a lease: ' .. tostring(argv[at]))
     end
     ids[i] = argv[at + 1]

@@ -22,9 +22,9 @@ local function quarantine_run(q, batch, client, id, active, info)
   count(q, 'broken')
 end
 
--- Ends up to `room` leases of one client with `verb`. Returns how many it ended, and
--- whether that was all of them.
-local function end_leases(q, batch, client, room, verb)
+-- Ends up to `room` leases of one client with `verb`, but those of jobs that are not in `started`
+-- (nil: all are) as released. Returns how many it ended, and whether that was all of them.
+local function end_leases(q, batch, client, room, verb, started)
   local low, high = range_of(client)
   local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, room + 1)
   local ids = {}
@@ -37,7 +37,7 @@ local function end_leases(q, batch, client, room, verb)
   for i, id in ipairs(ids) do
     local run = active[i] and read_run(id, active[i], infos[i], helds[i])
     if run and run.client == client then
-      end_run(q, batch, run, verb)
+      end_run(q, batch, run, started and not started[id] and 'release' or verb)
     elseif run or not active[i] then
       batch:rem(q.leases, lease_of(client, id), '0') -- a lease of nothing
     else
@@ -48,8 +48,8 @@ local function end_leases(q, batch, client, room, verb)
 end
 
 -- Ends the leases of one client and, when that was all, the client.
-local function end_client(q, batch, client, room, verb)
-  local ended, all = end_leases(q, batch, client, room, verb)
+local function end_client(q, batch, client, room, verb, started)
+  local ended, all = end_leases(q, batch, client, room, verb, started)
   q.leaving = nil -- it leaves here in any case
   if all then
     forget(q, batch, client)
@@ -79,13 +79,13 @@ local function sweep(q)
   return math.max(ended, 1) -- clients without a lease may stand before some with many
 end
 
--- Takes the jobs of one client away now: `stall` when it died, `release` when it leaves.
-local function evict(q, client, verb)
+-- Takes the jobs of one client away now: `death` when somebody saw it die, `release` when it leaves.
+local function evict(q, client, verb, started)
   if not redis.call('ZSCORE', q.clients, client) then
     return { 'absent', 0 }
   end
   local batch = Batch.new()
-  local ended, all = end_client(q, batch, client, SWEEP_JOBS, verb)
+  local ended, all = end_client(q, batch, client, SWEEP_JOBS, verb, started)
   commit_runs(q, batch)
   return { all and 'gone' or 'more', ended }
 end

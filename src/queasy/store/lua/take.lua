@@ -44,7 +44,7 @@ local function quarantine(q, batch, id, score, data, info, message)
 end
 
 -- Leases up to `limit` due jobs to `client` until `expiry`. Flat: id, token, run_at, data,
--- info of each.
+-- info of each. A suspect comes alone: the batch ends before it, or is that one job.
 local function take(q, client, expiry, limit, request)
   local due = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
   if #due == 0 then
@@ -62,10 +62,14 @@ local function take(q, client, expiry, limit, request)
   local batch, jobs, n, first = Batch.new(), {}, 0, q.token + 1
   for i, id in ipairs(ids) do
     local score, data, info = scores[i], payloads[i], infos[i]
+    local record = info and read_info(info)
+    local suspect = record and record.suspect
     if not data then
       quarantine(q, batch, id, score, nil, info, 'the payload is missing')
-    elseif info and not read_info(info) then
+    elseif info and not record then
       quarantine(q, batch, id, score, data, info, 'the record of this job cannot be read')
+    elseif suspect and n > 0 then
+      break
     else
       q.token = q.token + 1
       local token = string.format('%.0f', q.token)
@@ -74,6 +78,9 @@ local function take(q, client, expiry, limit, request)
       batch:rem(q.waiting, id, score)
       jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = id, token, score, data, info or ''
       n = n + 5
+      if suspect then
+        break
+      end
     end
   end
   if n > 0 then
@@ -94,12 +101,23 @@ local function next_in(q)
   return at and math.max(0, math.ceil(at - q.now)) or -1
 end
 
--- Who was woken and has no use for what is due says so, and somebody else is.
+-- Somebody is woken for what is due and was left: by one who has no use for it, or for a suspect.
 local function pass_on(q)
   local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
   if not head.err and head[2] and tonumber(head[2]) <= q.time then
     wake(q, 1)
   end
+end
+
+-- A client that holds nothing and sleeps has said when it looks again, at the latest: it has a
+-- lease from then, and need not say meanwhile that it lives.
+local function sleep_on(q, client, expiry)
+  if client:byte(1) == 126 or redis.call('ZLEXCOUNT', q.leases, range_of(client)) > 0 then -- '~'
+    return
+  end
+  local batch = Batch.new()
+  batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
+  batch:commit(q)
 end
 
 -- Takes a client out of those to be woken, or (with the time at which it looks by itself)

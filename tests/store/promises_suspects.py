@@ -1,0 +1,161 @@
+"""What is promised of suspects: jobs that were in a client when it died."""
+
+from queasy.job import JobError
+from queasy.options import JobOptions
+from queasy.outcome import Finish, Release, Retry, TimedOut
+from tests.store.harness import Harness
+from tests.store.promise import promise
+
+WHY = JobError(type="Boom", message="it broke")
+
+
+def _crash(h: Harness, *ids: str) -> None:
+    """Jobs that were in a client when somebody saw it die."""
+    h.join("dead")
+    h.dispatch_many(*ids)
+    h.take("dead", limit=len(ids))
+    h.call(h.commands.evict("dead", "stall"))
+
+
+def _batches(h: Harness, limit: int = 9) -> list[str]:
+    """The ids of each batch until nothing is due; all of it finishes."""
+    batches: list[str] = []
+    while jobs := h.take(limit=limit):
+        batches.append("".join(job.id for job in jobs))
+        assert {h.end(job, Finish()) for job in jobs} == {"finished"}
+    return batches
+
+
+@promise
+def who_was_in_a_client_that_was_seen_to_die_is_a_suspect(h: Harness) -> None:
+    _crash(h, "a", "b")
+    assert all(h.row("due", id_).suspect for id_ in "ab")
+
+
+@promise
+def a_suspect_is_handed_out_alone(h: Harness) -> None:
+    h.dispatch_many("a", "b")
+    older = h.take(limit=2)
+    _crash(h, "x", "y")
+    h.dispatch_many("c", "d", "e")
+    for job in older:
+        h.end(job, Release())
+    assert h.waiting() == list("abxycde")
+    assert _batches(h) == ["ab", "x", "y", "cde"]
+
+
+@promise
+def a_suspect_alone_is_a_batch_of_any_size(h: Harness) -> None:
+    _crash(h, "x", "y")
+    assert _batches(h, limit=1) == ["x", "y"]
+
+
+@promise
+def what_a_suspect_left_behind_is_due(h: Harness) -> None:
+    _crash(h, "x", "y")
+    h.dispatch_many("a", "b")
+    for left in ("yab", "ab"):
+        before = h.dump()[":info"]
+        taken = h.dequeue(limit=9)
+        assert (len(taken.jobs), taken.next_in) == (1, 0)
+        assert h.waiting() == list(left)
+        assert h.dump()[":info"] == before
+    assert h.dequeue(limit=9).next_in != 0
+
+
+@promise
+def what_a_suspect_left_behind_is_due_when_the_clock_was_set_back(h: Harness) -> None:
+    _crash(h, "x")
+    h.dispatch("a")
+    h.later(-3600)
+    assert h.dequeue(limit=9).next_in == 0
+
+
+@promise
+def somebody_is_woken_for_what_a_suspect_left_behind(h: Harness) -> None:
+    _crash(h, "x")
+    h.dispatch("a")
+    h.join("c1")
+    h.redis.zadd(h.keys.base + "waiters", {"c1": h.time * 1000 + 1000})
+    h.take(limit=9)
+    assert h.call(h.commands.counts()).waiters == 0
+
+
+@promise
+def one_lease_that_ran_out_makes_no_suspect_but_two_do(h: Harness) -> None:
+    h.dispatch_many("a", "b")
+    for suspect in (False, True):
+        assert len(h.take(limit=2, lease=5)) == 2
+        h.later(6)
+        assert h.sweep() == 2
+        assert [h.row("due", id_).suspect for id_ in "ab"] == [suspect, suspect]
+    assert _batches(h) == ["a", "b"]
+
+
+@promise
+def a_run_that_ended_by_itself_clears_a_suspect(h: Harness) -> None:
+    for outcome in (Retry(WHY, after=0), TimedOut(WHY)):
+        _crash(h, "a")
+        h.dispatch("b")
+        h.end(h.take_one(), outcome)
+        h.later(60)
+        assert _batches(h) == ["ba"]
+
+
+@promise
+def a_suspect_that_is_released_is_still_one(h: Harness) -> None:
+    _crash(h, "a")
+    assert h.end(h.take_one(), Release()) == "released"
+    assert h.row("due").suspect
+
+
+@promise
+def a_job_that_begins_anew_is_no_suspect(h: Harness) -> None:
+    _crash(h, "a", "b", "c")
+    assert h.dispatch("a", flags="0f10") == "updated"
+    assert h.dispatch("b", b"new") == "updated"
+    assert h.dispatch("c", b"new", flags="1t00") == "updated"
+    assert _batches(h) == ["ab", "c"]
+    _crash(h, "d")
+    run = h.take_one()
+    assert h.dispatch("d", b"held") == "blocked"
+    assert h.end(run, Release()) == "released"
+    assert not h.row("due", "d").suspect
+
+
+@promise
+def a_suspect_given_up_is_requeued_as_any_job(h: Harness) -> None:
+    h.call(h.commands.configure(fail_handler=True, limits=JobOptions(max_stalls=1)))
+    _crash(h, "a", "b")
+    assert {job.id for job in h.records()} == {"a", "b"}
+    h.call(h.commands.requeue("failed", ["a", "b"]))
+    assert _batches(h) == ["ab"]
+    fail_jobs = h.call(h.fail_commands.dequeue("~f", lease=30, limit=9)).jobs
+    assert [job.suspect for job in fail_jobs] == [False, False]
+
+
+@promise
+def only_what_a_dead_client_had_started_stalls(h: Harness) -> None:
+    h.join("c1", "c2")
+    h.dispatch_many(*"abcd")
+    h.take("c1", limit=3)
+    h.take_one("c2")
+    assert h.call(h.commands.evict("c1", "stall", ["b", "d", "nobody"])) == ("gone", 3)
+    jobs = {id_: h.row("due", id_) for id_ in "abc"}
+    assert {id_: job.stall_count for id_, job in jobs.items()} == {"a": 0, "b": 1, "c": 0}
+    assert [id_ for id_, job in jobs.items() if job.suspect] == ["b"]
+    assert h.row("active", "d").client == "c2", "it is another's"
+
+
+@promise
+def an_eviction_goes_on_with_the_same_ids(h: Harness) -> None:
+    ids = [f"j{n:03}" for n in range(150)]
+    h.join("c1")
+    h.dispatch_many(*ids)
+    h.take("c1", limit=150)
+    started = ids[1::2]
+    assert h.call(h.commands.evict("c1", "stall", started)) == ("more", 100)
+    assert h.call(h.commands.evict("c1", "stall", started)) == ("gone", 50)
+    jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))
+    assert [job.id for job in jobs if job.suspect] == started
+    assert [job.id for job in jobs if job.stall_count] == started

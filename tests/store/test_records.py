@@ -1,0 +1,84 @@
+"""What the client makes of the server's answers."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from queasy.flow import evict, follow_sync
+from queasy.job import NEVER, Job
+from queasy.options import JobOptions
+from queasy.store.commands import Commands
+from tests.store.harness import START, Harness
+
+LIMITS = JobOptions(max_retries=7, timeout=60)
+
+
+def test_a_cancel_is_seen_by_whoever_holds_the_job(h: Harness) -> None:
+    h.dispatch_many("a", "b")
+    a, b = h.take(limit=2)
+    assert "cancelled" not in repr(a)
+    a.flag.on = True
+    assert (a.cancelled, b.cancelled, NEVER.on) == (True, False, False)
+    assert "cancelled=True" in repr(a)
+
+
+def test_a_row_says_whether_a_cancel_was_asked_for(h: Harness) -> None:
+    h.dispatch_many("a", "b")
+    held = h.take(limit=2)
+    h.cancel("a", running=True)
+    assert h.row("active", "a").cancelled
+    assert h.row("active", "b").flag is NEVER
+    assert h.row("active", "a") == held[0], "it is the same job"
+
+
+def test_a_job_that_is_taken_carries_the_options_in_force(h: Harness) -> None:
+    commands = Commands(h.keys, now=h.time, limits=LIMITS)
+    h.dispatch("plain")
+    h.dispatch("own", options=JobOptions(timeout=5, max_stalls=1))
+    plain, own = h.call(commands.dequeue("~x", lease=30, limit=2)).jobs
+    assert plain.options is LIMITS
+    assert own.options == JobOptions(max_retries=7, timeout=5, max_stalls=1)
+    (row,) = h.call(commands.get("own"))
+    assert row.options == JobOptions(timeout=5, max_stalls=1), "a row says what it asked for"
+
+
+def test_without_limits_a_job_carries_what_it_asked_for(h: Harness) -> None:
+    h.dispatch("plain")
+    h.dispatch("own", options=JobOptions(timeout=5))
+    assert [job.options for job in h.take(limit=2)] == [JobOptions(), JobOptions(timeout=5)]
+
+
+def test_a_job_knows_since_when_it_is_held(h: Harness) -> None:
+    h.dispatch("a")
+    assert h.row("due").leased_at is None
+    h.later(5)
+    leased_at = h.take_one().leased_at
+    assert leased_at is not None
+    assert abs((leased_at - datetime.fromtimestamp(START + 5, UTC)).total_seconds()) < 0.001
+
+
+@pytest.mark.parametrize("token", [0, 1, 10**13, 10**18, 10**400])
+def test_a_token_that_is_no_time_is_none(token: int) -> None:
+    job = Job(id="a", queue="q", state="active", payload=b"")
+    assert replace(job, token=token).leased_at is None
+
+
+@pytest.mark.parametrize(
+    ("died", "started", "stalled"),
+    [(True, None, 150), (True, ["j001", "j149"], 2), (True, [], 0), (False, None, 0)],
+)
+def test_of_a_client_that_died_what_it_had_started_stalls(
+    h: Harness, died: bool, started: list[str] | None, stalled: int
+) -> None:
+    h.join("c1")
+    h.dispatch_many(*(f"j{n:03}" for n in range(150)))
+    h.take("c1", limit=150)
+    store: Any = SimpleNamespace(run=h.call)
+    flow = evict(h.commands, "c1", died=died, started=started)
+    assert follow_sync(store, flow) == 150
+    jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))
+    assert sum(job.suspect for job in jobs) == stalled
+    assert sum(job.stall_count for job in jobs) == stalled

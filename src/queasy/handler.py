@@ -1,0 +1,347 @@
+"""Who runs a queue's jobs, and how: values, without I/O but the import of what they name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial, reduce
+from importlib import import_module
+from typing import Any, Literal, TypedDict, cast, get_args
+
+from queasy.codec import Codec
+from queasy.errors import HandlerNotFound, InvalidOption
+from queasy.job import Job, JobError
+from queasy.options import MAX_COUNT, OPTION_NAMES, JobOptions, Seconds, seconds
+
+__all__ = [
+    "FAIL_DEFAULTS",
+    "Function",
+    "Handler",
+    "HandlerOptions",
+    "HandlerOptionsDict",
+    "OnException",
+    "Registry",
+]
+
+OnException = Literal["retry", "fail"]
+
+MAX_SIZE = 100  # the capacity of a worker
+MAX_PRIORITY = 1_000_000
+
+
+class HandlerOptionsDict(TypedDict, total=False):
+    """`HandlerOptions` as keywords; a test compares the two."""
+
+    max_retries: int
+    max_stalls: int
+    max_timeouts: int
+    min_backoff: Seconds
+    max_backoff: Seconds
+    timeout: Seconds | None
+    size: int | None
+    priority: int
+    on_exception: OnException
+
+
+FAIL_DEFAULTS: HandlerOptionsDict = {
+    "max_retries": 100,
+    "min_backoff": 10.0,
+    "max_backoff": 900.0,
+    "size": 2,
+}
+"""What a fail handler has instead: it is the last to see a job, so it is tried for longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """How a handler's jobs are run.
+
+    A job is given up after `max_retries` retries, at its `max_stalls`-th stall or at its
+    `max_timeouts`-th timeout. Between retries it waits `min_backoff` seconds, doubled each
+    time, up to `max_backoff`. `timeout` is how many seconds a run may take; None: for ever.
+    A job may ask for others of these itself: see `JobOptions`.
+
+    `size` is what a run costs of a worker's 100. None: a plain function costs 10, an async
+    one as little as it proves to, 1 to 10. Queues with a higher `priority` are served first.
+    `on_exception` says whether a job whose handler raises is retried or given up.
+    """
+
+    max_retries: int = 10
+    max_stalls: int = 3
+    max_timeouts: int = 3
+    min_backoff: Seconds = 2.0
+    max_backoff: Seconds = 300.0
+    timeout: Seconds | None = 60.0
+    size: int | None = None
+    priority: int = 100
+    on_exception: OnException = "retry"
+
+    def __post_init__(self) -> None:
+        for name in ("max_retries", "max_stalls", "max_timeouts"):
+            check_whole(getattr(self, name), name, 0, MAX_COUNT)
+        for name in ("min_backoff", "max_backoff"):
+            object.__setattr__(self, name, seconds(getattr(self, name), name))
+        object.__setattr__(self, "timeout", check_timeout(self.timeout))
+        if self.size is not None:
+            check_whole(self.size, "size", 1, MAX_SIZE)
+        check_whole(self.priority, "priority", 0, MAX_PRIORITY)
+        if self.on_exception not in get_args(OnException):
+            raise InvalidOption(
+                f"on_exception: expected 'retry' or 'fail', got {self.on_exception!r}"
+            )
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], *, fail: bool = False) -> HandlerOptions:
+        """From keywords, over the defaults of a handler or a fail handler."""
+        unknown = [str(name) for name in given if name not in HANDLER_OPTION_NAMES]
+        if unknown:
+            raise InvalidOption(
+                f"unknown {', '.join(unknown)}; expected {', '.join(HANDLER_OPTION_NAMES)}"
+            )
+        return cls(**({**FAIL_DEFAULTS, **given} if fail else given))
+
+    @property
+    def limits(self) -> JobOptions:
+        """Those that a job may override."""
+        return JobOptions(**{name: getattr(self, name) for name in OPTION_NAMES})
+
+
+HANDLER_OPTION_NAMES = tuple(field.name for field in fields(HandlerOptions))
+
+
+def check_whole(value: object, name: str, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidOption(
+            f"{name}: expected a whole number from {least} to {most}, got {value!r}"
+        )
+
+
+def check_timeout(value: Seconds | None) -> float | None:
+    if value is None:
+        return None
+    length = seconds(value, "timeout")
+    if length <= 0:
+        raise InvalidOption(
+            f"timeout: expected more than 0 seconds, or None for no limit, got {value!r}"
+        )
+    return length
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A handler's function, ready to be called."""
+
+    call: Callable[[Any, Job, JobError | None], Any]
+    """With data, job and error, however many of them the function takes."""
+    is_async: bool
+    """Whether what it returns is to be awaited."""
+    name: str
+    """module:qualname"""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """What runs the jobs of a queue or, with `fail`, those it gave up."""
+
+    queue: str
+    """Its name; for a fail handler, that of the queue whose failures it handles."""
+    fail: bool
+    options: HandlerOptions
+    target: Callable[..., Any] | str
+    """A function, or where to import one: "package.module:function" or "package.module"."""
+    codec: Codec
+
+    def __post_init__(self) -> None:
+        if isinstance(self.target, str):
+            check_reference(self.target, "fail_handler" if self.fail else "handler")
+        else:
+            self.function()  # told where it is registered, not where it is run
+
+    @property
+    def name(self) -> str:
+        """The reference as given, or module:qualname of the function."""
+        return self.target if isinstance(self.target, str) else name_of(self.target)
+
+    def function(self) -> Function:
+        """The function, imported if need be; HandlerNotFound when it cannot be."""
+        if not isinstance(self.target, str):
+            return function_of(self.target, str(self), fail=self.fail)
+        module, _, path = self.target.partition(":")
+        path = path or ("handle_failure" if self.fail else "handle")
+        try:
+            target = reduce(getattr, path.split("."), import_module(module))
+        except Exception as error:  # a module may raise anything when it is imported
+            hint = ""
+            if getattr(error, "name", None) == self.target and "." in module:
+                hint = "; for a function in a module write 'package.module:function'"
+            raise HandlerNotFound(
+                f"{self} cannot be imported: {type(error).__name__}: {error}{hint}"
+            ) from error
+        return function_of(target, str(self), fail=self.fail)
+
+    def companion(self) -> Handler | None:
+        """The fail handler that a module named as a whole has beside its handler, if any."""
+        if self.fail or not isinstance(self.target, str) or ":" in self.target:
+            return None
+        if not hasattr(import_module(self.target), "handle_failure"):
+            return None
+        return replace(self, fail=True, options=HandlerOptions.of({}, fail=True))
+
+    def __str__(self) -> str:
+        return f"queue {self.queue!r}, {'fail handler' if self.fail else 'handler'} {self.name}"
+
+
+def check_reference(value: object, name: str) -> str:
+    """A reference that can be one; whether there is anything shows when it is imported."""
+    if not isinstance(value, str):
+        hint = "; register a function with @queue." + name if callable(value) else ""
+        raise InvalidOption(
+            f"{name}: expected 'package.module:function' or 'package.module', "
+            f"got {type(value).__name__}{hint}"
+        )
+    if not all(part.isidentifier() for half in value.split(":", 1) for part in half.split(".")):
+        raise InvalidOption(
+            f"{name}: expected 'package.module:function' or 'package.module', got {value!r}"
+        )
+    return value
+
+
+def function_of(target: object, what: str, *, fail: bool) -> Function:
+    """A user's function as one of three arguments; InvalidOption when it cannot be a handler."""
+    if not callable(target) or inspect.isclass(target):
+        raise InvalidOption(f"{what}: expected a function, got {target!r}")
+    bare = unwrapped(target)
+    kinds = (bare, getattr(bare, "__call__", None))  # noqa: B004 - an object's own may be async
+    if any(inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind) for kind in kinds):
+        raise InvalidOption(f"{what}: expected a function that returns, got one that yields")
+    is_async = any(map(inspect.iscoroutinefunction, kinds))
+    return Function(of_three(target, arity(target, what, fail=fail)), is_async, name_of(target))
+
+
+def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
+    """How many of data, job and error to pass."""
+    expected = "(data), (data, job) or ()"
+    if fail:
+        expected = f"(data, job, error), {expected}"
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError) as error:  # some of those written in C
+        raise InvalidOption(f"{what}: expected a function of {expected}: {error}") from error
+    parameters = signature.parameters.values()
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    offered = ("data", "job", "error") if fail else ("data", "job")
+    count = sum(parameter.default is parameter.empty for parameter in positional)
+    if count > len(offered) or any(
+        parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+        for parameter in parameters
+    ):
+        raise InvalidOption(f"{what}: expected a function of {expected}, got {signature}")
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return len(offered)
+    # `lambda data, n=n: ...` wants its n, not the job: a default stays unless the name says so.
+    for parameter, name in zip(positional[count:], offered[count:], strict=False):
+        if count and parameter.name != name:
+            break
+        count += 1
+    return count
+
+
+def of_three(target: Callable[..., Any], count: int) -> Callable[[Any, Job, JobError | None], Any]:
+    # Called for every job: as little as possible in between.
+    match count:
+        case 0:
+            return lambda data, job, error: target()
+        case 1:
+            return lambda data, job, error: target(data)
+        case 2:
+            return lambda data, job, error: target(data, job)
+        case _:
+            return target
+
+
+def unwrapped(target: object) -> object:
+    while isinstance(target, partial):
+        target = cast("partial[Any]", target).func
+    return target
+
+
+def name_of(target: object) -> str:
+    """module:qualname of a function, or of an object's class."""
+    named = unwrapped(target)
+    if not hasattr(named, "__qualname__"):
+        named = type(named)
+    return f"{named.__module__}:{named.__qualname__}"  # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType]
+
+
+class Registry:
+    """The handlers of a client, by queue."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[tuple[str, bool], Handler] = {}
+
+    def register(self, *handlers: Handler) -> None:
+        """All of them or none: a queue has one handler and one fail handler."""
+        for handler in handlers:
+            if other := self.get(handler.queue, handler.fail):
+                raise InvalidOption(
+                    f"queue {handler.queue!r}: expected one "
+                    f"{'fail handler' if handler.fail else 'handler'}, "
+                    f"got {other.name} and {handler.name}"
+                )
+        self._handlers.update({(handler.queue, handler.fail): handler for handler in handlers})
+
+    def get(self, queue: str, fail: bool) -> Handler | None:
+        return self._handlers.get((queue, fail))
+
+    def handlers(self) -> list[Handler]:
+        """In order of registration."""
+        return list(self._handlers.values())
+
+    def names(self) -> list[str]:
+        """The queues that have a handler, a fail handler or both."""
+        return list(dict.fromkeys(handler.queue for handler in self.handlers()))
+
+    def resolved(self, names: Collection[str] | None = None) -> list[tuple[Handler, Function]]:
+        """All handlers, or those of the queues named, with their functions imported.
+
+        A module named as a whole brings its `handle_failure` along, unless the queue has
+        another fail handler.
+        """
+        self._check_names(names)
+        found: list[tuple[Handler, Function]] = []
+        # One at a time: a module that is imported may register more.
+        while len(found) < len(chosen := self._chosen(names)):
+            handler = chosen[len(found)]
+            found.append((handler, handler.function()))
+        companions = [
+            companion
+            for handler, _ in found
+            if not self.get(handler.queue, True) and (companion := handler.companion())
+        ]
+        return found + [(companion, companion.function()) for companion in companions]
+
+    def _chosen(self, names: Collection[str] | None) -> list[Handler]:
+        return [handler for handler in self.handlers() if names is None or handler.queue in names]
+
+    def _check_names(self, names: Collection[str] | None) -> None:
+        known = self.names()
+        if not known:
+            raise InvalidOption(
+                "no queue has a handler: register one with @queue.handler, or with "
+                "queue.listen('package.module:function')"
+            )
+        if names is None:
+            return
+        if isinstance(names, str) or not names:
+            raise InvalidOption(f"queues: expected one name or more, in a list, got {names!r}")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise InvalidOption(
+                f"queues: no handler for {', '.join(map(str, unknown))}; "
+                f"expected {', '.join(known)}"
+            )

@@ -8,6 +8,7 @@ from queasy.dispatch import Dispatch
 from queasy.errors import (
     AccessDenied,
     EmbeddedServerError,
+    HandlerNotFound,
     InvalidId,
     InvalidInput,
     InvalidOption,
@@ -27,12 +28,14 @@ from queasy.errors import (
     Unreachable,
     Unsupported,
 )
+from queasy.handler import HandlerOptions, OnException
 from queasy.job import Job, JobError, State
 from queasy.lease import Lease, LeaseRequest
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.queue import Queue
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
+from queasy.verdict import Failure, PermanentError, Retry
 
 __all__ = [
     "AccessDenied",
@@ -45,6 +48,9 @@ __all__ = [
     "Dispatched",
     "Durability",
     "EmbeddedServerError",
+    "Failure",
+    "HandlerNotFound",
+    "HandlerOptions",
     "InvalidId",
     "InvalidInput",
     "InvalidOption",
@@ -60,12 +66,15 @@ __all__ = [
     "LeaseLost",
     "LeaseRequest",
     "NotDurable",
+    "OnException",
     "OutOfMemory",
+    "PermanentError",
     "ProtocolError",
     "QueasyError",
     "Queue",
     "RawCodec",
     "ReadOnly",
+    "Retry",
     "Seconds",
     "ServerError",
     "Stat",

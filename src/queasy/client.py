@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
+
+import msgspec
 
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import new_id
 from queasy.errors import InvalidOption
-from queasy.options import check_name, seconds
+from queasy.handler import Registry
+from queasy.options import Seconds, check_name, seconds
 from queasy.queue import Queue, keys_of
 from queasy.store.store import AsyncStore
 from queasy.store.url import Target, parse_url
+from queasy.worker.plan import CAPACITY, Place, Plan
 
-__all__ = ["Client"]
+if TYPE_CHECKING:
+    from queasy.worker.roster import WorkerInfo
+
+__all__ = ["Client", "Running"]
 
 MAX_PAYLOAD = 1024 * 1024
 
@@ -52,11 +60,39 @@ class Settings:
             raise InvalidOption("expected a url or a folder (for the embedded server), got both")
         if url is None and folder is None:  # who names a folder wants the embedded server
             url = os.environ.get("QUEASY_URL") or None
+        self.url = url
         self.target = Target("embedded") if url is None else parse_url(url)
 
     def __str__(self) -> str:
         where = (self.folder or Path(".queasy")).absolute()
         return f"{self.target} in {where}" if self.target.kind == "embedded" else f"{self.target}"
+
+
+def check_whole(value: object, name: str, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidOption(
+            f"{name}: expected a whole number from {least} to {most}, got {value!r}"
+        )
+
+
+class Running(Protocol):
+    """A worker, inline or supervised."""
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        ...
+
+    def stop(self, grace: float | None = None) -> None:
+        """Take nothing more; what runs has `grace` seconds to end. A second call: none."""
+        ...
+
+    async def serve(self, queue: str) -> None:
+        """Take jobs of this queue again."""
+        ...
+
+    async def unserve(self, queue: str, *, release: bool = False) -> None:
+        """Take no more jobs of this queue; those it holds may end, or are released."""
+        ...
 
 
 class Client:
@@ -89,6 +125,7 @@ class Client:
         self._store = AsyncStore(
             self._settings.target, self._settings.timeout, self._settings.folder
         )
+        self._registry = Registry()
         self.id = new_id()
 
     def queue(self, name: str, codec: CodecName | Codec = "json") -> Queue:
@@ -97,7 +134,114 @@ class Client:
         `codec` is "json", "raw" (bytes, untouched) or an object with encode and decode.
         """
         keys = keys_of(self._settings.prefix, name)
-        return Queue(keys, codec, self._settings.max_payload, self._store, self.id)
+        max_payload = self._settings.max_payload
+        return Queue(keys, codec, max_payload, self._store, self.id, self._registry)
+
+    def plan(self, queues: Collection[str] | None = None) -> Plan:
+        """What a worker for this client does: every handler, imported; or those of `queues`."""
+        return Plan.of(self._place, self._registry.resolved(queues))
+
+    @property
+    def _place(self) -> Place:
+        settings = self._settings
+        folder = None if settings.folder is None else str(settings.folder.absolute())
+        return Place(settings.url, settings.prefix, settings.timeout, folder)
+
+    def worker(
+        self,
+        queues: Collection[str] | None = None,
+        *,
+        processes: int = 0,
+        capacity: int = CAPACITY,
+        grace: Seconds = 30,
+        max_jobs: int | None = None,
+        max_memory: int | None = None,
+        signals: bool = True,
+    ) -> Running:
+        """A worker for the handlers of this client; `await` its `run()`.
+
+        With `processes=0` handlers run in this event loop. With more a supervisor starts so many
+        child processes: they use all CPUs, and a handler that hangs or crashes is killed without
+        harm to others. Children import the client by its name, so it must be a global of its
+        module; `queasy worker module:client` does the same from the command line.
+
+        `queues` are those to serve; None for all that have handlers. `capacity` is what each
+        process may take on at a time, `grace` how many seconds jobs have to end when the worker
+        is stopped (by SIGTERM or SIGINT, with `signals`; a second one means: at once). A child is
+        replaced after `max_jobs`, or when it has more than `max_memory` bytes.
+        """
+        check_whole(capacity, "capacity", 1, 10_000)
+        check_whole(processes, "processes", 0, 1000)
+        patience = seconds(grace, "grace")
+        if processes:
+            from queasy.worker.app import reference_to
+            from queasy.worker.supervisor import Supervisor, SupervisorOptions
+
+            options = SupervisorOptions(
+                app=reference_to(self),
+                processes=processes,
+                queues=None if queues is None else tuple(queues),
+                capacity=capacity,
+                grace=patience,
+                max_jobs=max_jobs,
+                max_memory=max_memory,
+            )
+            return Supervisor(options, signals=signals)
+        from queasy.worker.inline import InlineWorker
+
+        return InlineWorker(self.plan(queues), capacity=capacity, grace=patience, signals=signals)
+
+    async def work(
+        self,
+        queues: Collection[str] | None = None,
+        *,
+        processes: int = 0,
+        capacity: int = CAPACITY,
+        grace: Seconds = 30,
+        max_jobs: int | None = None,
+        max_memory: int | None = None,
+        signals: bool = True,
+    ) -> None:
+        """Run the handlers of this client until stopped; the arguments are those of `worker`.
+
+        Cancelling it releases what runs, at once.
+        """
+        await self.worker(
+            queues,
+            processes=processes,
+            capacity=capacity,
+            grace=grace,
+            max_jobs=max_jobs,
+            max_memory=max_memory,
+            signals=signals,
+        ).run()
+
+    async def workers(self, queues: Collection[str] | None = None) -> list[WorkerInfo]:
+        """Who is working on the queues named (None: those with handlers), anywhere."""
+        from queasy.worker.roster import roster
+
+        return await roster(self._store, self._place, queues or self._registry.names())
+
+    async def tell_workers(
+        self,
+        do: Literal["serve", "unserve"],
+        queue: str,
+        *,
+        release: bool = False,
+        workers: Collection[str] | None = None,
+    ) -> int:
+        """Tell running workers to serve a queue, or not to; how many heard it.
+
+        All of them, or those whose `WorkerInfo.group` is named. Jobs they hold of a queue that
+        they no longer serve may end, or (`release`) go back to the front of it.
+        """
+        if workers is None:
+            names = [check_name(queue), *self._registry.names()]
+            workers = {info.group for info in await self.workers(names)}
+        order = msgspec.json.encode({"do": do, "queue": queue, "release": release}).decode()
+        tell, channel = self._store.listener.tell, self._place.control_channel
+        await self.connect()
+        return sum([await tell(channel(group), order) for group in workers])
 
     async def connect(self) -> None:
         """Connect and look at the server now, rather than at the first call."""

@@ -1,0 +1,5 @@
+"""`python -m queasy` is `queasy`."""
+
+from queasy.cli import main
+
+main()

@@ -1,0 +1,250 @@
+"""The command line: `queasy worker app:client`, and what operators need besides."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+
+from queasy.client import Client
+from queasy.errors import InvalidInput, QueasyError
+from queasy.worker.app import load
+from queasy.worker.inline import InlineWorker
+from queasy.worker.logs import FORMATS, set_up
+from queasy.worker.plan import CAPACITY
+from queasy.worker.roster import WorkerInfo
+from queasy.worker.supervisor import Supervisor, SupervisorOptions
+
+__all__ = ["main"]
+
+UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command, and ends the process with its exit code."""
+    options = _parser().parse_args(arguments)
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # the application is where one is, as with `python -m`
+    try:
+        _run(options.command(options))
+    except QueasyError as problem:
+        sys.exit(f"queasy: {problem}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="queasy", description=__doc__)
+    commands = parser.add_subparsers(title="commands", required=True)
+
+    worker = commands.add_parser("worker", help="run the handlers of an application")
+    _app(worker)
+    worker.add_argument(
+        "--processes",
+        type=int,
+        default=_cpus(),
+        metavar="N",
+        help="child processes (default: one for each CPU, here %(default)s); "
+        "0 runs handlers in this process",
+    )
+    worker.add_argument(
+        "--queue",
+        action="append",
+        dest="queues",
+        metavar="NAME",
+        help="serve this queue; may be repeated (default: all with handlers)",
+    )
+    worker.add_argument(
+        "--grace",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long jobs may go on after SIGTERM (default: %(default)g)",
+    )
+    worker.add_argument(
+        "--capacity",
+        type=int,
+        default=CAPACITY,
+        metavar="N",
+        help="what one process takes on at a time (default: %(default)s)",
+    )
+    worker.add_argument(
+        "--max-jobs", type=int, metavar="N", help="replace a process after so many jobs"
+    )
+    worker.add_argument(
+        "--max-memory",
+        type=_bytes,
+        metavar="BYTES",
+        help="replace a process that has more, as 512M or 2G",
+    )
+    worker.add_argument(
+        "--reload",
+        action="store_true",
+        help="new processes whenever a Python file changes (for development)",
+    )
+    worker.add_argument("--log-format", choices=FORMATS, default="text")
+    worker.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+    )
+    worker.set_defaults(command=_worker)
+
+    workers = commands.add_parser("workers", help="show who is working, and on what")
+    _app(workers)
+    workers.add_argument("--json", action="store_true", help="one object for each worker")
+    workers.set_defaults(command=_workers)
+
+    for do, what in (("serve", "take jobs of a queue again"), ("unserve", "leave a queue alone")):
+        order = commands.add_parser(do, help=f"tell running workers to {what}")
+        _app(order)
+        order.add_argument("queue")
+        order.add_argument(
+            "--worker",
+            action="append",
+            dest="workers",
+            metavar="GROUP",
+            help="only these, as `queasy workers` shows them (default: all)",
+        )
+        if do == "unserve":
+            order.add_argument(
+                "--release",
+                action="store_true",
+                help="give back what they hold of it, instead of letting it end",
+            )
+        order.set_defaults(command=_order, do=do, release=False)
+    return parser
+
+
+def _app(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("app", help="where the client is: module:client, or file.py:client")
+
+
+def _cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text, re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected bytes, as 512M or 2G, got {text!r}")
+    return int(match[1]) * UNITS[match[2].upper()]
+
+
+async def _worker(options: argparse.Namespace) -> None:
+    if options.grace < 0 or options.capacity < 1 or options.processes < 0:
+        raise InvalidInput("expected no negative numbers, and a capacity of 1 or more")
+    if options.processes == 0:
+        plan = load(options.app).plan(options.queues)
+        set_up(options.log_level, options.log_format)
+        await InlineWorker(plan, capacity=options.capacity, grace=options.grace).run()
+        return
+    set_up(options.log_level, options.log_format)
+    chosen = SupervisorOptions(
+        app=options.app,
+        processes=options.processes,
+        queues=None if options.queues is None else tuple(options.queues),
+        capacity=options.capacity,
+        grace=options.grace,
+        max_jobs=options.max_jobs,
+        max_memory=options.max_memory,
+        reload=options.reload,
+        log_level=options.log_level,
+        log_format=options.log_format,
+    )
+    await Supervisor(chosen).run()
+
+
+def _client(reference: str) -> Client:
+    logging.basicConfig(level=logging.WARNING)
+    found = load(reference)
+    if not isinstance(found, Client):
+        kind = type(found).__name__
+        raise InvalidInput(f"app: expected {reference!r} to be a queasy.Client, got {kind}")
+    return found
+
+
+async def _workers(options: argparse.Namespace) -> None:
+    async with _client(options.app) as client:
+        found = await client.workers()
+    if options.json:
+        for worker in found:
+            print(msgspec.json.encode(_shown(worker)).decode())
+    elif not found:
+        print("nobody is working")
+    else:
+        _print_table(found)
+
+
+def _shown(worker: WorkerInfo) -> dict[str, Any]:
+    names = [name for name in cast("Any", WorkerInfo).__slots__ if name != "jobs"]
+    shown: dict[str, Any] = {name: getattr(worker, name) for name in names}
+    shown["jobs"] = [
+        {"queue": job.queue, "id": job.id, "since": job.leased_at} for job in worker.jobs
+    ]
+    return shown
+
+
+def _print_table(found: list[WorkerInfo]) -> None:
+    now = datetime.now(UTC)
+    rows = [("WORKER", "HOST", "PID", "UP", "LOAD", "RUNS", "LONGEST", "QUEUES")]
+    for one in found:
+        since = [job.leased_at for job in one.jobs if job.leased_at is not None]
+        rows.append(
+            (
+                one.group,
+                one.host,
+                str(one.pid),
+                _duration((now - one.started_at).total_seconds()),
+                f"{one.load:.0%}",
+                str(len(one.jobs)),
+                _duration((now - min(since)).total_seconds()) if since else "-",
+                ",".join(one.queues),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+def _duration(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.1f}s"
+
+
+async def _order(options: argparse.Namespace) -> None:
+    async with _client(options.app) as client:
+        heard = await client.tell_workers(
+            options.do, options.queue, release=options.release, workers=options.workers
+        )
+    if not heard:
+        raise QueasyError("no worker heard it: see `queasy workers` for those there are")
+    print(f"{heard} heard it")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        main()

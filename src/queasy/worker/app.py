@@ -1,0 +1,88 @@
+"""Finding the client that a worker is to work for: `module:client`, or `path/app.py:client`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import sys
+import types
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from queasy.errors import HandlerNotFound, InvalidInput
+from queasy.worker.plan import Plan
+
+__all__ = ["Application", "load", "reference_to"]
+
+# What a script's `if __name__ == "__main__"` must not take for a start; multiprocessing's word.
+SCRIPT = "__mp_main__"
+
+
+@runtime_checkable
+class Application(Protocol):
+    """What a worker needs of a client."""
+
+    def plan(self, queues: Collection[str] | None = None) -> Plan: ...
+
+
+def load(reference: str) -> Application:
+    """The client that a reference names; every way it can fail says what to do."""
+    module_name, colon, attribute = reference.partition(":")
+    if not colon or not module_name or not attribute:
+        raise InvalidInput(
+            f"app: expected module:client, as in myapp.jobs:client, got {reference!r}"
+        )
+    module = _script(module_name) if module_name.endswith(".py") else _module(module_name)
+    found: Any = module
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise HandlerNotFound(f"app: {module_name!r} has no {attribute!r}")
+        found = getattr(found, name)
+    if not isinstance(found, Application):
+        raise InvalidInput(
+            f"app: expected {reference!r} to be a queasy.Client, got {type(found).__name__}"
+        )
+    return found
+
+
+def _module(name: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not name.startswith(problem.name):
+            raise  # something that the application imports
+        raise HandlerNotFound(
+            f"app: there is no module {name!r}. Modules are looked for in the folder the worker is "
+            f"started in ({Path.cwd()}) and where Python has its packages"
+        ) from None
+
+
+def _script(path: str) -> types.ModuleType:
+    """A file that is not part of a package; imported once, as a module of its own."""
+    if SCRIPT not in sys.modules:
+        if not Path(path).is_file():
+            raise HandlerNotFound(f"app: there is no file {path!r} in {Path.cwd()}")
+        sys.path.insert(0, str(Path(path).parent.absolute()))
+        module = types.ModuleType(SCRIPT)
+        sys.modules[SCRIPT] = module
+        module.__dict__.update(runpy.run_path(path, run_name=SCRIPT))
+    return sys.modules[SCRIPT]
+
+
+def reference_to(client: object) -> str:
+    """The reference by which a child can find this client: it must be a module's global."""
+    for name, module in list(sys.modules.items()):
+        for attribute, value in list(vars(module).items()) if module is not None else ():  # pyright: ignore[reportUnnecessaryComparison]
+            if value is client:
+                if name != "__main__":
+                    return f"{name}:{attribute}"
+                path = getattr(module, "__file__", None)
+                if path and os.path.exists(path):  # noqa: PTH110 - as Python wrote it
+                    spec = getattr(module, "__spec__", None)
+                    return f"{spec.name if spec else path}:{attribute}"
+    raise InvalidInput(
+        "processes: child processes import the client by its name, so it must be a global of a "
+        "module (client = Client() outside any function). Or use processes=0"
+    )

@@ -1,0 +1,91 @@
+"""Commands to a running worker, over a channel of the server: serve or unserve a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import msgspec
+
+from queasy.errors import QueasyError
+from queasy.store.store import AsyncStore
+from queasy.worker.events import event
+
+__all__ = ["Control", "Order"]
+
+RETRY = 5.0
+
+
+class Order(msgspec.Struct):
+    """One command."""
+
+    do: Literal["serve", "unserve"]
+    queue: str
+    release: bool = False
+
+
+class Control:
+    """Hears the orders that somebody sends to this worker."""
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        channel: str,
+        carry_out: Callable[[str, str, bool], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._channel = channel
+        self._carry_out = carry_out
+        self._task: asyncio.Task[None] | None = None
+        self._deaf = asyncio.Event()
+        self._orders: asyncio.Queue[Order] = asyncio.Queue()
+
+    def open(self) -> None:
+        """From now on."""
+        self._store.listener.attend(self._channel, self._told)
+        self._deaf.set()
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._obey())
+            while True:
+                await self._deaf.wait()
+                self._deaf.clear()
+                if not await self._heard():
+                    await asyncio.sleep(RETRY)
+                    self._deaf.set()
+
+    async def _heard(self) -> bool:
+        try:
+            await self._store.connect()
+            return await self._store.listener.subscribe(self._channel)
+        except QueasyError as problem:
+            event("orders cannot be heard", logging.WARNING, error=problem)
+            return False
+
+    def _told(self, message: str) -> None:
+        if not message:  # the connection was lost
+            self._deaf.set()
+            return
+        try:
+            self._orders.put_nowait(msgspec.json.decode(message, type=Order))
+        except msgspec.MsgspecError as problem:
+            event("order not understood", logging.WARNING, error=problem)
+
+    async def _obey(self) -> None:
+        while True:
+            order = await self._orders.get()
+            try:
+                await self._carry_out(order.do, order.queue, order.release)
+            except QueasyError as problem:
+                event("order refused", logging.WARNING, order=order.do, queue=order.queue,
+                      error=problem)  # fmt: skip
+
+    async def close(self) -> None:
+        self._store.listener.leave(self._channel)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

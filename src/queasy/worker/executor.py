@@ -1,0 +1,109 @@
+"""From a job to its outcome: decode, call, and see what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+from queasy.errors import InvalidInput, UndecodablePayload
+from queasy.handler import OnException
+from queasy.job import Job, JobError
+from queasy.options import epoch
+from queasy.outcome import Broken, Fail, Finish, Outcome
+from queasy.outcome import Retry as Again
+from queasy.verdict import Failure, Retry
+from queasy.worker.events import log
+from queasy.worker.plan import Service
+
+__all__ = ["execute", "execute_plain"]
+
+FINISH = Finish()
+
+
+async def execute(service: Service, job: Job) -> Outcome:
+    """Runs an async handler. Only a cancellation gets out of here."""
+    options = service.handler.options
+    try:
+        result = await service.function.call(*_arguments(service, job))
+    except _Undecodable as problem:
+        return Broken(problem.error)
+    except Exception as error:
+        return outcome_of_error(error, options.on_exception)
+    except (SystemExit, KeyboardInterrupt) as error:  # of the handler's making: it ends the run
+        return outcome_of_error(error, options.on_exception)
+    return FINISH if result is None else outcome_of(result)
+
+
+def execute_plain(service: Service, job: Job) -> Outcome:
+    """Runs a plain function in the calling thread. Only an interruption gets out of here."""
+    options = service.handler.options
+    try:
+        result = service.function.call(*_arguments(service, job))
+        if inspect.iscoroutine(result):
+            result.close()
+            raise TypeError(  # noqa: TRY301 - it is treated as the handler's own
+                f"{service.function.name} returned a coroutine nobody awaits: make it `async def`"
+            )
+    except _Undecodable as problem:
+        return Broken(problem.error)
+    except Exception as error:
+        return outcome_of_error(error, options.on_exception)
+    except (SystemExit, KeyboardInterrupt) as error:
+        return outcome_of_error(error, options.on_exception)
+    return FINISH if result is None else outcome_of(result)
+
+
+class _Undecodable(Exception):
+    def __init__(self, error: JobError) -> None:
+        self.error = error
+
+
+def _arguments(service: Service, job: Job) -> tuple[Any, Job, JobError | None]:
+    if not job.readable:
+        raise _Undecodable(job.error or JobError(kind="broken"))
+    try:
+        data = job.data
+    except UndecodablePayload as problem:
+        log.warning("set aside as broken: %s", problem)
+        broken = JobError.of(problem.__cause__ or problem, "broken")
+        raise _Undecodable(broken or JobError(kind="broken")) from None
+    if not service.handler.fail:
+        return data, job, None
+    if job.origin is None:  # put into the fail queue by hand
+        return data, job, job.error
+    # The job that was given up, as whoever dispatched it knows it.
+    return data, dataclasses.replace(job.origin, flag=job.flag), job.origin.error
+
+
+def outcome_of(result: object) -> Outcome:
+    """Of what a handler returned."""
+    match result:
+        case Retry():
+            return Again(JobError.of(result), result.at, result.after)
+        case Failure():
+            return Fail(JobError.of(result, "permanent"))
+        case _:
+            return FINISH
+
+
+def outcome_of_error(error: BaseException, on_exception: OnException) -> Outcome:
+    """Of what a handler raised. The log has it all at level debug only: it may quote the data."""
+    log.debug("a handler raised", exc_info=error)
+    match error:
+        case Retry() | Failure():
+            return outcome_of(error)
+        case _ if (at := getattr(error, "retry_at", None)) is not None:
+            return Again(JobError.of(error), _time(at, error))
+        case _ if on_exception == "fail":
+            return Fail(JobError.of(error, "permanent"))
+        case _:
+            return Again(JobError.of(error))
+
+
+def _time(at: object, error: BaseException) -> float | None:
+    try:
+        return epoch(at, "retry_at")
+    except InvalidInput as problem:
+        log.warning("%s has a retry_at that is no time: %s", type(error).__qualname__, problem)
+        return None

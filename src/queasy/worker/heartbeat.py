@@ -1,0 +1,114 @@
+"""Heartbeats: keeps the leases of workers alive, and hears what became of them.
+
+For a queue of which a worker holds jobs, every few seconds; for others only when the worker
+has not said itself, by looking, how long it will be there. One call for each queue, whatever
+the number of workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from queasy.errors import QueasyError
+from queasy.store.commands import Commands
+from queasy.store.records import Cancelled
+from queasy.store.store import AsyncStore
+from queasy.worker.events import event
+from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, LEASE
+from queasy.worker.table import Table
+
+__all__ = ["Heartbeat", "Pulse"]
+
+TICK = 0.5
+# A worker at rest is bumped when this is left of its lease.
+SPARE = 15.0
+
+
+@dataclass(slots=True, eq=False)
+class Pulse:
+    """One worker to be kept alive."""
+
+    client: str
+    queues: Sequence[Commands]
+    """In the order of the table."""
+    table: Table
+    lost: Callable[[], None]
+    cancel: Callable[[int, Cancelled], None]
+    bumped: dict[int, float] = field(default_factory=dict[int, float])
+    resting: dict[int, float] = field(default_factory=dict[int, float])
+
+    def needs(self, queue: int, now: float) -> float | None:
+        """The lease to ask for, if it is time."""
+        until = self.table.rests_until(queue)
+        if not until:  # it does not serve this queue
+            return None
+        if self.table.attention(queue):
+            self.resting.pop(queue, None)
+            return LEASE if now - self.bumped.get(queue, 0.0) >= BUMP_EVERY else None
+        until = max(until, self.resting.get(queue, 0.0))
+        return IDLE_LEASE if until - now < SPARE else None
+
+    def answered(self, queue: int, lease: float, sent: float, word: str) -> None:
+        self.bumped[queue] = sent
+        self.resting[queue] = sent + lease if lease == IDLE_LEASE else 0.0
+        # It may have left the queue while the call was under way.
+        if word == "lost" and self.table.rests_until(queue):
+            self.lost()
+
+
+class Heartbeat:
+    """Bumps for the workers of one process, or of its children."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+        self._away = False
+        self._bumping: dict[str, asyncio.Task[None]] = {}
+        self.pulses: list[Pulse] = []
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                self._beat()
+                await asyncio.sleep(TICK)
+        finally:
+            for task in self._bumping.values():
+                task.cancel()
+
+    def _beat(self) -> None:
+        """Starts the bumps that are due; each queue by itself, so that none waits for another."""
+        now = time.monotonic()
+        due: dict[tuple[str, float], list[tuple[Pulse, int]]] = {}
+        for pulse in self.pulses:
+            for index, commands in enumerate(pulse.queues):
+                lease = pulse.needs(index, now)
+                if lease is not None and commands.keys.base not in self._bumping:
+                    due.setdefault((commands.keys.base, lease), []).append((pulse, index))
+        for (base, lease), those in due.items():
+            if base not in self._bumping:
+                self._bumping[base] = asyncio.create_task(self._bump(base, lease, those))
+
+    async def _bump(self, base: str, lease: float, those: list[tuple[Pulse, int]]) -> None:
+        sent = time.monotonic()
+        pulse, index = those[0]
+        clients = [pulse.client for pulse, _ in those]
+        try:
+            answers = await self._store.run(pulse.queues[index].bump(clients, lease))
+        except QueasyError as problem:
+            if not self._away:
+                self._away = True
+                event("heartbeat failed", logging.WARNING, error=problem)
+            return
+        finally:
+            self._bumping.pop(base, None)
+        if self._away:
+            self._away = False
+            event("heartbeat resumed")
+        for (pulse, index), (word, cancels) in zip(those, answers, strict=True):
+            pulse.answered(index, lease, sent, word)
+            for cancelled in cancels:
+                pulse.cancel(index, cancelled)

@@ -1,0 +1,191 @@
+"""A worker in the calling process: for tests, small applications, and development.
+
+It has nobody to kill it. An async handler that ignores its cancellation, or a plain function
+inside native code, holds its job until it ends; only a supervisor can do better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Generator
+
+from queasy.dispatch import new_id
+from queasy.errors import QueasyError
+from queasy.store.records import Cancelled
+from queasy.store.store import AsyncStore
+from queasy.worker.control import Control
+from queasy.worker.events import event
+from queasy.worker.heartbeat import Heartbeat, Pulse
+from queasy.worker.line import DEFAULT_SIZE
+from queasy.worker.plan import LEASE, Plan, Record
+from queasy.worker.signals import stop_on_signals
+from queasy.worker.table import Table
+from queasy.worker.worker import Worker
+
+__all__ = ["InlineWorker", "safety_interval", "sizes"]
+
+
+def safety_interval(lines: int, processes: int = 1) -> float:
+    """How often each queue is looked at when nothing is heard of it.
+
+    Waking is the server's business; this covers a lost message. Together the workers of one
+    supervisor look less than once a second, however many queues they serve.
+    """
+    return min(60.0, max(8.0, 1.25 * lines * processes))
+
+
+def sizes(plan: Plan) -> dict[str, int]:
+    return {service.name: service.handler.options.size or DEFAULT_SIZE for service in plan.services}
+
+
+class InlineWorker:
+    """Runs jobs in the event loop that runs it."""
+
+    def __init__(self, plan: Plan, *, capacity: int, grace: float, signals: bool = True) -> None:
+        self._plan = plan
+        self._capacity = capacity
+        self._grace = grace
+        self._signals = signals
+        self._group = new_id()
+        self._unserved: set[str] = set()
+        self._worker: Worker | None = None
+        self._over: asyncio.Event | None = None
+        self._lost = False
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Until it is stopped: by a signal, by `stop`, or by being cancelled."""
+        if self._over is not None:
+            raise RuntimeError("this worker was run before: make another")
+        self._over = asyncio.Event()
+        store = self._plan.place.store()
+        control = Control(store, self._plan.place.control_channel(self._group), self._commanded)
+        try:
+            with stop_on_signals(self.stop, wanted=self._signals):
+                control.open()
+                while not self._stopping:
+                    await self._live(self._new_worker(store))
+        finally:
+            await control.close()
+            await store.close()
+
+    def _new_worker(self, store: AsyncStore) -> Worker:
+        queues = len(self._plan.services)
+        return Worker(
+            self._plan,
+            store,
+            new_id(),
+            Table(queues, self._capacity),
+            capacity=self._capacity,
+            safety=safety_interval(queues),
+            lost=self._was_lost,
+        )
+
+    async def _live(self, worker: Worker) -> None:
+        """One life of the worker: until it is stopped, or taken for dead by the server."""
+        assert self._over is not None
+        self._lost = False
+        self._worker = worker
+        record = Record.here(self._group, 0, self._capacity, sizes(self._plan))
+        served = {service.queue for service in self._plan.services} - self._unserved
+        try:
+            with _beating(worker, self._plan, self._was_lost):
+                await worker.start(record, served)
+                event("worker started", client=worker.client, queues=sorted(served),
+                      capacity=self._capacity)  # fmt: skip
+                await self._over.wait()
+                if self._lost and not self._stopping:
+                    self._over.clear()
+                    event("worker lost", logging.WARNING, client=worker.client,
+                          why="the server took it for dead; its jobs run elsewhere")  # fmt: skip
+                    await self._stop(worker, at_once=True)
+                else:
+                    await self._stop(worker)
+        except (asyncio.CancelledError, QueasyError):  # or it could not even start
+            await asyncio.shield(self._stop(worker, at_once=True))
+            raise
+        finally:
+            worker.dispose()
+            self._worker = None
+
+    async def _stop(self, worker: Worker, *, at_once: bool = False) -> None:
+        if not await worker.stop(0.0 if at_once else self._grace):
+            # Released now, another would run it beside the one that goes on here.
+            names = [job.id for job in worker.running]
+            event("waiting for jobs that cannot be interrupted", logging.WARNING, jobs=names)
+            if not at_once:
+                await worker.drained()
+        if not worker.running:
+            with contextlib.suppress(Exception):  # its leases run out by themselves
+                await worker.leave()
+        event("worker stopped", client=worker.client)
+
+    def stop(self, grace: float | None = None) -> None:
+        """Takes nothing more; what runs has `grace` seconds to end. A second call: none."""
+        if self._stopping:
+            grace = 0.0
+        self._stopping = True
+        if self._worker is not None:
+            self._worker.hasten(self._grace if grace is None else grace)
+        if self._over is not None:
+            self._over.set()
+
+    def _was_lost(self) -> None:
+        self._lost = True
+        if self._over is not None:
+            self._over.set()
+
+    async def serve(self, queue: str) -> None:
+        """Takes jobs of this queue again."""
+        self._unserved.discard(queue)
+        if self._worker is not None:
+            await self._worker.serve(queue)
+
+    async def unserve(self, queue: str, *, release: bool = False) -> None:
+        """Takes no more jobs of this queue; those it holds may end, or are released."""
+        self._unserved.add(queue)
+        if self._worker is not None:
+            await self._worker.unserve(queue, release=release)
+
+    async def _commanded(self, do: str, queue: str, release: bool) -> None:
+        await (self.serve(queue) if do == "serve" else self.unserve(queue, release=release))
+
+
+@contextlib.contextmanager
+def _beating(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[None]:
+    """Heartbeats from a thread of their own: the loop may be busy for longer than a lease."""
+    loop = asyncio.get_running_loop()
+
+    def tell(function: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to tell
+            loop.call_soon_threadsafe(function, *args)
+
+    def cancel(index: int, cancelled: Cancelled) -> None:
+        tell(worker.cancel, index, cancelled.id, cancelled.token)
+
+    stop = threading.Event()
+
+    async def beat() -> None:
+        store = plan.place.store(timeout=LEASE / 3)
+        heartbeat = Heartbeat(store)
+        queues = [service.commands for service in plan.services]
+        heartbeat.pulses.append(
+            Pulse(worker.client, queues, worker.table, lambda: tell(lost), cancel)
+        )
+        beating = asyncio.create_task(heartbeat.run())
+        await asyncio.to_thread(stop.wait)
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await store.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(beat()), name="queasy-heartbeat")
+    thread.daemon = True
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

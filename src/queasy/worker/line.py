@@ -1,0 +1,239 @@
+"""One queue as a worker sees it: when to look, what it holds, what it has to report."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from queasy.dispatch import new_id
+from queasy.errors import EmbeddedServerError, InvalidInput, LeaseLost, ServerError
+from queasy.flow import evict, follow, pass_on
+from queasy.job import JobError
+from queasy.outcome import Fail
+from queasy.store.commands import Commands
+from queasy.store.records import Ending, Taken
+from queasy.store.store import AsyncStore
+from queasy.worker.events import event
+from queasy.worker.plan import IDLE_LEASE, LEASE, Service
+from queasy.worker.table import Table
+
+__all__ = ["Line", "Reach"]
+
+T = TypeVar("T")
+
+DEFAULT_SIZE = 10
+# Who could not subscribe to the wake-ups of a queue looks this often.
+DEAF = 1.0
+SOON = 1.0  # on the monotonic clock: long ago
+# Between two tries, each of which has waited for the server already.
+LONGEST_PAUSE = 2.0
+
+
+class Reach:
+    """Whether the server answers: said once when it stops, and once when it does again."""
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+        self._away = 0.0
+
+    def failed(self, problem: Exception) -> None:
+        if not self._away:
+            self._away = time.monotonic()
+            event("server away", logging.WARNING, client=self._client, error=problem)
+
+    def answered(self) -> None:
+        if self._away:
+            event("server back", client=self._client, seconds=time.monotonic() - self._away)
+            self._away = 0.0
+
+
+class Line:
+    """The conversation about one queue. At most one call is under way at a time."""
+
+    def __init__(
+        self,
+        service: Service,
+        index: int,
+        client: str,
+        store: AsyncStore,
+        table: Table,
+        reach: Reach,
+    ) -> None:
+        self.service = service
+        self.index = index
+        self.client = client
+        self.endings: list[Ending] = []
+        self.talking = False
+        self.asked_at = 0.0
+        self.open = False
+        """Whether jobs are taken."""
+        self.next_look = 0.0
+        self.woken = False
+        self.last_served = 0.0
+        self.passed_over: float | None = None
+        """Since when there may be a job that does not fit."""
+        self.starved = False
+        """There is one, and it has waited long enough: others make room."""
+        self._dry = True
+        """The last look found less than it asked for: the next asks to be woken."""
+        self._heard = False
+        self._reach = reach
+        self._store = store
+        self._table = table
+        self._commands = service.commands
+        self._channel = service.commands.keys.channel(client)
+
+    def size(self, pace: float) -> int:
+        """What a job costs, at this pace."""
+        size = self.service.handler.options.size
+        if size is not None:
+            return size
+        if self.service.function.is_async and pace > 1:
+            return max(1, round(DEFAULT_SIZE / pace))
+        return DEFAULT_SIZE
+
+    # Coming and going
+
+    async def enter(self, record: bytes, told: Callable[[str], None]) -> None:
+        """Tells the queue what holds for its jobs, and that there is somebody to run them."""
+        handler, run = self.service.handler, self._store.run
+        await run(self._commands.configure(limits=handler.options.limits))
+        if handler.fail:
+            keys = replace(self._commands.keys, fail=False)
+            await run(Commands(keys).configure(fail_handler=True))
+        self._store.listener.attend(self._channel, told)
+        sent = time.monotonic()
+        if await run(self._commands.register(self.client, IDLE_LEASE, record)) == "lost":
+            raise LeaseLost(f"queue {self.service.name!r}: swept while registering")
+        self._table.rest(self.index, sent + IDLE_LEASE)
+        self.open, self._dry, self.next_look = True, True, 0.0
+
+    async def leave(self) -> None:
+        """Ends what the queue knows of this worker; what it still holds is released."""
+        self.open = False
+        self._table.rest(self.index, 0.0)
+        self._store.listener.leave(self._channel)
+        await follow(self._store, evict(self._commands, self.client, died=False))
+
+    def pass_on(self) -> None:
+        """There is no room for what this worker was woken for: another one is."""
+        self.woken = False
+        self._store.run_later(pass_on(self._commands))
+
+    async def has_due(self) -> bool:
+        return (await self._store.run(self._commands.counts())).due > 0
+
+    # Talking
+
+    async def take(self, limit: int, safety: float) -> Taken:
+        """Reports what ended and takes up to `limit` jobs: one round trip.
+
+        Rides out a server that is away, for as long as that takes.
+        """
+        waits = safety if self._dry else 0.0
+        if waits:
+            self._heard = await self._store.listener.subscribe(self._channel)
+        self.woken = False
+        endings, self.endings = self.endings, []
+        self._table.attend(self.index, 1)  # the answer may be long in coming
+        request, sent = new_id(), 0.0
+
+        async def look() -> Taken:
+            nonlocal sent
+            sent = time.monotonic()
+            return await self._store.run(
+                self._commands.dequeue(
+                    self.client, lease=LEASE, limit=limit, request=request,
+                    waiter=self.client, waits=waits, endings=endings,
+                )
+            )  # fmt: skip
+
+        try:
+            try:
+                taken = await self._until_answered(look)
+            except InvalidInput as problem:  # one of the endings, most likely: find it
+                await self._settle_each(endings, problem)
+                self._table.attend(self.index, -len(endings))
+                endings = []
+                taken = await self._until_answered(look)
+        except BaseException:
+            self._keep(endings)
+            self._table.attend(self.index, -1)
+            raise
+        self._table.attend(self.index, len(taken.jobs) - len(endings) - 1)
+        self._look_again(taken, limit, waits, sent)
+        self._note_lost(endings, taken.settled)
+        return taken
+
+    def _look_again(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
+        """When, after this answer."""
+        now = time.monotonic()
+        self._dry = len(taken.jobs) < limit
+        self.next_look = 0.0
+        if taken.jobs:
+            self._table.rest(self.index, SOON)  # when they have ended
+        elif waits:  # the server will wake us
+            if not self._table.attention(self.index):
+                self._table.rest(self.index, sent + waits + LEASE)
+            sleep = waits if taken.next_in is None else min(waits, taken.next_in)
+            self.next_look = now + (sleep if self._heard else min(sleep, DEAF))
+        if self.woken:
+            self.next_look = 0.0
+
+    async def report(self) -> None:
+        """Reports what ended, and takes nothing."""
+        endings, self.endings = self.endings, []
+        words: list[str] = []
+        try:
+            try:
+                words = await self._until_answered(
+                    lambda: self._store.run(self._commands.settle(endings))
+                )
+            except InvalidInput as problem:
+                await self._settle_each(endings, problem)
+        except BaseException:
+            self._keep(endings)
+            raise
+        self._table.attend(self.index, -len(endings))
+        self._note_lost(endings, words)
+
+    def _keep(self, endings: list[Ending]) -> None:
+        """They could not be reported now; they will be."""
+        self.endings = endings + self.endings
+        self.next_look = time.monotonic() + LONGEST_PAUSE
+
+    async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                answer = await call()
+            except (ServerError, EmbeddedServerError) as problem:
+                self._reach.failed(problem)
+                await asyncio.sleep(random.uniform(0.2, LONGEST_PAUSE))
+            else:
+                self._reach.answered()
+                return answer
+
+    async def _settle_each(self, endings: list[Ending], problem: InvalidInput) -> None:
+        """One of them is refused: it must not hold the others up, nor stay with us."""
+        if not endings:
+            raise problem
+        for ending in endings:
+            try:
+                await self._store.run(self._commands.settle([ending]))
+            except InvalidInput as refused:
+                event("ending refused", logging.ERROR, queue=self.service.name, job=ending.id,
+                      error=refused)  # fmt: skip
+                why = Fail(JobError("EndingRefused", str(refused), "permanent"))
+                await self._store.run(self._commands.settle([replace(ending, outcome=why)]))
+
+    def _note_lost(self, endings: list[Ending], words: tuple[str, ...] | list[str]) -> None:
+        for ending, word in zip(endings, words, strict=False):
+            if word == "lost":
+                why = "the lease was lost, or it was reported before"
+                name, id_, token = self.service.name, ending.id, ending.token
+                event("result refused", logging.WARNING, queue=name, job=id_, token=token, why=why)

@@ -1,0 +1,126 @@
+"""What a worker is to do: where the server is, which queues it serves, with which functions."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from queasy.handler import Function, Handler
+from queasy.store.commands import Commands
+from queasy.store.keys import QueueKeys
+from queasy.store.store import AsyncStore
+from queasy.store.url import Target, parse_url
+
+__all__ = ["CAPACITY", "Place", "Plan", "Record", "Service"]
+
+CAPACITY = 100
+# A worker that is not heard for this long is dead. Shorter than the silence that the server
+# takes for an outage of its own (OUTAGE_MS in lua/keys.lua): or each death would look like one.
+LEASE = 9.0
+BUMP_EVERY = 2.0
+# For a worker that holds nothing of a queue.
+IDLE_LEASE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server and the keys on it; a value that can be handed to another process."""
+
+    url: str | None
+    prefix: str
+    timeout: float
+    folder: str | None
+
+    def store(self, timeout: float | None = None) -> AsyncStore:
+        target = Target("embedded") if self.url is None else parse_url(self.url)
+        folder = None if self.folder is None else Path(self.folder)
+        return AsyncStore(target, timeout or self.timeout, folder)
+
+    def commands(self, queue: str, *, fail: bool) -> Commands:
+        return Commands(QueueKeys(self.prefix, queue, fail))
+
+    def control_channel(self, group: str) -> str:
+        """Where a worker is told what to serve."""
+        return f"{self.prefix}:{{worker-{group}}}:control"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One queue and what runs its jobs."""
+
+    handler: Handler
+    function: Function
+    commands: Commands
+
+    @property
+    def queue(self) -> str:
+        return self.handler.queue
+
+    @property
+    def name(self) -> str:
+        """As people see it: of a fail queue, with -fail."""
+        return self.commands.keys.name
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a worker needs to know."""
+
+    place: Place
+    services: tuple[Service, ...]
+
+    @classmethod
+    def of(cls, place: Place, handlers: Sequence[tuple[Handler, Function]]) -> Plan:
+        return cls(place, tuple(_service(place, *pair) for pair in handlers))
+
+
+def _service(place: Place, handler: Handler, function: Function) -> Service:
+    keys = QueueKeys(place.prefix, handler.queue, handler.fail)
+    commands = Commands(keys, handler.codec, limits=handler.options.limits)
+    return Service(handler, function, commands)
+
+
+class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a worker tells of itself, for everybody to read."""
+
+    group: str = ""
+    """Of all workers of one supervisor."""
+    host: str = ""
+    pid: int = 0
+    supervisor: int = 0
+    version: str = ""
+    started: float = 0.0
+    capacity: int = CAPACITY
+    queues: dict[str, int] = {}
+    """Each with the size of one of its jobs."""
+
+    @classmethod
+    def here(cls, group: str, supervisor: int, capacity: int, queues: dict[str, int]) -> Record:
+        return cls(
+            group=group,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            supervisor=supervisor,
+            version=version("queasy"),
+            started=time.time(),
+            capacity=capacity,
+            queues=queues,
+        )
+
+    def pack(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def read(cls, raw: bytes) -> Record | None:
+        """None for what is no worker's record: a pull lease has none."""
+        try:
+            return msgspec.json.decode(raw, type=cls) if raw else None
+        except msgspec.MsgspecError:
+            return None

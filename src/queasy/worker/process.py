@@ -1,0 +1,160 @@
+"""One child process, as its supervisor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from queasy.dispatch import new_id
+from queasy.worker.orders import (
+    ChildConfig,
+    Drain,
+    Planned,
+    Report,
+    Stop,
+    ToChild,
+    decode_report,
+    encode,
+)
+from queasy.worker.table import Table
+
+__all__ = ["ChildProcess"]
+
+Killed = Literal["stop", "timeout", "memory", "frozen", "lost"]
+SETTLED = 5.0
+EXITING = 5.0
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class ChildProcess:
+    """Started, told, watched, killed."""
+
+    def __init__(self, config: ChildConfig) -> None:
+        self.client = new_id()
+        self.born = time.monotonic()
+        self.serving = False
+        self.retiring = False
+        """It is to be drained when another has taken its place."""
+        self.ending = False
+        """It was asked to end, and takes no more jobs."""
+        self.killed: Killed | None = None
+        self.killed_at = 0.0
+        self.drain_by = 0.0
+        self.stopped_since: float | None = None
+        self.planned: Planned | None = None
+        self.cancels: dict[tuple[int, str, int], float] = {}
+        """Runs it was told to cancel, and when."""
+        table = Table.create_file(config.most_queues, config.capacity)
+        self.table = Table(config.most_queues, config.capacity, table)
+        self.table.supervise(self.born)
+        ours, theirs = socket.socketpair()
+        life, self._life = os.pipe()
+        self._socket = ours
+        self._theirs = (theirs, life, table)
+        self._config = msgspec.structs.replace(
+            config, client=self.client, control=theirs.fileno(), life=life, table=table
+        )
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reader: asyncio.StreamReader | None = None
+
+    async def start(self) -> None:
+        theirs, life, table = self._theirs
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "queasy.worker.child", msgspec.json.encode(self._config),
+                pass_fds=(theirs.fileno(), life, table),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # a group of its own: what it starts ends with it
+            )  # fmt: skip
+        finally:
+            theirs.close()
+            os.close(life)
+            os.close(table)
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    async def reports(self) -> AsyncGenerator[Report]:
+        """What it tells, until it is gone."""
+        assert self._reader is not None
+        with contextlib.suppress(ConnectionError):
+            while line := await self._reader.readline():
+                yield decode_report(line)
+
+    async def wait(self) -> int:
+        """Its exit code; negative for a signal. Called when it has said its last word."""
+        assert self._process is not None
+        try:
+            async with asyncio.timeout(EXITING):
+                return await self._process.wait()
+        except TimeoutError:  # threads of the application hold it up
+            self.kill_group()
+            return await self._process.wait()
+
+    def tell(self, order: ToChild) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(encode(order))
+
+    def end(self, order: Stop | Drain) -> None:
+        """Asks it to. One that has not even begun is not asked."""
+        self.ending = True
+        if self.planned is None:
+            self.kill("stop")
+        else:
+            self.tell(order)
+
+    def kill(self, why: Killed) -> None:
+        """At once, with all that it started."""
+        self.ending = True
+        if self.killed is None:
+            self.killed, self.killed_at = why, time.monotonic()
+        self.kill_group()
+
+    def kill_group(self) -> None:
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def settled(self, now: float) -> bool:
+        """It did not just start: what becomes of it says nothing about the next."""
+        return self.serving and now - self.born > SETTLED
+
+    def memory(self) -> int:
+        """Bytes of its resident memory; 0 where nobody tells."""
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE
+        except (OSError, IndexError):
+            return 0
+
+    def is_stopped(self) -> bool:
+        """By SIGSTOP: it neither works nor ends."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] == "T"
+
+    async def close(self) -> None:
+        """After its death."""
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        else:
+            self._socket.close()
+        with contextlib.suppress(OSError):
+            os.close(self._life)
+        self.table.close()

@@ -1,0 +1,102 @@
+"""Who is working: every worker of some queues, what it runs, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from queasy.job import Job
+from queasy.store.store import AsyncStore
+from queasy.worker.plan import Place, Record
+
+__all__ = ["WorkerInfo", "roster"]
+
+PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """One worker: a process with an event loop that runs jobs."""
+
+    id: str
+    group: str
+    """The same for all workers of one supervisor: what `queasy serve` and `unserve` name."""
+    host: str
+    pid: int
+    supervisor: int
+    """Its process id; 0 for a worker that runs inside an application."""
+    version: str
+    started_at: datetime
+    capacity: int
+    queues: tuple[str, ...]
+    """Those it serves now."""
+    load: float
+    """The part of its capacity that is in use."""
+    jobs: tuple[Job, ...]
+    """What it runs; `leased_at` says since when."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    record: Record
+    queues: list[str] = field(default_factory=list[str])
+    jobs: list[Job] = field(default_factory=list[Job])
+
+
+async def roster(store: AsyncStore, place: Place, queues: Collection[str]) -> list[WorkerInfo]:
+    """Of the queues named, and those that their workers serve besides."""
+    seen: dict[str, _Seen] = {}
+    asked: set[str] = set()
+    wanted = {name for queue in queues for name in (queue, f"{{{queue}}}-fail")}
+    while todo := sorted(wanted - asked):
+        for name in todo:
+            asked.add(name)
+            await _ask(store, place, name, seen)
+        wanted |= {name for one in seen.values() for name in one.record.queues}
+    return [_info(id_, one) for id_, one in sorted(seen.items(), key=_order)]
+
+
+def _order(item: tuple[str, _Seen]) -> tuple[str, str, int]:
+    record = item[1].record
+    return record.host, record.group, record.pid
+
+
+async def _ask(store: AsyncStore, place: Place, name: str, seen: dict[str, _Seen]) -> None:
+    fail = name.endswith("}-fail")
+    commands = place.commands(name[1:-6] if fail else name, fail=fail)
+    holders: set[str] = set()
+    offset = 0
+    while page := await store.run(commands.clients(offset, PAGE)):
+        for client in page:
+            record = Record.read(client.worker)
+            if record is not None:
+                seen.setdefault(client.id, _Seen(record)).queues.append(name)
+                holders |= {client.id} if client.leases else set()
+        offset += PAGE
+    cursor = b""
+    while holders:
+        jobs, cursor = await store.run(commands.jobs("active", cursor, PAGE))
+        for job in jobs:
+            if job.client in holders:
+                seen[job.client].jobs.append(job)
+        if not cursor:
+            return
+
+
+def _info(id_: str, one: _Seen) -> WorkerInfo:
+    record = one.record
+    used = sum(record.queues.get(job.queue, 0) for job in one.jobs)
+    return WorkerInfo(
+        id=id_,
+        group=record.group,
+        host=record.host,
+        pid=record.pid,
+        supervisor=record.supervisor,
+        version=record.version,
+        started_at=datetime.fromtimestamp(record.started, UTC),
+        capacity=record.capacity,
+        queues=tuple(one.queues),
+        load=used / max(1, record.capacity),
+        jobs=tuple(one.jobs),
+    )

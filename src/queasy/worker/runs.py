@@ -1,0 +1,180 @@
+"""The runs of a worker: each job from its start to its outcome.
+
+Async handlers are tasks, plain functions run in threads. A tick, while anything runs, looks at
+deadlines: one timer for all, not one for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, cast
+
+from queasy.job import Job, JobError
+from queasy.outcome import Cancel, Finish, Outcome, Release, TimedOut
+from queasy.store.records import Ending
+from queasy.worker.events import event
+from queasy.worker.executor import execute, execute_plain, outcome_of_error
+from queasy.worker.line import Line
+from queasy.worker.pace import TICK, Pace
+from queasy.worker.table import Table
+from queasy.worker.threads import Call, Threads
+
+__all__ = ["ASKED", "Run", "Runs"]
+
+Reason = Literal["timeout", "cancel", "stop"]
+
+# What was asked to end may take this long before it is interrupted, or given up on.
+ASKED = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One job, from its start to its outcome."""
+
+    line: Line
+    job: Job
+    size: int
+    slot: int
+    deadline: float
+    task: asyncio.Future[Any] | None = None
+    call: Call | None = None
+    reason: Reason | None = None
+    """Why it was asked to end."""
+    interrupt_at: float = math.inf
+
+
+class Runs:
+    """All that run now. `changed` is called whenever one has ended, or there may be more room."""
+
+    def __init__(self, table: Table, capacity: int, changed: Callable[[], None]) -> None:
+        self.pace = Pace()
+        self.used = 0
+        """Units of capacity."""
+        self.done = 0
+        self.full = False
+        """More would have been taken since the last tick."""
+        self._table = table
+        self._threads = Threads(capacity)
+        self._changed = changed
+        self._runs: dict[tuple[int, str], Run] = {}
+        self._plain = 0
+        self._ticking = False
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(list(self._runs.values()))
+
+    def start(self, line: Line, job: Job, size: int) -> None:
+        """The table knows of it before anything else happens."""
+        now = time.monotonic()
+        timeout = cast("float | None", job.options.timeout)  # seconds, once it is checked
+        deadline = math.inf if timeout is None else now + timeout
+        slot = self._table.start(line.index, job.id, job.token, now, deadline)
+        run = Run(line, job, size, slot, deadline)
+        self._runs[line.index, job.id] = run
+        self.used += size
+        if line.service.function.is_async:
+            run.task = asyncio.create_task(execute(line.service, job))
+        else:
+            self._plain += 1
+            run.call = Call(partial(execute_plain, line.service, job))
+            run.task = self._threads.start(run.call)
+        run.task.add_done_callback(partial(self._ended, run))
+        if not self._ticking:
+            self._ticking = True
+            self.pace.start()
+            self._table.beat(now)
+            asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
+
+    def _ended(self, run: Run, task: asyncio.Future[Any]) -> None:
+        del self._runs[run.line.index, run.job.id]
+        self._table.end(run.slot)
+        self.used -= run.size
+        self._plain -= run.call is not None
+        outcome = self._outcome(run, task)
+        if not isinstance(outcome, Finish):
+            self._note(run, outcome)
+        run.line.endings.append(Ending(run.job.id, run.job.token, outcome))
+        self.done += 1
+        self._changed()
+
+    def _outcome(self, run: Run, task: asyncio.Future[Any]) -> Outcome:
+        """What a run came to; one that finished, although it was asked to end, has finished."""
+        outcome: Outcome | None = None
+        if task.cancelled():
+            problem = asyncio.CancelledError("the handler let itself be cancelled")
+        elif (problem := task.exception()) is None:
+            outcome = task.result()
+        if isinstance(outcome, Finish):
+            return outcome
+        match run.reason:
+            case None if outcome is not None:
+                return outcome
+            case None:
+                problem = problem or asyncio.CancelledError()
+                return outcome_of_error(problem, run.line.service.handler.options.on_exception)
+            case "timeout":
+                seconds = run.job.options.timeout
+                return TimedOut(JobError("Timeout", f"ran longer than {seconds:g} s", "timeout"))
+            case "cancel":
+                return Cancel()
+            case "stop":
+                return Release()
+
+    def _note(self, run: Run, outcome: Outcome) -> None:
+        """The type of an error only: its message may quote what is nobody's business."""
+        error = getattr(outcome, "error", None)
+        event("run did not finish", logging.WARNING if error else logging.INFO,
+              queue=run.line.service.name, job=run.job.id, error=error and error.type,
+              outcome=type(outcome).__name__.lower())  # fmt: skip
+
+    def cancel(self, index: int, id_: str, token: int) -> None:
+        """Somebody asked to cancel this run, if it is there."""
+        run = self._runs.get((index, id_))
+        if run is not None and run.job.token == token:
+            run.job.flag.on = True
+            self.ask(run, "cancel")
+
+    def ask(self, run: Run, reason: Reason) -> None:
+        """Asks a run to end. What does not is interrupted (plain functions) or killed."""
+        if run.reason is not None:
+            return
+        run.reason = reason
+        now = time.monotonic()
+        if reason != "stop":
+            self._table.hurry(run.slot, min(run.deadline, now))
+            event("asked to end", why=reason, queue=run.line.service.name, job=run.job.id)
+        if run.call is None and run.task is not None:
+            run.task.cancel()
+        else:
+            run.interrupt_at = now + (ASKED if reason == "cancel" else 0.0)
+
+    def _tick(self, expected: float) -> None:
+        """While anything runs: deadlines, and how late this comes."""
+        now = time.monotonic()
+        if not self._runs:
+            self._ticking = False
+            return
+        self._table.beat(now)
+        for run in list(self._runs.values()):
+            if now >= run.deadline:
+                self.ask(run, "timeout")
+            if now >= run.interrupt_at and run.call is not None:
+                run.call.interrupt()
+        self.pace.tick(now - expected, self._plain, full=self.full)
+        if self.full:
+            self.full = False
+            self._changed()
+        asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
+
+    def close(self) -> None:
+        """No thread is started any more; those that run end by themselves."""
+        self._threads.close()

@@ -1,0 +1,426 @@
+"""The supervisor: what a worker that is busy, frozen or dead cannot do for itself.
+
+1. It starts the children, and others in their place: when one dies, has run enough jobs, has
+   grown too large, or the code changed.
+2. It keeps their leases alive, however busy they are.
+3. It reads their tables: a run past its deadline ends, if need be with its process; the other
+   jobs of that process may end first, while a new one takes over.
+4. When a child died it returns its jobs at once: what had started is a suspect, the rest is not.
+5. It stops them, in order.
+
+No code of the application runs here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from queasy.dispatch import new_id
+from queasy.errors import HandlerNotFound, InvalidOption, QueasyError
+from queasy.store.records import Cancelled
+from queasy.store.store import AsyncStore
+from queasy.worker.burial import bury
+from queasy.worker.control import Control
+from queasy.worker.events import event
+from queasy.worker.exits import CANNOT_START, LOST, UNFINISHED
+from queasy.worker.heartbeat import Heartbeat, Pulse
+from queasy.worker.orders import (
+    CancelRun,
+    ChildConfig,
+    Drain,
+    Planned,
+    Serve,
+    Serving,
+    Stop,
+    ToChild,
+    Unserve,
+    WornOut,
+)
+from queasy.worker.plan import CAPACITY, LEASE
+from queasy.worker.process import ChildProcess
+from queasy.worker.reload import check_reload, watch_code
+from queasy.worker.signals import stop_on_signals
+
+__all__ = ["Supervisor", "SupervisorOptions"]
+
+TICK = 0.25
+# What was asked to end has this long to do so.
+ASKED = 1.0
+# An event loop that did not turn for this long does not turn.
+FROZEN = 1.0
+# Beyond this much of the memory a child may have it is not drained any more, but killed.
+TOO_MUCH = 1.5
+# A child interrupts and reports for a while after the grace time; then it is killed.
+PATIENCE = 10.0
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
+MOST_QUEUES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorOptions:
+    """How to run the workers of an application."""
+
+    app: str
+    processes: int
+    queues: tuple[str, ...] | None = None
+    capacity: int = CAPACITY
+    grace: float = 30.0
+    max_jobs: int | None = None
+    """After so many a child is replaced."""
+    max_memory: int | None = None
+    """Bytes; a child that has more is replaced, and one that has half as much again is killed."""
+    reload: bool = False
+    """New children whenever the code changes."""
+    log_level: str = "info"
+    log_format: str = "text"
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise InvalidOption(f"processes: expected 1 or more, got {self.processes!r}")
+        if self.reload:
+            check_reload()
+
+
+class Supervisor:
+    """See above."""
+
+    def __init__(self, options: SupervisorOptions, *, signals: bool = True) -> None:
+        self._options = options
+        self._signals = signals
+        self._group = new_id()
+        self._children: list[ChildProcess] = []
+        self._unserved: set[str] = set()
+        self._store: AsyncStore | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._control: Control | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lives: set[asyncio.Task[None]] = set()
+        self._starting = 0
+        self._failures = 0
+        self._ever_served = False
+        self._halted = False
+        """With reload: the code is broken, and nothing starts until it changes."""
+        self._stopping = False
+        self._stop_by = 0.0
+        self._changed = asyncio.Event()
+        self._problem: QueasyError | None = None
+
+    async def run(self) -> None:
+        """Until it is stopped. Raises when no child could start at all."""
+        options = self._options
+        event("supervisor started", pid=os.getpid(), app=options.app, processes=options.processes,
+              worker=self._group)  # fmt: skip
+        watching = asyncio.create_task(self._watch())
+        try:
+            with stop_on_signals(self.stop, wanted=self._signals):
+                self._replenish()
+                if options.reload:
+                    self._begin(watch_code(self.reload))
+                await self._until(lambda: self._stopping)
+                await self._wind_up()
+        except asyncio.CancelledError:
+            self.stop(0.0)
+            await asyncio.shield(self._wind_up())
+            raise
+        finally:
+            watching.cancel()
+            for child in self._children:
+                child.kill("stop")
+            await self._close()
+        if self._problem is not None:
+            raise self._problem
+        event("supervisor stopped", pid=os.getpid(), worker=self._group)
+
+    async def _until(self, condition: Any) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._lives.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            logging.getLogger("queasy").error("in a supervisor", exc_info=problem)
+        self._changed.set()
+
+    # 1. Children
+
+    def _replenish(self) -> None:
+        """As many as there should be, those about to start and to be replaced counted."""
+        working = [child for child in self._children if not child.ending and not child.retiring]
+        for _ in range(self._options.processes - len(working) - self._starting):
+            if not self._stopping and not self._halted:
+                self._starting += 1
+                self._lives.add(self._begin(self._life()))
+
+    async def _life(self) -> None:
+        """One child from its start to its end."""
+        try:
+            if self._failures:
+                most = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** (self._failures - 1))
+                await asyncio.sleep(most * random.uniform(0.5, 1.0))
+            if self._stopping:
+                return
+            child = ChildProcess(self._child_config())
+            self._children.append(child)
+        finally:
+            self._starting -= 1
+        code = None
+        try:
+            await child.start()
+            if self._stopping:
+                child.end(Stop(0.0))
+            async for report in child.reports():
+                self._hear(child, report)
+            code = await child.wait()
+        except OSError as problem:  # out of processes, memory or files
+            event("cannot start", logging.ERROR, app=self._options.app, error=problem)
+        finally:
+            if code != 0:
+                child.kill_group()  # it, and what its handlers had started
+            self._children.remove(child)
+            if self._heartbeat is not None:
+                pulses = self._heartbeat.pulses
+                pulses[:] = [pulse for pulse in pulses if pulse.client != child.client]
+        self._note_end(child, code)
+        self._replenish()
+        try:
+            await self._bury(child, code)
+        finally:
+            await child.close()
+
+    def _child_config(self) -> ChildConfig:
+        options = self._options
+        return ChildConfig(
+            app=options.app, client="", group=self._group, capacity=options.capacity,
+            processes=options.processes, grace=options.grace,
+            queues=None if options.queues is None else list(options.queues),
+            unserved=sorted(self._unserved), most_jobs=options.max_jobs, most_queues=MOST_QUEUES,
+            control=-1, life=-1, table=-1,
+            log_level=options.log_level, log_format=options.log_format,
+        )  # fmt: skip
+
+    def _hear(self, child: ChildProcess, report: Planned | Serving | WornOut) -> None:
+        match report:
+            case Planned():
+                self._keep_alive(child, report)
+            case Serving():
+                child.serving = self._ever_served = True
+                event("child serving", pid=child.pid, client=child.client,
+                      seconds=time.monotonic() - child.born)  # fmt: skip
+                for old in [old for old in self._children if old.retiring and not old.ending][:1]:
+                    old.end(Drain())
+            case WornOut():
+                self._retire(child, "jobs")
+
+    def _note_end(self, child: ChildProcess, code: int | None) -> None:
+        """One line, and what follows from it for the next."""
+        fields = {"pid": child.pid, "client": child.client, "why": child.killed}
+        if code in (0, UNFINISHED) or child.killed == "stop":
+            event("child ended", **fields)
+        elif code == CANNOT_START and self._options.reload:
+            event("waiting for a change of the code")
+            self._halted = True
+        elif code == CANNOT_START and not self._ever_served:
+            self._problem = HandlerNotFound(
+                f"no worker for {self._options.app!r} could start: see the error above"
+            )
+            self._stopping = True
+        else:
+            how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+            event("child died", logging.WARNING, **fields, how=how, runs=child.table.runs)
+            if not child.serving or not (child.table.runs or child.settled(time.monotonic())):
+                self._failures += 1  # nothing to do with its jobs
+
+    def _retire(self, child: ChildProcess, why: str) -> None:
+        """Another takes its place; then it is drained."""
+        if not child.retiring and not child.ending:
+            child.retiring = True
+            event("child to be replaced", pid=child.pid, client=child.client, why=why)
+            self._replenish()
+
+    def reload(self) -> None:
+        """New children for all, with the code as it is now."""
+        event("reloading", worker=self._group)
+        self._failures, self._halted = 0, False
+        for child in list(self._children):
+            self._retire(child, "reload")
+        self._replenish()
+
+    # 2. Leases
+
+    def _connect(self, planned: Planned) -> Heartbeat:
+        """The first child says where the server is."""
+        if self._heartbeat is None:
+            self._store = planned.place.store(timeout=LEASE / 3)
+            channel = planned.place.control_channel(self._group)
+            self._control = Control(self._store, channel, self._commanded)
+            self._control.open()
+            self._heartbeat = Heartbeat(self._store)
+            self._begin(self._heartbeat.run())
+        return self._heartbeat
+
+    def _keep_alive(self, child: ChildProcess, planned: Planned) -> None:
+        def lost() -> None:
+            event("worker lost", logging.WARNING, pid=child.pid, client=child.client,
+                  why="the server took it for dead; its jobs run elsewhere")  # fmt: skip
+            child.kill("lost")
+
+        def cancel(queue: int, cancelled: Cancelled) -> None:
+            run = (queue, cancelled.id, cancelled.token)
+            if run not in child.cancels:
+                child.cancels[run] = time.monotonic()
+                child.tell(CancelRun(queue, cancelled.id, cancelled.token))
+
+        child.planned = planned
+        queues = [planned.place.commands(name, fail=fail) for name, fail in planned.queues]
+        heartbeat = self._connect(planned)
+        heartbeat.pulses.append(Pulse(child.client, queues, child.table, lost, cancel))
+
+    # 3. Watching
+
+    async def _watch(self) -> None:
+        for ticks in itertools.count():
+            now = time.monotonic()
+            if any(child.settled(now) for child in self._children):
+                self._failures = 0
+            for child in list(self._children):
+                child.table.supervise(now)
+                if child.table.runs:
+                    self._look_at_runs(child, now)
+                if child.pid:
+                    self._look_at_memory(child)
+                    if ticks % 4 == 0:
+                        self._look_for_life(child, now)
+            await asyncio.sleep(TICK)
+
+    def _look_for_life(self, child: ChildProcess, now: float) -> None:
+        """One that is stopped neither works nor ends, and its leases are kept for nothing."""
+        if child.is_stopped():
+            child.stopped_since = child.stopped_since or now
+            if now - child.stopped_since > LEASE:
+                child.kill("frozen")
+        else:
+            child.stopped_since = None
+
+    def _look_at_memory(self, child: ChildProcess) -> None:
+        limit = self._options.max_memory
+        if limit is not None and (memory := child.memory()) > limit:
+            if memory > limit * TOO_MUCH:
+                event("killing", logging.WARNING, pid=child.pid, client=child.client,
+                      why="memory", bytes=memory)  # fmt: skip
+                child.kill("memory")
+            else:
+                self._retire(child, "memory")
+
+    def _look_at_runs(self, child: ChildProcess, now: float) -> None:
+        """A run that was asked to end, and does not, ends with its process."""
+        entries = child.table.entries()
+        overdue = [
+            entry
+            for entry in entries
+            if now > min(entry.deadline, child.cancels.get(_run(entry), entry.deadline)) + ASKED
+        ]
+        if not overdue:
+            return
+        frozen = now - child.table.last_beat > FROZEN
+        if frozen or len(overdue) == len(entries) or 0 < child.drain_by < now:
+            first = overdue[0]
+            others = len(entries) - len(overdue)
+            event("killing", logging.WARNING, pid=child.pid, client=child.client, why="timeout",
+                  job=first.id, overdue=len(overdue), others=others)  # fmt: skip
+            child.kill("timeout")
+        elif not child.drain_by:
+            # The others may end; a new child takes over.
+            child.drain_by = now + self._options.grace
+            event("draining", logging.WARNING, pid=child.pid, client=child.client,
+                  why="a run does not end", job=overdue[0].id)  # fmt: skip
+            if not child.ending:
+                child.end(Drain())
+                self._replenish()
+
+    # 4. The dead
+
+    async def _bury(self, child: ChildProcess, code: int | None) -> None:
+        if self._store is None or child.planned is None:
+            return
+        by_itself = child.killed is None and code not in (0, LOST, UNFINISHED, CANNOT_START)
+        returned = await bury(
+            self._store, child.planned, child.client, child.table.entries(),
+            died=by_itself or child.killed in ("memory", "frozen"),
+            cancelled=frozenset(child.cancels),
+            overdue_at=child.killed_at if child.killed == "timeout" else None,
+        )  # fmt: skip
+        if returned:
+            event("jobs returned", client=child.client, jobs=returned)
+
+    # 5. Stopping, and orders
+
+    def stop(self, grace: float | None = None) -> None:
+        """Take nothing more; what runs has `grace` seconds to end. A second call: none."""
+        if self._stopping:
+            grace = 0.0
+        grace = self._options.grace if grace is None else grace
+        event("stopping", worker=self._group, grace=grace)
+        self._stopping = True
+        self._stop_by = time.monotonic() + grace
+        for child in self._children:
+            child.end(Stop(grace))
+        self._changed.set()
+
+    async def _wind_up(self) -> None:
+        """Until every child is gone, by itself or not, and its jobs are returned."""
+        while self._lives:
+            left = self._stop_by + PATIENCE - time.monotonic()
+            if left <= 0 and not self._children:
+                return  # the server is away: the leases will run out
+            if left <= 0:
+                for child in self._children:
+                    child.kill("stop")
+            await asyncio.wait(
+                self._lives, timeout=max(left, 1.0), return_when=asyncio.FIRST_COMPLETED
+            )
+
+    async def _close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._control is not None:
+            await self._control.close()
+        if self._store is not None:
+            await self._store.close()
+
+    async def serve(self, queue: str) -> None:
+        """All children take jobs of this queue again."""
+        self._unserved.discard(queue)
+        self._tell_all(Serve(queue))
+
+    async def unserve(self, queue: str, *, release: bool = False) -> None:
+        """No child takes jobs of this queue; those they hold may end, or are released."""
+        self._unserved.add(queue)
+        self._tell_all(Unserve(queue, release))
+
+    def _tell_all(self, order: ToChild) -> None:
+        for child in self._children:
+            child.tell(order)
+
+    async def _commanded(self, do: str, queue: str, release: bool) -> None:
+        await (self.serve(queue) if do == "serve" else self.unserve(queue, release=release))
+
+
+def _run(entry: Any) -> tuple[int, str, int]:
+    return entry.queue, entry.id, entry.token

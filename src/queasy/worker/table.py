@@ -1,0 +1,143 @@
+"""What a worker is doing, in memory that its supervisor reads.
+
+The worker writes here before it starts a job and after it ended one; a supervisor in another
+process learns from it which runs are past their deadline and, when the worker died, which
+jobs had started. No message is sent for a job, and nothing is locked: the supervisor's view
+of a living worker is a hint, and it acts on the table of a dead one only.
+
+    header   beat (f64), supervisor's beat (f64), runs (u32)
+    queues   attention (u32), idle until (f64)
+    slots    queue, token, started, deadline, id; the first byte says whether it is in use
+
+Times are of the monotonic clock, which the processes of one machine share.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+
+__all__ = ["Entry", "Table"]
+
+HEADER = struct.Struct("<ddI")
+QUEUE = struct.Struct("<Ixxxxd")
+SLOT = struct.Struct("<BxHHxxQdd")
+FLOAT = struct.Struct("<d")
+COUNT = struct.Struct("<I")
+MAX_ID = 1200  # of a job in a fail queue: an id of 512 bytes, a token, and some
+SLOT_BYTES = SLOT.size + MAX_ID
+BEAT, SUPERVISED, RUNS = 0, 8, 16
+DEADLINE = SLOT.size - 8
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run, as the table has it."""
+
+    queue: int
+    id: str
+    token: int
+    started: float
+    deadline: float
+
+
+class Table:
+    """The in-flight table of one worker. `queues` and `slots` are as many as it may ever use."""
+
+    def __init__(self, queues: int, slots: int, fd: int | None = None) -> None:
+        self._first_slot = HEADER.size + 4 + queues * QUEUE.size
+        size = self._first_slot + slots * SLOT_BYTES
+        self._memory = mmap.mmap(-1 if fd is None else fd, size)
+        self._free = list(range(slots - 1, -1, -1))
+        self._slots = slots
+
+    @staticmethod
+    def create_file(queues: int, slots: int) -> int:
+        """Memory that a child can be given: a file without a name, on Linux not even on a disk."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("queasy-table")
+        else:
+            with tempfile.TemporaryFile(prefix="queasy-table-") as file:
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, HEADER.size + 4 + queues * QUEUE.size + slots * SLOT_BYTES)
+        return fd
+
+    # Runs
+
+    def start(self, queue: int, id_: str, token: int, started: float, deadline: float) -> int:
+        """A run begins; returns its slot."""
+        slot = self._free.pop()
+        at = self._first_slot + slot * SLOT_BYTES
+        raw = id_.encode("utf-8", "surrogateescape")[:MAX_ID]
+        SLOT.pack_into(self._memory, at, 0, queue, len(raw), token, started, deadline)
+        self._memory[at + SLOT.size : at + SLOT.size + len(raw)] = raw
+        self._memory[at] = 1  # last: an entry is seen whole or not at all
+        COUNT.pack_into(self._memory, RUNS, self._slots - len(self._free))
+        return slot
+
+    def end(self, slot: int) -> None:
+        self._memory[self._first_slot + slot * SLOT_BYTES] = 0
+        self._free.append(slot)
+        COUNT.pack_into(self._memory, RUNS, self._slots - len(self._free))
+
+    def hurry(self, slot: int, deadline: float) -> None:
+        """The run is to end by then: it was asked to."""
+        FLOAT.pack_into(self._memory, self._first_slot + slot * SLOT_BYTES + DEADLINE, deadline)
+
+    @property
+    def runs(self) -> int:
+        return COUNT.unpack_from(self._memory, RUNS)[0]
+
+    def entries(self) -> list[Entry]:
+        """All runs."""
+        found: list[Entry] = []
+        for slot in range(self._slots):
+            at = self._first_slot + slot * SLOT_BYTES
+            if not self._memory[at]:
+                continue
+            _, queue, length, token, started, deadline = SLOT.unpack_from(self._memory, at)
+            raw = self._memory[at + SLOT.size : at + SLOT.size + min(length, MAX_ID)]
+            id_ = raw.decode("utf-8", "surrogateescape")
+            found.append(Entry(queue, id_, token, started, deadline))
+        return found
+
+    # Queues: whether the worker may hold jobs of one, so that its lease must be kept alive
+
+    def attend(self, queue: int, more: int) -> None:
+        """The worker may hold `more` jobs of the queue, or fewer of them."""
+        at = HEADER.size + 4 + queue * QUEUE.size
+        COUNT.pack_into(self._memory, at, COUNT.unpack_from(self._memory, at)[0] + more)
+
+    def attention(self, queue: int) -> int:
+        return COUNT.unpack_from(self._memory, HEADER.size + 4 + queue * QUEUE.size)[0]
+
+    def rest(self, queue: int, until: float) -> None:
+        """Holding nothing, the worker is known to the queue until then; 0: it does not serve it."""
+        FLOAT.pack_into(self._memory, HEADER.size + 4 + queue * QUEUE.size + 8, until)
+
+    def rests_until(self, queue: int) -> float:
+        return FLOAT.unpack_from(self._memory, HEADER.size + 4 + queue * QUEUE.size + 8)[0]
+
+    # Signs of life
+
+    def beat(self, now: float) -> None:
+        """The worker's event loop turns."""
+        FLOAT.pack_into(self._memory, BEAT, now)
+
+    @property
+    def last_beat(self) -> float:
+        return FLOAT.unpack_from(self._memory, BEAT)[0]
+
+    def supervise(self, now: float) -> None:
+        """The supervisor is there, and sees to the leases."""
+        FLOAT.pack_into(self._memory, SUPERVISED, now)
+
+    @property
+    def supervised(self) -> float:
+        return FLOAT.unpack_from(self._memory, SUPERVISED)[0]
+
+    def close(self) -> None:
+        self._memory.close()

@@ -1,0 +1,81 @@
+"""Plain functions, in threads; and the way to interrupt one.
+
+An interruption is an exception raised inside the function, at its next step in Python. One
+that is inside native code does not notice until that returns; such a worker is killed by its
+supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+__all__ = ["Call", "Interrupted", "Threads"]
+
+
+class Interrupted(BaseException):
+    """Raised inside a plain function that is past its timeout, cancelled, or stopped."""
+
+
+class Call:
+    """One call of a plain function, which may be interrupted while it runs and only then."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._interrupted = False
+
+    def __call__(self) -> Any:
+        """What the function returned; None when it was interrupted."""
+        try:
+            with self._lock:
+                if self._interrupted:
+                    return None
+                self._thread = threading.get_ident()
+            result = self._function()
+        except Interrupted:
+            result = None
+        while True:
+            try:
+                self._leave()
+            except Interrupted:
+                continue
+            return result
+
+    def _leave(self) -> None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None and self._interrupted:
+            _raise_in(thread, None)  # what was too late must not hit the next call
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if not self._interrupted:
+                self._interrupted = True
+                if self._thread is not None:
+                    _raise_in(self._thread, Interrupted)
+
+
+def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
+    raised = None if exception is None else ctypes.py_object(exception)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+
+
+class Threads:
+    """As many threads as plain functions may run at once, started when they are needed."""
+
+    def __init__(self, most: int) -> None:
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="queasy")
+
+    def start(self, call: Call) -> asyncio.Future[Any]:
+        context = contextvars.copy_context()
+        return asyncio.get_running_loop().run_in_executor(self._pool, context.run, call)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)

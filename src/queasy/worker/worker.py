@@ -1,0 +1,366 @@
+"""A worker: one event loop that takes jobs, runs them and reports.
+
+1. It looks at its queues in turn: by priority, then by what fits best. It takes no more than
+   can start now.
+2. Every job runs as a task (async handlers) or in a thread (plain functions).
+3. What ended is reported with the next look: one round trip.
+4. Runs past their deadline, or to be cancelled, are asked to end; what does not listen is the
+   supervisor's business.
+5. A suspect, a job that was there when a worker died, runs alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from queasy.errors import QueasyError
+from queasy.job import Job
+from queasy.outcome import Cancel, Release
+from queasy.store.records import Ending, Taken
+from queasy.store.store import AsyncStore
+from queasy.worker.events import event
+from queasy.worker.line import Line, Reach
+from queasy.worker.plan import Plan, Record
+from queasy.worker.runs import ASKED, Runs
+from queasy.worker.table import Table
+
+__all__ = ["Worker"]
+
+# How long a queue whose job does not fit is passed over before others make room for it.
+PATIENCE = 1.0
+# So long the server may take to hear what ended, when the worker stops.
+REPORT = 5.0
+# A look takes a moment; so long nobody of a lower priority takes what it may need.
+MOMENT = 0.05
+MOST_JOBS = 1000  # in one call
+
+
+class Worker:
+    """See above. `lost` is called once if the server takes this worker for dead."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: AsyncStore,
+        client: str,
+        table: Table,
+        *,
+        capacity: int,
+        safety: float,
+        lost: Callable[[], None],
+        most_jobs: int | None = None,
+        worn_out: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.client = client
+        self.table = table
+        reach = Reach(client)
+        self._lines = [
+            Line(service, index, client, store, table, reach)
+            for index, service in enumerate(plan.services)
+        ]
+        self._store = store
+        self._capacity = capacity
+        self._safety = safety
+        self._lost = lost
+        self._most_jobs = most_jobs
+        self._worn_out = worn_out
+        self._runs = Runs(table, capacity, self._fill_soon)
+        self._suspects: list[tuple[Line, Job]] = []
+        """Taken, but not started: they wait until they can be alone."""
+        self._alone = False
+        """A suspect runs."""
+        self._reserved = 0
+        self._closing = False
+        self._filling: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._record = b""
+        self._stop_by = math.inf
+
+    # Coming and going
+
+    async def start(self, record: Record, queues: Collection[str] | None = None) -> None:
+        """Registers with every queue (or those named) and begins to take jobs."""
+        self._record = record.pack()
+        lines = [line for line in self._lines if queues is None or line.service.queue in queues]
+        await asyncio.gather(*map(self._enter, lines))
+        self._fill_soon()
+
+    async def _enter(self, line: Line) -> None:
+        await line.enter(self._record, partial(self._told, line))
+
+    async def serve(self, queue: str) -> None:
+        """Takes jobs of this queue again."""
+        closed = [line for line in self._lines_of(queue) if not line.open]
+        await asyncio.gather(*map(self._enter, closed))
+        event("serving", queue=queue, client=self.client)
+        self._fill_soon()
+
+    async def unserve(self, queue: str, *, release: bool = False) -> None:
+        """Takes no more jobs of this queue. Those it holds may end, or are released."""
+        lines = self._lines_of(queue)
+        for line in lines:
+            line.open = False
+        if release:
+            self._release_suspects(lines)
+            for run in self._runs:
+                if run.line in lines:
+                    self._runs.ask(run, "stop")
+        for line in lines:
+            await self._until(lambda line=line: self._holds_nothing_of(line) or line.open)
+            if not line.open:
+                await line.leave()
+        event("not serving", queue=queue, client=self.client)
+
+    def _lines_of(self, queue: str) -> list[Line]:
+        lines = [line for line in self._lines if line.service.queue == queue]
+        if not lines:
+            known = sorted({line.service.queue for line in self._lines})
+            raise QueasyError(f"no handler for queue {queue!r}; there are {', '.join(known)}")
+        return lines
+
+    def _holds_nothing_of(self, line: Line) -> bool:
+        busy = line.talking or line.endings or any(run.line is line for run in self._runs)
+        return not busy and not any(held is line for held, _ in self._suspects)
+
+    def close(self) -> None:
+        """Takes nothing more. What runs goes on."""
+        self._closing = True
+        self._release_suspects(self._lines)
+
+    def _release_suspects(self, lines: list[Line]) -> None:
+        """Those that have not started."""
+        for line, job in self._suspects:
+            if line in lines:
+                line.endings.append(Ending(job.id, job.token, Release()))
+        self._suspects = [held for held in self._suspects if held[0] not in lines]
+        self._fill_soon()
+
+    async def drained(self) -> None:
+        """Until nothing runs and all is reported, once it is closed."""
+        await self._until(lambda: all(map(self._holds_nothing_of, self._lines)))
+
+    async def stop(self, grace: float) -> bool:
+        """Lets what runs end for `grace` seconds, then releases it; False if some went on."""
+        self.hasten(grace)
+        self.close()
+        await self._while_before(lambda: bool(self._runs), lambda: self._stop_by)
+        for run in self._runs:
+            self._runs.ask(run, "stop")
+        asked = time.monotonic() + ASKED
+        await self._while_before(lambda: bool(self._runs), lambda: asked)
+        reported = time.monotonic() + REPORT
+        await self._while_before(
+            lambda: any(line.endings or line.talking for line in self._lines), lambda: reported
+        )
+        return not self._runs
+
+    def hasten(self, grace: float) -> None:
+        """A stop is to be over by then, if not before."""
+        self._stop_by = min(self._stop_by, time.monotonic() + grace)
+        self._changed.set()
+
+    async def leave(self) -> None:
+        """The queues forget this worker; what it still holds is released."""
+        await asyncio.gather(*(line.leave() for line in self._lines if line.open))
+
+    def dispose(self) -> None:
+        for timer in (self._filling, self._timer):
+            if timer is not None:
+                timer.cancel()
+        self._closing = True
+        self._runs.close()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _while_before(
+        self, condition: Callable[[], bool], deadline: Callable[[], float]
+    ) -> None:
+        while condition() and (left := deadline() - time.monotonic()) > 0:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+
+    @property
+    def running(self) -> list[Job]:
+        return [run.job for run in self._runs]
+
+    # Taking
+
+    def _fill_soon(self) -> None:
+        if self._filling is None:
+            self._filling = asyncio.get_running_loop().call_soon(self._fill)
+
+    def _fill(self) -> None:
+        """Starts as many talks with queues as there is room and reason for."""
+        self._filling = None
+        self._changed.set()
+        self._note_wear()
+        self._start_suspect()
+        now = time.monotonic()
+        reserved_above = -1
+        for line in self._in_turn():
+            priority = line.service.handler.options.priority
+            if line.talking:
+                if now - line.asked_at < MOMENT:  # what is free may be for its answer
+                    reserved_above = max(reserved_above, priority)
+                continue
+            limit = 0
+            if line.open and not self._closing and now >= line.next_look:
+                limit = self._room_for(line) if priority >= reserved_above else 0
+                if not limit and self._passed_over(line, now):
+                    reserved_above = max(reserved_above, priority + 1)
+            if limit:
+                self._talk(line, limit)
+            elif line.endings:
+                self._talk(line, 0)
+            if line.woken and not limit:
+                line.pass_on()
+        self._set_timer(now)
+
+    def _note_wear(self) -> None:
+        if self._most_jobs is not None and self._runs.done >= self._most_jobs:
+            self._most_jobs = None
+            self._worn_out()
+
+    def _in_turn(self) -> list[Line]:
+        if len(self._lines) == 1:
+            return self._lines
+        pace = self._runs.pace.value
+        return sorted(
+            self._lines,
+            key=lambda line: (
+                -line.service.handler.options.priority,
+                not line.starved,
+                line.size(pace),
+                line.last_served,
+            ),
+        )
+
+    def _room_for(self, line: Line) -> int:
+        """How many jobs of the queue can start now."""
+        if self._alone or self._suspects:
+            return 0
+        pace = self._runs.pace.value
+        size, taken = line.size(pace), self._runs.used + self._reserved
+        free = int(self._capacity * min(1.0, pace)) - taken
+        if not taken:  # one fits into a worker that has nothing to do, however large
+            return min(MOST_JOBS, max(1, free // size))
+        return min(MOST_JOBS, max(0, free // size))
+
+    def _passed_over(self, line: Line, now: float) -> bool:
+        """Notes that a queue's job did not fit. True: it has waited long enough, and nobody
+        of the same or a lower priority is served until it does.
+        """
+        self._runs.full = True
+        if line.passed_over is None:
+            line.passed_over = now
+        elif not line.starved and now - line.passed_over > PATIENCE:
+            line.passed_over = now
+            self._in_background(self._ask_whether_starved(line))
+        return line.starved
+
+    async def _ask_whether_starved(self, line: Line) -> None:
+        line.starved = await line.has_due()
+
+    def _talk(self, line: Line, limit: int) -> None:
+        line.talking, line.asked_at = True, time.monotonic() if limit else 0.0
+        units = limit * line.size(self._runs.pace.value)
+        self._reserved += units
+        self._in_background(self._converse(line, limit, units))
+
+    async def _converse(self, line: Line, limit: int, units: int) -> None:
+        try:
+            if not limit:
+                await line.report()
+                return
+            taken = await line.take(limit, self._safety)
+            line.last_served = time.monotonic()
+            line.passed_over, line.starved = None, False
+            self._reserved -= units
+            units = 0
+            self._taken(line, taken)
+        finally:
+            self._reserved -= units
+            line.talking = False
+            self._fill_soon()
+
+    def _taken(self, line: Line, taken: Taken) -> None:
+        if taken.state == "lost":
+            self._lost()
+            return
+        for job in taken.jobs:
+            if job.suspect:
+                self._suspects.append((line, job))
+            else:
+                self._runs.start(line, job, line.size(self._runs.pace.value))
+        for cancelled in taken.cancels:
+            self.cancel(line.index, cancelled.id, cancelled.token)
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._talks.add(task)
+        task.add_done_callback(self._talked)
+
+    def _talked(self, task: asyncio.Task[None]) -> None:
+        self._talks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # Not the server's doing, which is ridden out: a mistake of ours. Be heard.
+            event("internal error", logging.ERROR, error=repr(problem))
+            logging.getLogger("queasy").error("in a worker", exc_info=problem)
+
+    def _set_timer(self, now: float) -> None:
+        """For the next look that nobody wakes us for."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        looks = [line.next_look for line in self._lines if line.open and line.next_look > now]
+        if looks and not self._closing:
+            delay = min(looks) - now
+            self._timer = asyncio.get_running_loop().call_later(delay, self._fill_soon)
+
+    def _told(self, line: Line, message: str) -> None:
+        """By the server: there is work, or some is to be cancelled."""
+        word, _, rest = message.partition(":")
+        if word == "cancel":
+            token, _, id_ = rest.partition(":")
+            self.cancel(line.index, id_, int(token))
+            return
+        line.woken = word == "wake"
+        line.next_look = 0.0
+        self._fill_soon()
+
+    # Running
+
+    def _start_suspect(self) -> None:
+        """The first of them, if it can be alone now."""
+        if self._runs:
+            return
+        self._alone = False
+        if self._suspects and not self._reserved and not self._closing:
+            line, job = self._suspects.pop(0)
+            self._alone = True
+            event("suspect alone", queue=line.service.name, job=job.id, stalls=job.stall_count)
+            self._runs.start(line, job, self._capacity)
+
+    def cancel(self, index: int, id_: str, token: int) -> None:
+        """Somebody asked to cancel this run."""
+        self._runs.cancel(index, id_, token)
+        for line, job in self._suspects:
+            if (line.index, job.id, job.token) == (index, id_, token):
+                self._suspects.remove((line, job))
+                line.endings.append(Ending(id_, token, Cancel()))
+                self._fill_soon()
+                return

@@ -1,0 +1,129 @@
+"""The application that worker tests run, in processes of its own.
+
+What a job does is in its data; what happened is in a journal: a file to which every run appends
+a line when it starts and one when it ends, outside of the server, so that nothing the server
+forgets is forgotten here.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+from queasy import Client, Failure, Job, JobError, Retry
+
+client = Client(os.environ["TEST_URL"], prefix=os.environ["TEST_PREFIX"])
+JOURNAL = os.open(os.environ["TEST_JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def note(event: str, job: Job, **more: Any) -> None:
+    line = {
+        "event": event, "queue": job.queue, "id": job.id, "token": job.token, "pid": os.getpid(),
+        "at": time.monotonic(), "retries": job.retry_count, "stalls": job.stall_count,
+        "timeouts": job.timeout_count, **more,
+    }  # fmt: skip
+    os.write(JOURNAL, json.dumps(line).encode() + b"\n")
+
+
+def act(data: Any, job: Job) -> Any:
+    """Plain: whatever a job may do to its process."""
+    match data:
+        case {"sleep": seconds}:
+            time.sleep(seconds)
+        case {"gil": seconds}:
+            ctypes.PyDLL(None).sleep(int(seconds))  # PyDLL: without letting go of the GIL
+        case {"spin": seconds}:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                pass
+        case {"tick": seconds}:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                note("tick", job)
+                time.sleep(0.02)
+        case {"spawn": seconds}:
+            process = subprocess.Popen(["sleep", str(seconds)])
+            note("spawned", job, spawned=process.pid)
+            process.wait()
+        case {"exit": code}:
+            os._exit(code)
+        case {"signal": name}:
+            os.kill(os.getpid(), getattr(signal, name))
+            time.sleep(60)
+        case {"bomb": megabytes}:
+            hoard = [bytearray(os.urandom(1)) * 2**20 for _ in range(megabytes)]
+            time.sleep(60)
+            del hoard
+        case {"raise": message}:
+            raise RuntimeError(message)
+        case {"retry": after}:
+            return Retry("later", after=after) if not job.retry_count else None
+        case {"fail": message}:
+            return Failure(message)
+        case _:
+            pass
+    return None
+
+
+plain = client.queue("plain")
+waits = client.queue("waits")
+timed = client.queue("timed")
+poison = client.queue("poison")
+high = client.queue("high")
+low = client.queue("low")
+whole = client.queue("whole")
+small = client.queue("small")
+crowd = [client.queue(f"crowd-{n}") for n in range(15)]
+
+
+def this_time(data: Any, job: Job) -> Any:
+    """What {"first": …} asks for is done in the first run, and in no other."""
+    if not isinstance(data, dict) or "first" not in data:
+        return data
+    return None if job.retry_count + job.stall_count + job.timeout_count else data["first"]
+
+
+def journalled(data: Any, job: Job) -> Any:
+    data = this_time(data, job)
+    note("start", job, data=data)
+    result = act(data, job)
+    note("end", job, data=data)
+    return result
+
+
+async def journalled_async(data: Any, job: Job) -> Any:
+    data = this_time(data, job)
+    note("start", job, data=data)
+    if isinstance(data, dict) and "sleep" in data:
+        try:
+            await asyncio.sleep(data["sleep"])
+        except asyncio.CancelledError:
+            note("cancelled", job, asked=job.cancelled)
+            raise
+        result = None
+    else:
+        result = act(data, job)
+    note("end", job, data=data)
+    return result
+
+
+def gave_up(data: Any, job: Job, error: JobError) -> None:
+    note("gave up", job, kind=error.kind, message=error.message)
+
+
+plain.handler(timeout=60, max_retries=3, min_backoff=0.1)(journalled)
+waits.handler(timeout=60, min_backoff=0.1)(journalled_async)
+timed.handler(timeout=2, max_timeouts=3, min_backoff=0.1)(journalled)
+poison.handler(timeout=60, size=2, min_backoff=0.1)(journalled)
+high.handler(priority=200, size=25)(journalled)
+low.handler(priority=100, size=25)(journalled)
+whole.handler(size=100)(journalled)
+small.handler(size=1)(journalled)
+for queue in (plain, timed, poison):
+    queue.fail_handler(gave_up)
+for queue in crowd:
+    queue.handler(journalled_async)

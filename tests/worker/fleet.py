@@ -1,0 +1,242 @@
+"""Real workers for tests: `queasy worker` in processes of its own, and what their jobs wrote."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queasy import SyncClient
+from queasy.sync import SyncQueue
+from tests.conftest import audit_all
+from tests.servers import Server, ServerKind, available_kinds, wait_until
+
+ROOT = Path(__file__).parents[2]
+APP = "tests.worker.app:client"
+# What processes do to each other is the same on every server, and takes its time.
+ON_ONE_SERVER = pytest.mark.parametrize(
+    "kind", available_kinds()[:1] or [ServerKind.VALKEY], indirect=True
+)
+
+
+class Journal:
+    """What the handlers of tests.worker.app wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+
+    def lines(self, event: str | None = None, **fields: Any) -> list[dict[str, Any]]:
+        """Whole lines only: one may be half written."""
+        raw = self.path.read_bytes().split(b"\n")[:-1]
+        found = [json.loads(line) for line in raw]
+        wanted = {**({"event": event} if event else {}), **fields}
+        return [line for line in found if wanted.items() <= line.items()]
+
+    def wait_for(
+        self, event: str, count: int = 1, *, seconds: float = 30.0, **fields: Any
+    ) -> list[dict[str, Any]]:
+        """Until so many such lines are there."""
+        what = f"{count} x {event} {fields} in the journal"
+        wait_until(lambda: len(self.lines(event, **fields)) >= count, what, seconds)
+        return self.lines(event, **fields)
+
+
+class Running:
+    """One `queasy worker`."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def events(self, what: str) -> list[str]:
+        """Lines of its log that tell of this event."""
+        return re.findall(rf"^.*queasy\.worker: {re.escape(what)}(?: .*)?$", self.log, re.M)
+
+    def wait_until_serving(self, children: int, seconds: float = 30.0) -> "Running":
+        wait_until(
+            lambda: (
+                self.process.poll() is not None
+                or len(self.events("child serving")) >= children
+                or (not children and bool(self.events("worker started")))
+            ),
+            f"{children} children serve",
+            seconds,
+        )
+        assert self.process.poll() is None, self.log
+        return self
+
+    def children(self) -> list[int]:
+        """Process ids, of those that are alive."""
+        return [pid for pid in children_of(self.pid) if alive(pid)]
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def stop(self, seconds: float = 60.0) -> int:
+        """As an operator would; its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def children_of(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    with suppress(OSError):
+        return [int(word) for word in path.read_text().split()]
+    return []
+
+
+def alive(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_until_gone(pids: Iterable[int], seconds: float) -> None:
+    pids = list(pids)
+    wait_until(lambda: not any(map(alive, pids)), f"processes {pids} are gone", seconds)
+
+
+class Fleet:
+    """Starts workers on one server, under one prefix, and ends what is left of them."""
+
+    def __init__(self, url: str, prefix: str, folder: Path) -> None:
+        self.journal = Journal(folder / "journal")
+        self._folder = folder
+        self._environment = {
+            **os.environ,
+            "TEST_URL": url,
+            "TEST_PREFIX": prefix,
+            "TEST_JOURNAL": str(self.journal.path),
+            "PYTHONWARNINGS": "error",
+        }
+        self._running: list[Running] = []
+
+    def start(self, *options: str, app: str = APP) -> Running:
+        """`queasy worker` with these options; does not wait for it."""
+        log = self._folder / f"worker-{len(self._running)}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "queasy", "worker", app, *options],
+                cwd=ROOT, env=self._environment, stdout=file, stderr=file,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        running = Running(process, log)
+        self._running.append(running)
+        return running
+
+    def serve(self, *options: str, processes: int = 2, app: str = APP) -> Running:
+        """The same, and waits until all its children serve."""
+        running = self.start("--processes", str(processes), *options, app=app)
+        return running.wait_until_serving(processes)
+
+    def end(self) -> None:
+        for running in self._running:
+            children = running.children()
+            if running.process.poll() is None:
+                running.signal(signal.SIGCONT)
+                running.kill()
+            for pid in children:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)  # with what its handlers started
+
+
+@contextmanager
+def fleet_on(url: str, prefix: str, folder: Path) -> Generator[Fleet]:
+    fleet = Fleet(url, prefix, folder)
+    try:
+        yield fleet
+    finally:
+        fleet.end()
+
+
+def elapsed(action: Callable[[], object]) -> float:
+    start = time.monotonic()
+    action()
+    return time.monotonic() - start
+
+
+def totals(queue: SyncQueue) -> dict[str, int]:
+    """What the server counted of a queue, of all time."""
+    return {stat.kind: stat.count for stat in queue.stats() if stat.minute is None}
+
+
+Scene = Callable[[Fleet, SyncClient], None]
+Played = dict[str, "Future[None]"]
+
+
+class Together:
+    """Tests that mostly wait: those of a module do so at the same time, each with a fleet and
+    a prefix of its own. The first of them takes as long as the longest; the others nothing.
+    """
+
+    def __init__(self) -> None:
+        self._scenes: dict[str, Scene] = {}
+
+    def __call__(self, scene: Scene) -> Callable[[Played], None]:
+        self._scenes[scene.__name__] = scene
+
+        def test(played: Played) -> None:
+            played[scene.__name__].result()
+
+        return test
+
+    def of(self, **cases: Any) -> Callable[[Callable[[Fleet, SyncClient, Any], None]], Any]:
+        """The same test of several cases."""
+
+        def decorate(scene: Callable[[Fleet, SyncClient, Any], None]) -> Any:
+            for name, case in cases.items():
+                self._scenes[f"{scene.__name__}-{name}"] = partial(scene, case=case)
+
+            @pytest.mark.parametrize("case", cases)
+            def test(played: Played, case: str) -> None:
+                played[f"{scene.__name__}-{case}"].result()
+
+            return test
+
+        return decorate
+
+    @contextmanager
+    def playing(self, request: pytest.FixtureRequest, server: Server) -> Generator[Played]:
+        """The scenes of those tests that were asked for."""
+        folders: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+        asked = tuple(item.originalname for item in request.session.items)  # type: ignore[attr-defined]
+        scenes = {n: scene for n, scene in self._scenes.items() if n.partition("-")[0] in asked}
+        with ThreadPoolExecutor(len(scenes)) as pool:
+            yield {
+                name: pool.submit(_play, scene, server, folders.mktemp("fleet"))
+                for name, scene in scenes.items()
+            }
+
+
+def _play(scene: Scene, server: Server, folder: Path) -> None:
+    prefix = f"t{os.getpid()}-{folder.name}"
+    with (
+        SyncClient(server.url, prefix=prefix) as client,
+        fleet_on(server.url, prefix, folder) as fleet,
+    ):
+        scene(fleet, client)
+    audit_all(server, prefix)

@@ -14,8 +14,9 @@ from queasy.codec import Codec, CodecName
 from queasy.dispatch import new_id
 from queasy.errors import InvalidOption
 from queasy.handler import Registry
+from queasy.named import keys_of
 from queasy.options import Seconds, check_name, seconds
-from queasy.queue import Queue, keys_of
+from queasy.queue import Queue
 from queasy.store.store import AsyncStore
 from queasy.store.url import Target, parse_url
 from queasy.worker.plan import CAPACITY, Place, Plan

@@ -17,6 +17,7 @@ from queasy.dispatch import Dispatch, new_id
 from queasy.flow import audit, chunks, drop, evict, follow_sync, requeue, take_one, trim, until_done
 from queasy.job import Job, JobError
 from queasy.lease import Held
+from queasy.named import NamedQueue, keys_of
 from queasy.options import (
     Durability,
     JobOptions,
@@ -29,7 +30,6 @@ from queasy.options import (
 from queasy.outcome import Cancel, Fail, Finish, Release
 from queasy.queue import (
     PAGE,
-    NamedQueue,
     check_client,
     check_durability,
     check_ids,
@@ -38,7 +38,6 @@ from queasy.queue import (
     check_limits,
     check_state,
     check_timeout,
-    keys_of,
 )
 from queasy.store.commands import Commands, ListState, RecordKind
 from queasy.store.keys import QueueKeys

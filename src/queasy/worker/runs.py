@@ -29,8 +29,10 @@ __all__ = ["ASKED", "Run", "Runs"]
 
 Reason = Literal["timeout", "cancel", "stop"]
 
-# What was asked to end may take this long before it is interrupted, or given up on.
+# What was asked to end may take this long before it is given up on.
 ASKED = 1.0
+# So long a plain function may see for itself that it is cancelled.
+POLITE = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +157,7 @@ class Runs:
         if run.call is None and run.task is not None:
             run.task.cancel()
         else:
-            run.interrupt_at = now + (ASKED if reason == "cancel" else 0.0)
+            run.interrupt_at = now + (POLITE if reason == "cancel" else 0.0)
 
     def _tick(self, expected: float) -> None:
         """While anything runs: deadlines, and how late this comes."""

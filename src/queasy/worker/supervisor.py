@@ -48,16 +48,11 @@ from queasy.worker.plan import CAPACITY, LEASE
 from queasy.worker.process import ChildProcess
 from queasy.worker.reload import check_reload, watch_code
 from queasy.worker.signals import stop_on_signals
+from queasy.worker.watch import look_at_runs, look_for_life, outgrew
 
 __all__ = ["Supervisor", "SupervisorOptions"]
 
 TICK = 0.25
-# What was asked to end has this long to do so.
-ASKED = 1.0
-# An event loop that did not turn for this long does not turn.
-FROZEN = 1.0
-# Beyond this much of the memory a child may have it is not drained any more, but killed.
-TOO_MUCH = 1.5
 # A child interrupts and reports for a while after the grace time; then it is killed.
 PATIENCE = 10.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
@@ -300,58 +295,19 @@ class Supervisor:
                 self._failures = 0
             for child in list(self._children):
                 child.table.supervise(now)
-                if child.table.runs:
-                    self._look_at_runs(child, now)
                 if child.pid:
-                    self._look_at_memory(child)
-                    if ticks % 4 == 0:
-                        self._look_for_life(child, now)
+                    self._look_at(child, now, closely=ticks % 4 == 0)
             await asyncio.sleep(TICK)
 
-    def _look_for_life(self, child: ChildProcess, now: float) -> None:
-        """One that is stopped neither works nor ends, and its leases are kept for nothing."""
-        if child.is_stopped():
-            child.stopped_since = child.stopped_since or now
-            if now - child.stopped_since > LEASE:
-                child.kill("frozen")
-        else:
-            child.stopped_since = None
-
-    def _look_at_memory(self, child: ChildProcess) -> None:
-        limit = self._options.max_memory
-        if limit is not None and (memory := child.memory()) > limit:
-            if memory > limit * TOO_MUCH:
-                event("killing", logging.WARNING, pid=child.pid, client=child.client,
-                      why="memory", bytes=memory)  # fmt: skip
-                child.kill("memory")
-            else:
-                self._retire(child, "memory")
-
-    def _look_at_runs(self, child: ChildProcess, now: float) -> None:
-        """A run that was asked to end, and does not, ends with its process."""
-        entries = child.table.entries()
-        overdue = [
-            entry
-            for entry in entries
-            if now > min(entry.deadline, child.cancels.get(_run(entry), entry.deadline)) + ASKED
-        ]
-        if not overdue:
-            return
-        frozen = now - child.table.last_beat > FROZEN
-        if frozen or len(overdue) == len(entries) or 0 < child.drain_by < now:
-            first = overdue[0]
-            others = len(entries) - len(overdue)
-            event("killing", logging.WARNING, pid=child.pid, client=child.client, why="timeout",
-                  job=first.id, overdue=len(overdue), others=others)  # fmt: skip
-            child.kill("timeout")
-        elif not child.drain_by:
-            # The others may end; a new child takes over.
-            child.drain_by = now + self._options.grace
-            event("draining", logging.WARNING, pid=child.pid, client=child.client,
-                  why="a run does not end", job=overdue[0].id)  # fmt: skip
-            if not child.ending:
-                child.end(Drain())
-                self._replenish()
+    def _look_at(self, child: ChildProcess, now: float, *, closely: bool) -> None:
+        options = self._options
+        look_at_runs(child, now, options.grace)
+        if options.max_memory is not None and outgrew(child, options.max_memory):
+            self._retire(child, "memory")
+        if closely:
+            look_for_life(child, now)
+        if child.drain_by:  # another takes over
+            self._replenish()
 
     # 4. The dead
 
@@ -420,7 +376,3 @@ class Supervisor:
 
     async def _commanded(self, do: str, queue: str, release: bool) -> None:
         await (self.serve(queue) if do == "serve" else self.unserve(queue, release=release))
-
-
-def _run(entry: Any) -> tuple[int, str, int]:
-    return entry.queue, entry.id, entry.token

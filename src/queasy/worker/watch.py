@@ -1,0 +1,73 @@
+"""What a supervisor looks for in a child: runs that do not end, a process that does not run."""
+
+from __future__ import annotations
+
+import logging
+
+from queasy.worker.events import event
+from queasy.worker.orders import Drain
+from queasy.worker.plan import LEASE
+from queasy.worker.process import ChildProcess
+from queasy.worker.table import Entry
+
+__all__ = ["look_at_runs", "look_for_life", "outgrew"]
+
+# What was asked to end has this long to do so.
+ASKED = 1.0
+# An event loop that did not turn for this long does not turn.
+FROZEN = 1.0
+# Beyond this much of the memory a child may have it is not replaced any more, but killed.
+TOO_MUCH = 1.5
+
+
+def look_at_runs(child: ChildProcess, now: float, grace: float) -> None:
+    """A run that was asked to end, and does not, ends with its process.
+
+    The others in that process may end first, for `grace` seconds, unless it is frozen.
+    """
+    if not child.table.runs:
+        child.cancels.clear()
+        return
+    entries = child.table.entries()
+    overdue = [entry for entry in entries if now > _due(child, entry) + ASKED]
+    if not overdue or child.killed:
+        return
+    fields = {"pid": child.pid, "client": child.client, "job": overdue[0].id}
+    frozen = now - child.table.last_beat > FROZEN
+    if frozen or len(overdue) == len(entries) or 0 < child.drain_by < now:
+        others = len(entries) - len(overdue)
+        event("killing", logging.WARNING, **fields, why="timeout", overdue=len(overdue),
+              others=others)  # fmt: skip
+        child.kill("timeout")
+    elif not child.drain_by:
+        event("draining", logging.WARNING, **fields, why="a run does not end")
+        child.drain_by = now + grace
+        if not child.ending:
+            child.end(Drain())
+
+
+def _due(child: ChildProcess, entry: Entry) -> float:
+    """When it is to end: by its deadline, or because somebody asked to cancel it."""
+    run = (entry.queue, entry.id, entry.token)
+    return min(entry.deadline, child.cancels.get(run, entry.deadline))
+
+
+def look_for_life(child: ChildProcess, now: float) -> None:
+    """One that is stopped neither works nor ends, and its leases are kept for nothing."""
+    if not child.is_stopped():
+        child.stopped_since = None
+    elif child.stopped_since is None:
+        child.stopped_since = now
+    elif now - child.stopped_since > LEASE and not child.killed:
+        event("killing", logging.WARNING, pid=child.pid, client=child.client, why="frozen")
+        child.kill("frozen")
+
+
+def outgrew(child: ChildProcess, limit: int) -> bool:
+    """Whether it has more memory than it may; one that has far too much is killed."""
+    memory = child.memory()
+    if memory > limit * TOO_MUCH and not child.killed:
+        event("killing", logging.WARNING, pid=child.pid, client=child.client, why="memory",
+              bytes=memory)  # fmt: skip
+        child.kill("memory")
+    return memory > limit

@@ -7,6 +7,7 @@ from queasy.codec import Codec, CodecName, JsonCodec, RawCodec
 from queasy.dispatch import Dispatch
 from queasy.errors import (
     AccessDenied,
+    CannotWork,
     EmbeddedServerError,
     HandlerNotFound,
     InvalidId,
@@ -36,9 +37,11 @@ from queasy.queue import Queue
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
 from queasy.verdict import Failure, PermanentError, Retry
+from queasy.worker.roster import WorkerInfo
 
 __all__ = [
     "AccessDenied",
+    "CannotWork",
     "Client",
     "ClientInfo",
     "Codec",
@@ -88,6 +91,7 @@ __all__ = [
     "Unsupported",
     "UpdateRunAt",
     "When",
+    "WorkerInfo",
 ]
 
 __version__ = _version("queasy")

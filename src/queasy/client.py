@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import Literal, Protocol, Self
 
 import msgspec
 
@@ -20,9 +20,7 @@ from queasy.queue import Queue
 from queasy.store.store import AsyncStore
 from queasy.store.url import Target, parse_url
 from queasy.worker.plan import CAPACITY, Place, Plan
-
-if TYPE_CHECKING:
-    from queasy.worker.roster import WorkerInfo
+from queasy.worker.roster import WorkerInfo, roster
 
 __all__ = ["Client", "Running"]
 
@@ -173,6 +171,9 @@ class Client:
         """
         check_whole(capacity, "capacity", 1, 10_000)
         check_whole(processes, "processes", 0, 1000)
+        for value, name in ((max_jobs, "max_jobs"), (max_memory, "max_memory")):
+            if value is not None:
+                check_whole(value, name, 1, 2**63)
         patience = seconds(grace, "grace")
         if processes:
             from queasy.worker.app import reference_to
@@ -219,8 +220,6 @@ class Client:
 
     async def workers(self, queues: Collection[str] | None = None) -> list[WorkerInfo]:
         """Who is working on the queues named (None: those with handlers), anywhere."""
-        from queasy.worker.roster import roster
-
         return await roster(self._store, self._place, queues or self._registry.names())
 
     async def tell_workers(

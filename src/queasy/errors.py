@@ -18,6 +18,7 @@ QueasyError
 │   ├── Unsupported         too old, or a newer protocol than this one
 │   └── ProtocolError       the server answered something Queasy does not understand
 ├── EmbeddedServerError     the embedded server could not be started
+├── CannotWork              no worker process could start
 ├── HandlerNotFound         a handler that cannot be imported
 ├── UndecodablePayload      bytes in the queue that the codec refuses
 └── LeaseLost               the lease ended before you ended it
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 __all__ = [
     "AccessDenied",
+    "CannotWork",
     "EmbeddedServerError",
     "HandlerNotFound",
     "InvalidId",
@@ -120,6 +122,10 @@ class ProtocolError(ServerError):
 
 class EmbeddedServerError(QueasyError):
     """The embedded server could not be found or started."""
+
+
+class CannotWork(QueasyError):
+    """No worker process could start: its message says why."""
 
 
 class HandlerNotFound(QueasyError):

@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
@@ -32,6 +33,7 @@ from queasy.worker.inline import safety_interval, sizes
 from queasy.worker.logs import set_up
 from queasy.worker.orders import (
     CancelRun,
+    CannotStart,
     ChildConfig,
     Drain,
     Planned,
@@ -68,10 +70,7 @@ def main() -> None:
         if len(plan.services) > config.most_queues:
             raise QueasyError(f"{len(plan.services)} queues are more than {config.most_queues}")  # noqa: TRY301
     except Exception as problem:
-        set_up(config.log_level, config.log_format)
-        event("cannot start", logging.ERROR, app=config.app, error=problem)
-        if not isinstance(problem, QueasyError):
-            logging.getLogger("queasy").exception("importing %s", config.app)
+        os.write(config.control, encode(_why(problem)))
         sys.exit(CANNOT_START)
     set_up(config.log_level, config.log_format)  # now: the application may have done it
     code = _run(live(config, plan, table))
@@ -80,6 +79,13 @@ def main() -> None:
     if code in (LOST, UNFINISHED):
         os._exit(code)  # threads may still be running: there is no waiting for them
     sys.exit(code)
+
+
+def _why(problem: Exception) -> CannotStart:
+    if isinstance(problem, QueasyError):  # it says all there is to say
+        return CannotStart(str(problem))
+    trace = "".join(traceback.format_exception(problem))
+    return CannotStart(f"{type(problem).__name__}: {problem}", trace)
 
 
 async def live(config: ChildConfig, plan: Plan, table: Table) -> int:
@@ -167,7 +173,7 @@ class Child:
         try:
             await self._start()
         except QueasyError as problem:
-            event("cannot start", logging.ERROR, app=self._config.app, error=problem)
+            self._tell(_why(problem))
             return CANNOT_START
         self._tell(Serving())
         return await self._exit

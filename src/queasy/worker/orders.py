@@ -86,7 +86,14 @@ class WornOut(msgspec.Struct, tag="worn_out"):
     """It has run as many jobs as it may."""
 
 
-Report = Planned | Serving | WornOut
+class CannotStart(msgspec.Struct, tag="cannot_start"):
+    """The application cannot be imported, or the server not be used."""
+
+    error: str
+    traceback: str = ""
+
+
+Report = Planned | Serving | WornOut | CannotStart
 
 _encoder = msgspec.json.Encoder()
 _to_child = msgspec.json.Decoder(ToChild)

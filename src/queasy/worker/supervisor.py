@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queasy.dispatch import new_id
-from queasy.errors import HandlerNotFound, InvalidOption, QueasyError
+from queasy.errors import CannotWork, InvalidOption, QueasyError
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.burial import bury
@@ -34,9 +34,11 @@ from queasy.worker.exits import CANNOT_START, LOST, UNFINISHED
 from queasy.worker.heartbeat import Heartbeat, Pulse
 from queasy.worker.orders import (
     CancelRun,
+    CannotStart,
     ChildConfig,
     Drain,
     Planned,
+    Report,
     Serve,
     Serving,
     Stop,
@@ -107,6 +109,7 @@ class Supervisor:
         self._stop_by = 0.0
         self._changed = asyncio.Event()
         self._problem: QueasyError | None = None
+        self._complaint: CannotStart | None = None
 
     async def run(self) -> None:
         """Until it is stopped. Raises when no child could start at all."""
@@ -209,7 +212,7 @@ class Supervisor:
             log_level=options.log_level, log_format=options.log_format,
         )  # fmt: skip
 
-    def _hear(self, child: ChildProcess, report: Planned | Serving | WornOut) -> None:
+    def _hear(self, child: ChildProcess, report: Report) -> None:
         match report:
             case Planned():
                 self._keep_alive(child, report)
@@ -221,25 +224,33 @@ class Supervisor:
                     old.end(Drain())
             case WornOut():
                 self._retire(child, "jobs")
+            case CannotStart():
+                self._cannot_start(report)
 
     def _note_end(self, child: ChildProcess, code: int | None) -> None:
         """One line, and what follows from it for the next."""
         fields = {"pid": child.pid, "client": child.client, "why": child.killed}
         if code in (0, UNFINISHED) or child.killed == "stop":
             event("child ended", **fields)
-        elif code == CANNOT_START and self._options.reload:
-            event("waiting for a change of the code")
-            self._halted = True
-        elif code == CANNOT_START and not self._ever_served:
-            self._problem = HandlerNotFound(
-                f"no worker for {self._options.app!r} could start: see the error above"
-            )
-            self._stopping = True
         else:
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             event("child died", logging.WARNING, **fields, how=how, runs=child.table.runs)
             if not child.serving or not (child.table.runs or child.settled(time.monotonic())):
                 self._failures += 1  # nothing to do with its jobs
+
+    def _cannot_start(self, report: CannotStart) -> None:
+        """Said once, although every child finds out for itself."""
+        options = self._options
+        if self._ever_served or options.reload:
+            if report != self._complaint:
+                event("cannot start", logging.ERROR, app=options.app, error=report.error)
+            self._complaint = report
+            self._halted = options.reload  # until the code changes
+        elif self._problem is None:
+            self._problem = CannotWork(f"{options.app}: {report.error}")
+            if report.traceback:
+                logging.getLogger("queasy").error("importing %s\n%s", options.app, report.traceback)
+            self.stop(0.0)
 
     def _retire(self, child: ChildProcess, why: str) -> None:
         """Another takes its place; then it is drained."""
@@ -312,7 +323,7 @@ class Supervisor:
     # 4. The dead
 
     async def _bury(self, child: ChildProcess, code: int | None) -> None:
-        if self._store is None or child.planned is None:
+        if self._store is None or child.planned is None or code == CANNOT_START:
             return
         by_itself = child.killed is None and code not in (0, LOST, UNFINISHED, CANNOT_START)
         returned = await bury(

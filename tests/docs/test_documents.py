@@ -1,14 +1,19 @@
 """What the documents show is run; what they list is complete."""
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from queasy import SyncClient
 from queasy.store.keys import NAMES
 from queasy.store.library import PREFIX, source
+from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -41,12 +46,11 @@ def test_a_program_in_a_document_runs_when_it_is_pasted(
     assert done.stderr == ""
 
 
-def test_the_programs_pass_a_strict_type_check(tmp_path: Path) -> None:
+def test_the_programs_and_examples_pass_a_strict_type_check(tmp_path: Path) -> None:
     for name, code in programs():
         (tmp_path / f"{name.replace('.', '_').replace('-', '_')}.py").write_text(code)
-    (tmp_path / "demo.py").write_text((ROOT / "examples" / "demo.py").read_text())
     done = subprocess.run(
-        [sys.executable, "-m", "basedpyright", "--level", "error", tmp_path],
+        [sys.executable, "-m", "basedpyright", "--level", "error", tmp_path, ROOT / "examples"],
         cwd=ROOT, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
@@ -92,3 +96,57 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every promise was kept." in done.stdout
+
+
+def program(marker: str) -> str:
+    """The program in the documents that begins with this comment."""
+    (code,) = [code for _, code in programs() if code.startswith(f"# {marker}\n")]
+    return code
+
+
+def test_the_workers_of_the_readme_run_what_its_program_dispatches(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(program("app.py"))
+    (tmp_path / "dispatch.py").write_text(program("dispatch.py"))
+    assert "\nqueasy worker app:client\n" in (ROOT / "README.md").read_text()
+    with running_worker(tmp_path, "app:client") as output:
+        subprocess.run([sys.executable, "dispatch.py"], cwd=tmp_path, check=True, timeout=60)
+        wait_until(lambda: "sending to bob@example.org" in output(), "both mails are sent")
+        assert "sending to ada@example.org" in output()
+
+
+def test_the_handlers_of_the_workers_page_do_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "handlers.py").write_text(program("handlers.py"))
+    commands = re.findall(r"^queasy .*$", (ROOT / "docs" / "workers.md").read_text(), re.M)
+    orders = [line.partition("#")[0].split()[1:] for line in commands if "worker " not in line]
+    assert ["workers", "handlers:client"] in orders
+    with running_worker(tmp_path, "handlers:client") as output:
+        with SyncClient(folder=tmp_path / ".queasy") as client:
+            client.queue("emails").dispatch_many([{"to": "a@b.example"}, {"to": "nobody"}])
+        wait_until(lambda: "never sent: " in output(), "the fail handler ran")
+        wait_until(lambda: "sending to a@b.example attempt 1" in output(), "the other is sent")
+        for order in orders:
+            done = subprocess.run(
+                [sys.executable, "-m", "queasy", *order],
+                cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert done.stderr == ""
+
+
+@contextmanager
+def running_worker(folder: Path, app: str) -> Generator[Callable[[], str]]:
+    """`queasy worker` in a folder; gives what it printed so far, and stops it in the end."""
+    log = folder / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "queasy", "worker", app, "--processes", "2"],
+            cwd=folder, stdout=file, stderr=file, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+    try:
+        wait_until(lambda: log.read_text().count("child serving") == 2, "both children serve")
+        yield log.read_text
+        process.terminate()
+        assert process.wait(30) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()

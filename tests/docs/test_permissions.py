@@ -1,11 +1,12 @@
 """The users in the documents can do what they must, and no more."""
 
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
 
-from queasy import AccessDenied, Client, JobOptions
+from queasy import AccessDenied, Client, Failure, JobOptions
 from tests.servers import Server, ServerKind, start_server
 
 PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
@@ -45,6 +46,26 @@ async def test_a_worker_can_do_everything(kind: ServerKind) -> None:
             await queue.sweep()
             assert [await queue.counts(), await queue.stats(), await queue.clients()]
             assert await queue.audit() == []
+
+
+async def test_a_worker_can_run_handlers(kind: ServerKind) -> None:
+    with start_server(kind, appendonly=True) as server:
+        async with Client(user_of(server, "worker")) as client:
+            queue, ran = client.queue("q"), asyncio.Event()
+            queue.handler(lambda: Failure("no"))
+
+            @queue.fail_handler
+            async def gave_up() -> None:
+                ran.set()
+
+            worker = client.worker(signals=False)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(worker.run())
+                await queue.dispatch(1)
+                await asyncio.wait_for(ran.wait(), 30)
+                assert await client.tell_workers("serve", "q") == 1
+                worker.stop()
+            assert (await queue.counts()).failed == 1
 
 
 async def test_a_viewer_can_only_look(kind: ServerKind) -> None:

@@ -63,6 +63,7 @@ CLOSING = 1.0
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=ChildConfig)
     die_with_parent()
+    sys.path[:] = config.path
     table = Table(config.most_queues, config.capacity, config.table)
     threading.Thread(target=watch, args=(config.life, table), daemon=True).start()
     try:

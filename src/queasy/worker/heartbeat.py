@@ -40,6 +40,7 @@ class Pulse:
     cancel: Callable[[int, Cancelled], None]
     bumped: dict[int, float] = field(default_factory=dict[int, float])
     resting: dict[int, float] = field(default_factory=dict[int, float])
+    gone: bool = False
 
     def needs(self, queue: int, now: float) -> float | None:
         """The lease to ask for, if it is time."""
@@ -68,6 +69,12 @@ class Heartbeat:
         self._away = False
         self._bumping: dict[str, asyncio.Task[None]] = {}
         self.pulses: list[Pulse] = []
+
+    def forget(self, client: str) -> None:
+        """A worker is gone."""
+        for pulse in self.pulses:
+            pulse.gone = pulse.gone or pulse.client == client
+        self.pulses = [pulse for pulse in self.pulses if not pulse.gone]
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -109,6 +116,8 @@ class Heartbeat:
             self._away = False
             event("heartbeat resumed")
         for (pulse, index), (word, cancels) in zip(those, answers, strict=True):
+            if pulse.gone:  # and its table with it
+                continue
             pulse.answered(index, lease, sent, word)
             for cancelled in cancels:
                 pulse.cancel(index, cancelled)

@@ -16,6 +16,8 @@ class ChildConfig(msgspec.Struct, kw_only=True):
     """What a child is started with."""
 
     app: str
+    path: list[str]
+    """Where Python looks for modules."""
     client: str
     group: str
     capacity: int

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +33,7 @@ __all__ = ["ChildProcess"]
 Killed = Literal["stop", "timeout", "memory", "frozen", "lost"]
 SETTLED = 5.0
 EXITING = 5.0
+LISTENING = 0.1
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -87,22 +88,31 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
-    async def reports(self) -> AsyncGenerator[Report]:
-        """What it tells, until it is gone."""
+    async def live(self, hear: Callable[[Report], None]) -> int:
+        """Hears what it tells until it is gone; its exit code, negative for a signal."""
+        assert self._process is not None
+        listening = asyncio.create_task(self._listen(hear))
+        exiting = asyncio.create_task(self._process.wait())
+        try:
+            await asyncio.wait([listening, exiting], return_when=asyncio.FIRST_COMPLETED)
+            # It has said its last word; threads of the application may hold it up.
+            await asyncio.wait([exiting], timeout=EXITING)
+            if not exiting.done():
+                self.kill_group()
+            code = await exiting
+            # What it said last may be unread, but there need not be an end: a process that it
+            # forked has the other end of the line, too.
+            await asyncio.wait([listening], timeout=LISTENING)
+        finally:
+            listening.cancel()
+            exiting.cancel()
+        return code
+
+    async def _listen(self, hear: Callable[[Report], None]) -> None:
         assert self._reader is not None
         with contextlib.suppress(ConnectionError):
             while line := await self._reader.readline():
-                yield decode_report(line)
-
-    async def wait(self) -> int:
-        """Its exit code; negative for a signal. Called when it has said its last word."""
-        assert self._process is not None
-        try:
-            async with asyncio.timeout(EXITING):
-                return await self._process.wait()
-        except TimeoutError:  # threads of the application hold it up
-            self.kill_group()
-            return await self._process.wait()
+                hear(decode_report(line))
 
     def tell(self, order: ToChild) -> None:
         if self._writer is not None and not self._writer.is_closing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ async def watch_code(changed: Callable[[], None]) -> None:
     """Calls `changed` after every change below the folder one is in."""
     import watchfiles
 
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # we say it ourselves
     only_python = watchfiles.PythonFilter()
     async for changes in watchfiles.awatch(Path.cwd(), watch_filter=only_python):  # pyright: ignore[reportUnknownMemberType]
         files = sorted({Path(path).name for _, path in changes})

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT stop a worker; each further one says: at once."""
+"""SIGTERM, SIGINT and SIGHUP stop a worker; each further one says: at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stop_on_signals(stop: Callable[[], None], *, wanted: bool = True) -> Generat
         yield
         return
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
         loop.add_signal_handler(number, stop)

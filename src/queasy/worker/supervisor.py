@@ -18,9 +18,12 @@ import itertools
 import logging
 import os
 import random
+import sys
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from queasy.dispatch import new_id
@@ -182,9 +185,7 @@ class Supervisor:
             await child.start()
             if self._stopping:
                 child.end(Stop(0.0))
-            async for report in child.reports():
-                self._hear(child, report)
-            code = await child.wait()
+            code = await child.live(partial(self._hear, child))
         except OSError as problem:  # out of processes, memory or files
             event("cannot start", logging.ERROR, app=self._options.app, error=problem)
         finally:
@@ -192,8 +193,7 @@ class Supervisor:
                 child.kill_group()  # it, and what its handlers had started
             self._children.remove(child)
             if self._heartbeat is not None:
-                pulses = self._heartbeat.pulses
-                pulses[:] = [pulse for pulse in pulses if pulse.client != child.client]
+                self._heartbeat.forget(child.client)
         self._note_end(child, code)
         self._replenish()
         try:
@@ -204,7 +204,7 @@ class Supervisor:
     def _child_config(self) -> ChildConfig:
         options = self._options
         return ChildConfig(
-            app=options.app, client="", group=self._group, capacity=options.capacity,
+            app=options.app, path=[path or str(Path.cwd()) for path in sys.path], client="", group=self._group, capacity=options.capacity,
             processes=options.processes, grace=options.grace,
             queues=None if options.queues is None else list(options.queues),
             unserved=sorted(self._unserved), most_jobs=options.max_jobs, most_queues=MOST_QUEUES,

@@ -35,6 +35,7 @@ __all__ = ["Worker"]
 
 # How long a queue whose job does not fit is passed over before others make room for it.
 PATIENCE = 1.0
+PASSING = 8.0
 # So long the server may take to hear what ended, when the worker stops.
 REPORT = 5.0
 # A look takes a moment; so long nobody of a lower priority takes what it may need.
@@ -274,6 +275,8 @@ class Worker:
 
     async def _ask_whether_starved(self, line: Line) -> None:
         line.starved = await line.has_due()
+        if not line.starved:  # nothing is there; whatever comes will wake us
+            line.next_look = time.monotonic() + min(PASSING, self._safety)
 
     def _talk(self, line: Line, limit: int) -> None:
         line.talking, line.asked_at = True, time.monotonic() if limit else 0.0

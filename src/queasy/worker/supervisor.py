@@ -204,7 +204,8 @@ class Supervisor:
     def _child_config(self) -> ChildConfig:
         options = self._options
         return ChildConfig(
-            app=options.app, path=[path or str(Path.cwd()) for path in sys.path], client="", group=self._group, capacity=options.capacity,
+            app=options.app, path=[path or str(Path.cwd()) for path in sys.path],
+            client="", group=self._group, capacity=options.capacity,
             processes=options.processes, grace=options.grace,
             queues=None if options.queues is None else list(options.queues),
             unserved=sorted(self._unserved), most_jobs=options.max_jobs, most_queues=MOST_QUEUES,

@@ -305,7 +305,9 @@ class Worker:
             self._lost()
             return
         for job in taken.jobs:
-            if job.suspect:
+            if self._closing or not line.open:  # it was asked before
+                line.endings.append(Ending(job.id, job.token, Release()))
+            elif job.suspect:
                 self._suspects.append((line, job))
             else:
                 self._runs.start(line, job, line.size(self._runs.pace.value))

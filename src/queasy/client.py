@@ -13,6 +13,7 @@ import msgspec
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import new_id
 from queasy.errors import InvalidOption
+from queasy.flow import follow
 from queasy.handler import Registry
 from queasy.named import keys_of
 from queasy.options import Seconds, check_name, seconds
@@ -61,6 +62,11 @@ class Settings:
             url = os.environ.get("QUEASY_URL") or None
         self.url = url
         self.target = Target("embedded") if url is None else parse_url(url)
+
+    @property
+    def place(self) -> Place:
+        folder = None if self.folder is None else str(self.folder.absolute())
+        return Place(self.url, self.prefix, self.timeout, folder)
 
     def __str__(self) -> str:
         where = (self.folder or Path(".queasy")).absolute()
@@ -142,9 +148,7 @@ class Client:
 
     @property
     def _place(self) -> Place:
-        settings = self._settings
-        folder = None if settings.folder is None else str(settings.folder.absolute())
-        return Place(settings.url, settings.prefix, settings.timeout, folder)
+        return self._settings.place
 
     def worker(
         self,
@@ -220,7 +224,8 @@ class Client:
 
     async def workers(self, queues: Collection[str] | None = None) -> list[WorkerInfo]:
         """Who is working on the queues named (None: those with handlers), anywhere."""
-        return await roster(self._store, self._place, queues or self._registry.names())
+        names = self._registry.names() if queues is None else queues
+        return await follow(self._store, roster(self._place, names))
 
     async def tell_workers(
         self,

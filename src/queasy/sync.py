@@ -43,6 +43,7 @@ from queasy.store.commands import Commands, ListState, RecordKind
 from queasy.store.keys import QueueKeys
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
 from queasy.store.store import SyncStore
+from queasy.worker.roster import WorkerInfo, roster
 
 __all__ = ["SyncClient", "SyncLease", "SyncQueue"]
 
@@ -288,6 +289,10 @@ class SyncClient:
         """The queue of this name. It needs no creating: the first dispatch does."""
         keys = keys_of(self._settings.prefix, name)
         return SyncQueue(keys, codec, self._settings.max_payload, self._store)
+
+    def workers(self, queues: Collection[str]) -> list[WorkerInfo]:
+        """Who is working on these queues, anywhere."""
+        return follow_sync(self._store, roster(self._settings.place, queues))
 
     def connect(self) -> None:
         """Connect and look at the server now, rather than at the first call."""

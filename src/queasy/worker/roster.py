@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from queasy.flow import Flow
 from queasy.job import Job
-from queasy.store.store import AsyncStore
 from queasy.worker.plan import Place, Record
 
 __all__ = ["WorkerInfo", "roster"]
@@ -44,7 +44,7 @@ class _Seen:
     jobs: list[Job] = field(default_factory=list[Job])
 
 
-async def roster(store: AsyncStore, place: Place, queues: Collection[str]) -> list[WorkerInfo]:
+def roster(place: Place, queues: Collection[str]) -> Flow[list[WorkerInfo]]:
     """Of the queues named, and those that their workers serve besides."""
     seen: dict[str, _Seen] = {}
     asked: set[str] = set()
@@ -52,7 +52,7 @@ async def roster(store: AsyncStore, place: Place, queues: Collection[str]) -> li
     while todo := sorted(wanted - asked):
         for name in todo:
             asked.add(name)
-            await _ask(store, place, name, seen)
+            yield from _ask(place, name, seen)
         wanted |= {name for one in seen.values() for name in one.record.queues}
     return [_info(id_, one) for id_, one in sorted(seen.items(), key=_order)]
 
@@ -62,12 +62,12 @@ def _order(item: tuple[str, _Seen]) -> tuple[str, str, int]:
     return record.host, record.group, record.pid
 
 
-async def _ask(store: AsyncStore, place: Place, name: str, seen: dict[str, _Seen]) -> None:
+def _ask(place: Place, name: str, seen: dict[str, _Seen]) -> Flow[None]:
     fail = name.endswith("}-fail")
     commands = place.commands(name[1:-6] if fail else name, fail=fail)
     holders: set[str] = set()
     offset = 0
-    while page := await store.run(commands.clients(offset, PAGE)):
+    while page := (yield commands.clients(offset, PAGE)):
         for client in page:
             record = Record.read(client.worker)
             if record is not None:
@@ -76,7 +76,7 @@ async def _ask(store: AsyncStore, place: Place, name: str, seen: dict[str, _Seen
         offset += PAGE
     cursor = b""
     while holders:
-        jobs, cursor = await store.run(commands.jobs("active", cursor, PAGE))
+        jobs, cursor = yield commands.jobs("active", cursor, PAGE)
         for job in jobs:
             if job.client in holders:
                 seen[job.client].jobs.append(job)

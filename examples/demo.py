@@ -1,145 +1,131 @@
-"""The main job, on the embedded server: every promise below is checked, not just printed."""
+"""The tour of Queasy, on a server of its own: some 20,000 jobs, and all that can go wrong.
+
+What to read, in this order: tour/app.py has the queues and their handlers, tour/acts.py what is
+done with them, tour/promises.py what must come of it. This file puts them together.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import shlex
+import signal
 import sys
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
+from pathlib import Path
 
-import uvloop
+try:
+    from rich.console import Console
+except ImportError:
+    sys.exit("The tour is drawn with rich: `pip install rich`, or `make demo`, which sees to it.")
 
-from queasy import Client, Dispatch, JobOptions, Queue
+from tour.acts import ACTS, Tour, WorkersEnded
+from tour.app import client
+from tour.journal import LOG
+from tour.promises import Promise, promises
+from tour.view import LiveView, View, look, summary
 
-JOBS = 3000
-PULLERS = 20
-
-
-class Summary:
-    """Prints what was promised beside what happened, and remembers whether they agree."""
-
-    def __init__(self) -> None:
-        self.broken = 0
-
-    def check(self, promise: str, got: object, expected: object) -> None:
-        kept = got == expected
-        self.broken += not kept
-        print(
-            f"  {'ok ' if kept else 'NO '} {promise}: {got}"
-            + ("" if kept else f", expected {expected}")
-        )
+PROCESSES = 2
+WORKER = ["queasy", "worker", "tour.app:client", "--processes", str(PROCESSES), "--grace", "5"]
+REFRESH = 0.25
+PATIENCE = 60.0  # for one act; a promise that is not kept by then is broken
 
 
-async def timed(what: str, jobs: int, work: Callable[[], Awaitable[object]]) -> None:
-    start = time.perf_counter()
-    await work()
-    took = time.perf_counter() - start
-    print(f"      {what}: {jobs} jobs in {took:.2f} s, {jobs / took:,.0f} a second")
+async def main(console: Console) -> int:
+    # Everybody who works in this folder shares the embedded server in it.
+    home = tempfile.TemporaryDirectory(prefix="queasy-tour-", ignore_cleanup_errors=True)
+    with home as folder, contextlib.chdir(folder):
+        os.environ["QUEASY_EMBEDDED_IDLE"] = "0.5"  # seconds it stays when nobody is connected
+        try:
+            kept = [*await take_tour(console), await nobody_left()]
+        except WorkersEnded as problem:
+            print(f"The workers could not go on: {problem}\n{LOG.read_text()[-3000:]}")
+            return 1
+        summary(console, kept)
+        if all(one.kept for one in kept):
+            return 0
+        print(f"\nThe last words of the workers:\n{LOG.read_text()[-3000:]}")
+        return 1
 
 
-async def pull_all(queue: Queue, seen: Counter[str]) -> None:
-    """Pulls until nothing comes any more; every tenth job fails once and is retried."""
-    while lease := await queue.lease(seconds=30, timeout=0):
-        if lease.data["n"] % 10 == 0 and lease.job.retry_count == 0:
-            await lease.retry(after=0, error="the first try fails")
-        elif await lease.complete():
-            seen[lease.job.id] += 1
+async def take_tour(console: Console) -> list[Promise]:
+    view = (LiveView if console.is_terminal else View)(console, shlex.join(WORKER), list(ACTS))
+    async with client, workers() as supervisor:
+        tour = Tour(supervisor, PROCESSES)
+        with view:
+            watching = asyncio.create_task(watch(view, supervisor.pid))
+            try:
+                await tour.started()
+                for act in ACTS.values():
+                    view.begin()
+                    view.end(over=await in_time(act(tour)))
+                view.show(await look(supervisor.pid))
+            finally:
+                watching.cancel()
+        return await promises(tour)
 
 
-async def ordinary_jobs(queue: Queue, summary: Summary) -> None:
-    print("\nDispatch and pull")
-    await timed("dispatch_many", JOBS, lambda: queue.dispatch_many({"n": n} for n in range(JOBS)))
-    await timed(
-        "dispatch, concurrently",
-        JOBS,
-        lambda: asyncio.gather(*(queue.dispatch({"n": n}) for n in range(JOBS))),
-    )
-    seen: Counter[str] = Counter()
-    await timed(
-        f"lease and complete, {PULLERS} at once", 2 * JOBS,
-        lambda: asyncio.gather(*(pull_all(queue, seen) for _ in range(PULLERS))),
-    )  # fmt: skip
-    summary.check("jobs completed", len(seen), 2 * JOBS)
-    summary.check("jobs completed more than once", sum(n > 1 for n in seen.values()), 0)
+async def in_time(act: Awaitable[None]) -> bool:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await act
+    except TimeoutError:
+        return False  # the promises will tell what is missing
+    return True
 
 
-async def one_id(queue: Queue, summary: Summary) -> None:
-    print("\nOne id: update, hold behind a run, cancel")
-    await queue.dispatch({"version": 1}, id="report", delay=3600)
-    again = await queue.dispatch({"version": 2}, id="report", update_run_at="if_earlier")
-    summary.check("a second dispatch of an id", again.status, "updated")
-    lease = await queue.lease(seconds=30, timeout=1)
-    assert lease is not None
-    summary.check("the data that runs", lease.data, {"version": 2})
-    held = await queue.dispatch({"version": 3}, id="report")
-    summary.check("a dispatch while it runs", held.status, "blocked")
-    summary.check("others who could take it now", await queue.lease(seconds=1, timeout=0), None)
-    summary.check("first to complete", await lease.complete(), True)
-    summary.check("second to complete", await lease.complete(), False)
-    async with queue.lease(seconds=30) as after:
-        assert after is not None
-        summary.check("what runs after it", after.data, {"version": 3})
-    await queue.dispatch({}, id="never", delay=60)
-    summary.check("cancelled", await queue.cancel("never"), True)
+@contextlib.asynccontextmanager
+async def workers() -> AsyncGenerator[asyncio.subprocess.Process]:
+    """`queasy worker`, as one would start it by hand; stopped as one would stop it."""
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with LOG.open("wb") as log:
+        supervisor = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *WORKER,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield supervisor
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            supervisor.terminate()
+        await supervisor.wait()
 
 
-async def on_time(queue: Queue, summary: Summary) -> None:
-    print("\nSchedule, wait without polling, expire, give up")
-    start = time.monotonic()
-    await queue.dispatch_many([Dispatch({"at": n}, delay=0.1 * n) for n in (3, 1, 2)])
-    order: list[int] = []
-    for _ in range(3):
-        async with queue.lease(seconds=30) as lease:
-            assert lease is not None
-            early = time.monotonic() - start < 0.1 * lease.data["at"]
-            order.append(-1 if early else lease.data["at"])
-    summary.check("scheduled jobs, in the order of their times and never early", order, [1, 2, 3])
-
-    await queue.dispatch({}, id="dropped")
-    stale = await queue.lease(seconds=0.2)
-    fresh = await queue.lease(seconds=30, timeout=5)
-    assert stale is not None
-    assert fresh is not None
-    summary.check("a lease that ran out goes to the next", fresh.job.stall_count, 1)
-    summary.check("whoever had it before completes", await stale.complete(), False)
-    await fresh.complete()
-
-    await queue.configure(fail_handler=True)
-    await queue.dispatch({"doomed": True}, id="doomed", options=JobOptions(max_retries=0))
-    doomed = await queue.lease(seconds=30)
-    assert doomed is not None
-    await doomed.retry(error="no luck")
-    summary.check("without retries left", doomed.ended, "failed")
-    async with queue.fail_queue.lease(seconds=30) as failure:
-        assert failure is not None
-        assert failure.job.origin is not None
-        summary.check("its fail job names it", failure.job.origin.id, "doomed")
-    summary.check("requeued from the failed record", await queue.requeue("doomed"), 1)
-    async with queue.lease(seconds=30) as again:
-        assert again is not None
+async def watch(view: View, supervisor: int) -> None:
+    while True:
+        view.show(await look(supervisor))
+        await asyncio.sleep(REFRESH)
 
 
-async def main() -> int:
-    summary = Summary()
-    with tempfile.TemporaryDirectory(prefix="queasy-demo-") as folder:
-        async with Client(folder=folder) as client:
-            queue = client.queue("demo")
-            for part in (ordinary_jobs, one_id, on_time):
-                await part(queue, summary)
-            print("\nAfterwards")
-            counts = await queue.counts()
-            summary.check("jobs left", counts.waiting + counts.active + counts.blocked, 0)
-            summary.check(
-                "faults the audit finds", await queue.audit() + await queue.fail_queue.audit(), []
-            )
-    if summary.broken:
-        print(f"\n{summary.broken} promises were broken!")
-    else:
-        print("\nEvery promise was kept.")
-    return 1 if summary.broken else 0
+async def nobody_left() -> Promise:
+    """The server too ends when nobody is connected; so once it has, nobody was."""
+    left = still_there()
+    for _ in range(100):
+        if left:
+            await asyncio.sleep(0.1)
+            left = still_there()
+    seen = "all have ended, the server too" if not left else f"still there: {', '.join(left)}"
+    return Promise("no process is left behind", seen, not left)
+
+
+def still_there() -> list[str]:
+    """Who works in this folder, or below: on Linux all that do, elsewhere the server."""
+    found = ["the server"] if Path(".queasy", "server.sock").exists() else []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            here = (process / "cwd").readlink().is_relative_to(Path.cwd())
+            if here and process.name != str(os.getpid()):
+                found.append((process / "cmdline").read_text().replace("\0", " ").strip())
+    return found
 
 
 if __name__ == "__main__":
-    sys.exit(uvloop.run(main()))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.exit(asyncio.run(main(Console(highlight=False))))
+    except KeyboardInterrupt:
+        print("\nInterrupted: the workers were stopped, and their server ends with them.")
+        sys.exit(130)

@@ -205,10 +205,14 @@ class Server:
         self.resume()
         self._process.wait(PATIENCE)
 
-    def restart(self) -> None:
-        self.stop()
+    def start(self) -> None:
+        """After it was stopped: with the same directory, settings and ports."""
         self._process = self._spawn()
         self.wait_until_ready()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
 
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)

@@ -46,7 +46,7 @@ def act(data: Any, job: Job) -> Any:
                 note("tick", job)
                 time.sleep(0.02)
         case {"spawn": seconds}:
-            process = subprocess.Popen(["sleep", str(seconds)])
+            process = subprocess.Popen(["sleep", str(seconds)], close_fds="leaky" not in data)
             note("spawned", job, spawned=process.pid)
             process.wait()
         case {"exit": code}:
@@ -81,10 +81,11 @@ crowd = [client.queue(f"crowd-{n}") for n in range(15)]
 
 
 def this_time(data: Any, job: Job) -> Any:
-    """What {"first": …} asks for is done in the first run, and in no other."""
+    """What {"first": …} asks for is done in the first run, what {"then": …} does in others."""
     if not isinstance(data, dict) or "first" not in data:
         return data
-    return None if job.retry_count + job.stall_count + job.timeout_count else data["first"]
+    again = job.retry_count + job.stall_count + job.timeout_count
+    return data.get("then") if again else data["first"]
 
 
 def journalled(data: Any, job: Job) -> Any:

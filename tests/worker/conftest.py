@@ -1,15 +1,47 @@
-"""A fleet of workers for every test, ended with it."""
+"""A fleet of workers for every test, ended with it; and one worker that idles beside them all."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.servers import Server
+from tests.servers import Server, ServerKind, start_server, why_absent
 from tests.worker.fleet import Fleet, fleet_on
+from tests.worker.idling import Idling
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Known when `tests/worker` is named on the command line; the default holds elsewhere."""
+    parser.addoption("--restarts", type=int, default=12, help="restarts of workers under load")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What looks at the idle worker comes last, so that nobody waits while it idles."""
+    items.sort(key=lambda item: item.path.name == "test_idle.py")
 
 
 @pytest.fixture
 def fleet(server: Server, prefix: str, tmp_path: Path) -> Iterator[Fleet]:
     with fleet_on(server.url, prefix, tmp_path) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def idling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Idling]:
+    """On a server of its own, of one kind: nothing here depends on the kind but its counters."""
+    if reason := why_absent(ServerKind.VALKEY):
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("idle")
+    with (
+        start_server(ServerKind.VALKEY, appendonly=True) as server,
+        fleet_on(server.url, "idle", folder) as fleet,
+        Idling(server, fleet) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _idle_from_the_start(request: pytest.FixtureRequest) -> None:
+    if any("idling" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue("idling")

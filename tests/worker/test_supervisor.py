@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -46,6 +47,7 @@ def test_the_children_of_a_killed_supervisor_are_gone_within_two_seconds(
     assert all(line["stalls"] == 1 for line in fleet.journal.lines("start")[4:])
 
 
+@ON_ONE_SERVER
 @pytest.mark.parametrize("end", ["killed by its supervisor", "killed by somebody"])
 def test_what_a_handler_started_ends_with_its_child(
     fleet: Fleet, sync_client: SyncClient, end: str
@@ -61,3 +63,20 @@ def test_what_a_handler_started_ends_with_its_child(
     wait_until_gone([line["pid"], line["spawned"]], 30)
     print(f"gone after {time.monotonic() - start:.2f} s")
     fleet.journal.wait_for("gave up", id="job")
+
+
+@ON_ONE_SERVER
+def test_a_child_is_missed_although_a_process_it_forked_holds_all_it_had_open(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    fleet.serve("--queue", "plain", processes=2)
+    plain = sync_client.queue("plain")
+    plain.dispatch({"first": {"spawn": 300, "leaky": True}}, id="job")
+    (line,) = fleet.journal.wait_for("spawned", id="job")
+    try:
+        os.kill(line["pid"], signal.SIGKILL)
+        fleet.journal.wait_for("start", 2, id="job", seconds=1)
+        wait_until_gone([line["spawned"]], 30)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(line["spawned"], signal.SIGKILL)

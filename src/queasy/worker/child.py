@@ -28,7 +28,6 @@ import msgspec
 from queasy.errors import QueasyError
 from queasy.worker.app import load
 from queasy.worker.events import event
-from queasy.worker.exits import CANNOT_START, LOST, UNFINISHED
 from queasy.worker.inline import safety_interval, sizes
 from queasy.worker.logs import set_up
 from queasy.worker.orders import (
@@ -36,6 +35,7 @@ from queasy.worker.orders import (
     CannotStart,
     ChildConfig,
     Drain,
+    Leaving,
     Planned,
     Serve,
     Serving,
@@ -58,6 +58,7 @@ PR_SET_PDEATHSIG = 1
 LOOK = 0.5
 FENCE = LEASE - BUMP_EVERY - 4 * LOOK
 CLOSING = 1.0
+SWITCH = 0.0005
 
 
 def main() -> None:
@@ -72,14 +73,16 @@ def main() -> None:
             raise QueasyError(f"{len(plan.services)} queues are more than {config.most_queues}")  # noqa: TRY301
     except Exception as problem:
         os.write(config.control, encode(_why(problem)))
-        sys.exit(CANNOT_START)
+        return
     set_up(config.log_level, config.log_format)  # now: the application may have done it
-    code = _run(live(config, plan, table))
+    # A thread that computes holds the interpreter for so long each time the event loop, which has
+    # little to do but has to do it often, wants it back; Python's 5 ms would all but stop it.
+    sys.setswitchinterval(SWITCH)
+    ended = _run(live(config, plan, table))
     logging.shutdown()
     sys.stdout.flush()
-    if code in (LOST, UNFINISHED):
-        os._exit(code)  # threads may still be running: there is no waiting for them
-    sys.exit(code)
+    if not ended:
+        os._exit(0)  # threads are still running: there is no waiting for them
 
 
 def _why(problem: Exception) -> CannotStart:
@@ -89,11 +92,11 @@ def _why(problem: Exception) -> CannotStart:
     return CannotStart(f"{type(problem).__name__}: {problem}", trace)
 
 
-async def live(config: ChildConfig, plan: Plan, table: Table) -> int:
+async def live(config: ChildConfig, plan: Plan, table: Table) -> bool:
     return await Child(config, plan, table).run()
 
 
-def _run(work: Coroutine[Any, Any, int]) -> int:
+def _run(work: Coroutine[Any, Any, bool]) -> bool:
     try:
         import uvloop
     except ImportError:
@@ -137,7 +140,7 @@ class Child:
         self._plan = plan
         self._store = plan.place.store()
         self._socket = socket.socket(fileno=config.control)
-        self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._exit: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.StreamWriter | None = None
         self._stopping = False
@@ -150,8 +153,8 @@ class Child:
             worn_out=lambda: self._tell(WornOut()),
         )  # fmt: skip
 
-    async def run(self) -> int:
-        """Its exit code, when it is over."""
+    async def run(self) -> bool:
+        """When it is over: whether all runs have ended."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop, self._config.grace)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the supervisor's business
@@ -167,7 +170,7 @@ class Child:
                     await self._store.close()
                     await self._writer.wait_closed()
 
-    async def _work(self) -> int:
+    async def _work(self) -> bool:
         place = self._plan.place
         queues = [(service.queue, service.handler.fail) for service in self._plan.services]
         self._tell(Planned(place.url, place.prefix, place.timeout, place.folder, queues))
@@ -175,9 +178,11 @@ class Child:
             await self._start()
         except QueasyError as problem:
             self._tell(_why(problem))
-            return CANNOT_START
+            return True
         self._tell(Serving())
-        return await self._exit
+        ended = await self._exit
+        self._tell(Leaving())
+        return ended
 
     async def _start(self) -> None:
         config = self._config
@@ -212,21 +217,22 @@ class Child:
 
     async def _stop_within(self, grace: float) -> None:
         ended = await self._worker.stop(grace)
-        self._over(0 if ended else UNFINISHED)
+        self._over(ended)
 
     async def _drain(self) -> None:
         self._worker.close()
         await self._worker.drained()
-        self._over(0)
+        self._over(True)
 
     def _lost(self) -> None:
         event("worker lost", logging.WARNING, client=self._config.client,
               why="the server took it for dead; its jobs run elsewhere")  # fmt: skip
-        os._exit(LOST)  # at once: whatever runs here runs for nobody
+        os.write(self._config.control, encode(Leaving(lost=True)))
+        os._exit(0)  # at once: whatever runs here runs for nobody
 
-    def _over(self, code: int) -> None:
+    def _over(self, ended: bool) -> None:
         if not self._exit.done():
-            self._exit.set_result(code)
+            self._exit.set_result(ended)
 
     def _tell(self, report: msgspec.Struct) -> None:
         if self._writer is not None:

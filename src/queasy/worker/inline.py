@@ -38,7 +38,12 @@ def safety_interval(lines: int, processes: int = 1) -> float:
 
 
 def sizes(plan: Plan) -> dict[str, int]:
-    return {service.name: service.handler.options.size or DEFAULT_SIZE for service in plan.services}
+    """What one job of each queue costs; of one whose size is measured, the least."""
+    return {
+        service.name: service.handler.options.size
+        or (1 if service.function.is_async else DEFAULT_SIZE)
+        for service in plan.services
+    }
 
 
 class InlineWorker:

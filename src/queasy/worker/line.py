@@ -19,6 +19,7 @@ from queasy.store.commands import Commands
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
+from queasy.worker.pace import Pace
 from queasy.worker.plan import IDLE_LEASE, LEASE, Service
 from queasy.worker.table import Table
 
@@ -65,6 +66,7 @@ class Line:
         reach: Reach,
     ) -> None:
         self.service = service
+        self.is_async = service.function.is_async
         self.index = index
         self.client = client
         self.endings: list[Ending] = []
@@ -88,13 +90,13 @@ class Line:
         self._commands = service.commands
         self._channel = service.commands.keys.channel(client)
 
-    def size(self, pace: float) -> int:
+    def size(self, pace: Pace) -> int:
         """What a job costs, at this pace."""
         size = self.service.handler.options.size
         if size is not None:
             return size
-        if self.service.function.is_async and pace > 1:
-            return max(1, round(DEFAULT_SIZE / pace))
+        if self.is_async and pace.awaited > 1:
+            return max(1, round(DEFAULT_SIZE / pace.awaited))
         return DEFAULT_SIZE
 
     # Coming and going

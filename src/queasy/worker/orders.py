@@ -95,7 +95,16 @@ class CannotStart(msgspec.Struct, tag="cannot_start"):
     traceback: str = ""
 
 
-Report = Planned | Serving | WornOut | CannotStart
+class Leaving(msgspec.Struct, tag="leaving"):
+    """It ends by itself, and no job is to blame. An exit code would not do: a handler may call
+    `sys.exit` with any.
+    """
+
+    lost: bool = False
+    """The server took it for dead."""
+
+
+Report = Planned | Serving | WornOut | CannotStart | Leaving
 
 _encoder = msgspec.json.Encoder()
 _to_child = msgspec.json.Decoder(ToChild)

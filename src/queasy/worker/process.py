@@ -48,6 +48,8 @@ class ChildProcess:
         """It is to be drained when another has taken its place."""
         self.ending = False
         """It was asked to end, and takes no more jobs."""
+        self.leaving = False
+        """It said that it ends, and why."""
         self.killed: Killed | None = None
         self.killed_at = 0.0
         self.drain_by = 0.0

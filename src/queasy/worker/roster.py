@@ -97,6 +97,6 @@ def _info(id_: str, one: _Seen) -> WorkerInfo:
         started_at=datetime.fromtimestamp(record.started, UTC),
         capacity=record.capacity,
         queues=tuple(one.queues),
-        load=used / max(1, record.capacity),
+        load=min(1.0, used / max(1, record.capacity)),
         jobs=tuple(one.jobs),
     )

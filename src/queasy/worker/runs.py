@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from queasy.job import Job, JobError
-from queasy.outcome import Cancel, Finish, Outcome, Release, TimedOut
+from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, TimedOut
 from queasy.store.records import Ending
 from queasy.worker.events import event
 from queasy.worker.executor import execute, execute_plain, outcome_of_error
@@ -25,7 +25,7 @@ from queasy.worker.pace import TICK, Pace
 from queasy.worker.table import Table
 from queasy.worker.threads import Call, Threads
 
-__all__ = ["ASKED", "Run", "Runs"]
+__all__ = ["ASKED", "Run", "Runs", "Units"]
 
 Reason = Literal["timeout", "cancel", "stop"]
 
@@ -51,13 +51,29 @@ class Run:
     interrupt_at: float = math.inf
 
 
+class Units:
+    """Of capacity: those of async handlers, and those of plain functions."""
+
+    def __init__(self) -> None:
+        self._of = {True: 0, False: 0}
+
+    def add(self, line: Line, units: int) -> None:
+        self._of[line.is_async] += units
+
+    def of(self, *, is_async: bool) -> int:
+        return self._of[is_async]
+
+    @property
+    def all(self) -> int:
+        return self._of[True] + self._of[False]
+
+
 class Runs:
     """All that run now. `changed` is called whenever one has ended, or there may be more room."""
 
     def __init__(self, table: Table, capacity: int, changed: Callable[[], None]) -> None:
         self.pace = Pace()
-        self.used = 0
-        """Units of capacity."""
+        self.used = Units()
         self.done = 0
         self.full = False
         """More would have been taken since the last tick."""
@@ -82,8 +98,8 @@ class Runs:
         slot = self._table.start(line.index, job.id, job.token, now, deadline)
         run = Run(line, job, size, slot, deadline)
         self._runs[line.index, job.id] = run
-        self.used += size
-        if line.service.function.is_async:
+        self.used.add(line, size)
+        if line.is_async:
             run.task = asyncio.create_task(execute(line.service, job))
         else:
             self._plain += 1
@@ -99,7 +115,7 @@ class Runs:
     def _ended(self, run: Run, task: asyncio.Future[Any]) -> None:
         del self._runs[run.line.index, run.job.id]
         self._table.end(run.slot)
-        self.used -= run.size
+        self.used.add(run.line, -run.size)
         self._plain -= run.call is not None
         outcome = self._outcome(run, task)
         if not isinstance(outcome, Finish):
@@ -134,7 +150,8 @@ class Runs:
     def _note(self, run: Run, outcome: Outcome) -> None:
         """The type of an error only: its message may quote what is nobody's business."""
         error = getattr(outcome, "error", None)
-        event("run did not finish", logging.WARNING if error else logging.INFO,
+        lasting = isinstance(outcome, (Broken, Fail, TimedOut))
+        event("run did not finish", logging.WARNING if lasting else logging.INFO,
               queue=run.line.service.name, job=run.job.id, error=error and error.type,
               outcome=type(outcome).__name__.lower())  # fmt: skip
 

@@ -14,6 +14,7 @@ No code of the application runs here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -33,13 +34,13 @@ from queasy.store.store import AsyncStore
 from queasy.worker.burial import bury
 from queasy.worker.control import Control
 from queasy.worker.events import event
-from queasy.worker.exits import CANNOT_START, LOST, UNFINISHED
 from queasy.worker.heartbeat import Heartbeat, Pulse
 from queasy.worker.orders import (
     CancelRun,
     CannotStart,
     ChildConfig,
     Drain,
+    Leaving,
     Planned,
     Report,
     Serve,
@@ -53,7 +54,7 @@ from queasy.worker.plan import CAPACITY, LEASE
 from queasy.worker.process import ChildProcess
 from queasy.worker.reload import check_reload, watch_code
 from queasy.worker.signals import stop_on_signals
-from queasy.worker.watch import look_at_runs, look_for_life, outgrew
+from queasy.worker.watch import ASKED, is_frozen, look_at_runs, look_for_life, outgrew
 
 __all__ = ["Supervisor", "SupervisorOptions"]
 
@@ -109,6 +110,7 @@ class Supervisor:
         self._halted = False
         """With reload: the code is broken, and nothing starts until it changes."""
         self._stopping = False
+        self._stop_event = asyncio.Event()
         self._stop_by = 0.0
         self._changed = asyncio.Event()
         self._problem: QueasyError | None = None
@@ -173,7 +175,9 @@ class Supervisor:
         try:
             if self._failures:
                 most = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** (self._failures - 1))
-                await asyncio.sleep(most * random.uniform(0.5, 1.0))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(most * random.uniform(0.5, 1.0)):
+                        await self._stop_event.wait()
             if self._stopping:
                 return
             child = ChildProcess(self._child_config())
@@ -197,7 +201,7 @@ class Supervisor:
         self._note_end(child, code)
         self._replenish()
         try:
-            await self._bury(child, code)
+            await self._bury(child)
         finally:
             await child.close()
 
@@ -225,13 +229,16 @@ class Supervisor:
                     old.end(Drain())
             case WornOut():
                 self._retire(child, "jobs")
+            case Leaving():
+                child.leaving = True
             case CannotStart():
+                child.leaving = True
                 self._cannot_start(report)
 
     def _note_end(self, child: ChildProcess, code: int | None) -> None:
         """One line, and what follows from it for the next."""
         fields = {"pid": child.pid, "client": child.client, "why": child.killed}
-        if code in (0, UNFINISHED) or child.killed == "stop":
+        if child.leaving or child.killed == "stop":
             event("child ended", **fields)
         else:
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
@@ -323,13 +330,13 @@ class Supervisor:
 
     # 4. The dead
 
-    async def _bury(self, child: ChildProcess, code: int | None) -> None:
-        if self._store is None or child.planned is None or code == CANNOT_START:
+    async def _bury(self, child: ChildProcess) -> None:
+        if self._store is None or child.planned is None or (child.leaving and not child.serving):
             return
-        by_itself = child.killed is None and code not in (0, LOST, UNFINISHED, CANNOT_START)
+        died = not child.leaving and child.killed in (None, "memory", "frozen")
         returned = await bury(
             self._store, child.planned, child.client, child.table.entries(),
-            died=by_itself or child.killed in ("memory", "frozen"),
+            died=died,
             cancelled=frozenset(child.cancels),
             overdue_at=child.killed_at if child.killed == "timeout" else None,
         )  # fmt: skip
@@ -345,6 +352,7 @@ class Supervisor:
         grace = self._options.grace if grace is None else grace
         event("stopping", worker=self._group, grace=grace)
         self._stopping = True
+        self._stop_event.set()
         self._stop_by = time.monotonic() + grace
         for child in self._children:
             child.end(Stop(grace))
@@ -356,12 +364,10 @@ class Supervisor:
             left = self._stop_by + PATIENCE - time.monotonic()
             if left <= 0 and not self._children:
                 return  # the server is away: the leases will run out
-            if left <= 0:
-                for child in self._children:
+            for child in self._children:
+                if left <= 0 or (left < PATIENCE - ASKED and is_frozen(child)):
                     child.kill("stop")
-            await asyncio.wait(
-                self._lives, timeout=max(left, 1.0), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait(self._lives, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
 
     async def _close(self) -> None:
         for task in list(self._tasks):

@@ -114,6 +114,10 @@ class Table:
     def attention(self, queue: int) -> int:
         return COUNT.unpack_from(self._memory, HEADER.size + 4 + queue * QUEUE.size)[0]
 
+    def held(self, queues: int) -> int:
+        """How many jobs it may hold, of the first so many queues."""
+        return sum(map(self.attention, range(queues)))
+
     def rest(self, queue: int, until: float) -> None:
         """Holding nothing, the worker is known to the queue until then; 0: it does not serve it."""
         FLOAT.pack_into(self._memory, HEADER.size + 4 + queue * QUEUE.size + 8, until)

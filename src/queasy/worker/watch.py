@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from queasy.worker.events import event
 from queasy.worker.orders import Drain
@@ -10,7 +11,7 @@ from queasy.worker.plan import LEASE
 from queasy.worker.process import ChildProcess
 from queasy.worker.table import Entry
 
-__all__ = ["look_at_runs", "look_for_life", "outgrew"]
+__all__ = ["ASKED", "is_frozen", "look_at_runs", "look_for_life", "outgrew"]
 
 # What was asked to end has this long to do so.
 ASKED = 1.0
@@ -23,7 +24,8 @@ TOO_MUCH = 1.5
 def look_at_runs(child: ChildProcess, now: float, grace: float) -> None:
     """A run that was asked to end, and does not, ends with its process.
 
-    The others in that process may end first, for `grace` seconds, unless it is frozen.
+    The others in that process may end first, for `grace` seconds, and what has ended may be
+    reported; unless the process is frozen.
     """
     if not child.table.runs:
         child.cancels.clear()
@@ -33,8 +35,8 @@ def look_at_runs(child: ChildProcess, now: float, grace: float) -> None:
     if not overdue or child.killed:
         return
     fields = {"pid": child.pid, "client": child.client, "job": overdue[0].id}
-    frozen = now - child.table.last_beat > FROZEN
-    if frozen or len(overdue) == len(entries) or 0 < child.drain_by < now:
+    reported = child.planned is None or child.table.held(len(child.planned.queues)) <= len(overdue)
+    if is_frozen(child) or (child.drain_by and (reported or child.drain_by < now)):
         others = len(entries) - len(overdue)
         event("killing", logging.WARNING, **fields, why="timeout", overdue=len(overdue),
               others=others)  # fmt: skip
@@ -50,6 +52,11 @@ def _due(child: ChildProcess, entry: Entry) -> float:
     """When it is to end: by its deadline, or because somebody asked to cancel it."""
     run = (entry.queue, entry.id, entry.token)
     return min(entry.deadline, child.cancels.get(run, entry.deadline))
+
+
+def is_frozen(child: ChildProcess) -> bool:
+    """Something runs, and the event loop does not turn."""
+    return child.table.runs > 0 and time.monotonic() - child.table.last_beat > FROZEN
 
 
 def look_for_life(child: ChildProcess, now: float) -> None:

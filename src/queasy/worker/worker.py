@@ -28,13 +28,13 @@ from queasy.store.store import AsyncStore
 from queasy.worker.events import event
 from queasy.worker.line import Line, Reach
 from queasy.worker.plan import Plan, Record
-from queasy.worker.runs import ASKED, Runs
+from queasy.worker.runs import ASKED, Runs, Units
 from queasy.worker.table import Table
 
 __all__ = ["Worker"]
 
 # How long a queue whose job does not fit is passed over before others make room for it.
-PATIENCE = 1.0
+PATIENCE = 0.1
 PASSING = 8.0
 # So long the server may take to hear what ended, when the worker stops.
 REPORT = 5.0
@@ -77,7 +77,7 @@ class Worker:
         """Taken, but not started: they wait until they can be alone."""
         self._alone = False
         """A suspect runs."""
-        self._reserved = 0
+        self._reserved = Units()
         self._closing = False
         self._filling: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -239,7 +239,7 @@ class Worker:
     def _in_turn(self) -> list[Line]:
         if len(self._lines) == 1:
             return self._lines
-        pace = self._runs.pace.value
+        pace = self._runs.pace
         return sorted(
             self._lines,
             key=lambda line: (
@@ -254,11 +254,15 @@ class Worker:
         """How many jobs of the queue can start now."""
         if self._alone or self._suspects:
             return 0
-        pace = self._runs.pace.value
-        size, taken = line.size(pace), self._runs.used + self._reserved
-        free = int(self._capacity * min(1.0, pace)) - taken
-        if not taken:  # one fits into a worker that has nothing to do, however large
-            return min(MOST_JOBS, max(1, free // size))
+        pace, used, held = self._runs.pace, self._runs.used, self._reserved
+        size, kind = line.size(pace), line.is_async
+        if not used.all and not held.all:  # one fits into a worker with nothing to do
+            return min(MOST_JOBS, max(1, self._capacity // size))
+        part = int(self._capacity * pace.of(is_async=kind))
+        free = min(
+            self._capacity - used.all - held.all,
+            part - used.of(is_async=kind) - held.of(is_async=kind),
+        )
         return min(MOST_JOBS, max(0, free // size))
 
     def _passed_over(self, line: Line, now: float) -> bool:
@@ -280,8 +284,8 @@ class Worker:
 
     def _talk(self, line: Line, limit: int) -> None:
         line.talking, line.asked_at = True, time.monotonic() if limit else 0.0
-        units = limit * line.size(self._runs.pace.value)
-        self._reserved += units
+        units = limit * line.size(self._runs.pace)
+        self._reserved.add(line, units)
         self._in_background(self._converse(line, limit, units))
 
     async def _converse(self, line: Line, limit: int, units: int) -> None:
@@ -292,11 +296,11 @@ class Worker:
             taken = await line.take(limit, self._safety)
             line.last_served = time.monotonic()
             line.passed_over, line.starved = None, False
-            self._reserved -= units
+            self._reserved.add(line, -units)
             units = 0
             self._taken(line, taken)
         finally:
-            self._reserved -= units
+            self._reserved.add(line, -units)
             line.talking = False
             self._fill_soon()
 
@@ -310,7 +314,7 @@ class Worker:
             elif job.suspect:
                 self._suspects.append((line, job))
             else:
-                self._runs.start(line, job, line.size(self._runs.pace.value))
+                self._runs.start(line, job, line.size(self._runs.pace))
         for cancelled in taken.cancels:
             self.cancel(line.index, cancelled.id, cancelled.token)
 
@@ -354,7 +358,7 @@ class Worker:
         if self._runs:
             return
         self._alone = False
-        if self._suspects and not self._reserved and not self._closing:
+        if self._suspects and not self._reserved.all and not self._closing:
             line, job = self._suspects.pop(0)
             self._alone = True
             event("suspect alone", queue=line.service.name, job=job.id, stalls=job.stall_count)

@@ -1,0 +1,159 @@
+"""Processes that stand still for longer than the lease, and go on afterwards.
+
+Their jobs run elsewhere; what they report is refused; they recover by themselves.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from queasy import SyncClient
+from queasy.sync import SyncQueue
+from queasy.worker.plan import BUMP_EVERY, LEASE
+from tests.servers import Server, wait_until
+from tests.worker.fleet import (
+    ON_ONE_SERVER,
+    Fleet,
+    Played,
+    Running,
+    Together,
+    alive,
+    totals,
+    wait_until_gone,
+)
+
+pytestmark = ON_ONE_SERVER
+together = Together()
+OWN = ("--queue", "plain", "--queue", "small")  # only the worker that is frozen serves `small`
+SHARED = ("--queue", "plain")
+
+
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest, server: Server) -> Iterator[Played]:
+    with together.playing(request, server) as playing:
+        yield playing
+
+
+def wait_until_renewal_is_near(queue: SyncQueue) -> None:
+    """The worst moment for a freeze: as little as ever is left of the lease."""
+    near = LEASE - BUMP_EVERY + 0.2
+
+    def left() -> float:
+        return min((c.expires_in for c in queue.clients() if c.leases), default=LEASE)
+
+    wait_until(lambda: left() < near, "the next heartbeat is due")
+
+
+def assert_serves_again(fleet: Fleet, client: SyncClient, worker: Running) -> None:
+    client.queue("small").dispatch(None, id="later")
+    (end,) = fleet.journal.wait_for("end", id="later")
+    assert end["pid"] in [worker.pid, *worker.children()]
+
+
+@together
+def test_a_frozen_child_is_replaced_and_its_job_runs_elsewhere(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    worker = fleet.serve(*SHARED, processes=2)
+    plain = client.queue("plain")
+    plain.dispatch({"first": {"sleep": 60}}, id="job")
+    (start,) = fleet.journal.wait_for("start", id="job")
+    os.kill(start["pid"], signal.SIGSTOP)
+    (end,) = fleet.journal.wait_for("end", id="job")
+    assert end["pid"] != start["pid"]
+    assert end["stalls"] == 1
+    worker.wait_until_serving(3)
+    assert not alive(start["pid"])
+    assert len(worker.children()) == 2
+    (death,) = worker.events("child died")
+    assert "why=frozen" in death
+    assert worker.stop() == 0
+    assert totals(plain)["finished"] == totals(plain)["stalled"] == 1
+
+
+@together
+def test_the_children_of_a_frozen_supervisor_end_before_their_lease(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    # It has no room for another job: or its own look at the queue would tell it, too.
+    worker = fleet.serve(*OWN, "--capacity", "10", processes=1)
+    plain = client.queue("plain")
+    plain.dispatch({"first": {"tick": 60}}, id="job")
+    (first,) = fleet.journal.wait_for("start", id="job")
+    other = fleet.serve(*SHARED, processes=1)
+    wait_until_renewal_is_near(plain)
+    worker.signal(signal.SIGSTOP)
+    (end,) = fleet.journal.wait_for("end", id="job")
+    assert [end["pid"]] == other.children()
+    wait_until_gone([first["pid"]], 30)
+    (_, second) = fleet.journal.lines("start", id="job")
+    last = fleet.journal.lines("tick", id="job", pid=first["pid"])[-1]
+
+    worker.signal(signal.SIGCONT)
+    assert_serves_again(fleet, client, worker)
+    assert worker.stop() == 0
+    assert totals(plain)["finished"] == totals(plain)["stalled"] == 1
+    overlap = last["at"] - second["at"]
+    print(f"the first run ended {-overlap:.2f} s before the second started")
+    assert overlap < 0
+
+
+@together
+def test_what_a_worker_reports_that_was_frozen_as_a_whole_is_refused(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    worker = fleet.serve(*OWN, processes=1)
+    plain = client.queue("plain")
+    plain.dispatch({"first": {"sleep": 3}, "then": {"sleep": 3}}, id="job")
+    (first,) = fleet.journal.wait_for("start", id="job")
+    for pid in (first["pid"], worker.pid):
+        os.kill(pid, signal.SIGSTOP)
+    other = fleet.serve(*SHARED, processes=1)
+    (second,) = fleet.journal.wait_for("start", id="job", stalls=1)
+    assert [second["pid"]] == other.children()
+
+    # The run of before ends, while the other goes on, and before its supervisor can prevent it.
+    os.kill(first["pid"], signal.SIGCONT)
+    fleet.journal.wait_for("end", id="job", pid=first["pid"])
+    os.kill(worker.pid, signal.SIGCONT)
+    # With the result, or with a look at the queue that came before it.
+    told = ("result refused", "worker lost")
+    wait_until(lambda: any(map(worker.events, told)), "it is refused")
+    wait_until_gone([first["pid"]], 30)
+    assert_serves_again(fleet, client, worker)
+    fleet.journal.wait_for("end", id="job", pid=second["pid"])
+    wait_until(lambda: plain.get("job") is None, "it is finished")
+    assert worker.stop() == other.stop() == 0
+    counted = totals(plain)
+    assert counted["finished"] == counted["stalled"] == 1
+    assert counted["dequeued"] == 2
+    assert not other.events("result refused")
+
+
+@together
+def test_an_inline_worker_that_was_frozen_comes_back_under_a_new_name(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    worker = fleet.serve(*OWN, processes=0)
+    plain = client.queue("plain")
+    plain.dispatch({"first": {"sleep": 3}}, id="job")
+    (start,) = fleet.journal.wait_for("start", id="job")
+    assert start["pid"] == worker.pid
+    (before,) = (c.id for c in plain.clients() if c.leases)
+    worker.signal(signal.SIGSTOP)
+    other = fleet.serve(*SHARED, processes=1)
+    (end,) = fleet.journal.wait_for("end", id="job")
+    assert [end["pid"]] == other.children()
+    wait_until(lambda: plain.get("job") is None, "it is finished")
+
+    worker.signal(signal.SIGCONT)
+    wait_until(lambda: bool(worker.events("worker lost")), "it is told")
+    assert before in worker.events("worker lost")[0]
+    assert_serves_again(fleet, client, worker)
+    assert before not in [c.id for c in plain.clients()]
+    assert len(worker.events("worker started")) == 2
+    assert worker.stop() == 0
+    counted = totals(plain)
+    assert counted["finished"] == counted["stalled"] == 1

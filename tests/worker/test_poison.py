@@ -1,0 +1,76 @@
+"""Jobs that kill their process: given up in the end, and none of their neighbours with them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queasy import Dispatch, SyncClient
+from tests.servers import Server
+from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Together, totals
+
+pytestmark = ON_ONE_SERVER
+together = Together()
+
+
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest, server: Server) -> Iterator[Played]:
+    with together.playing(request, server) as playing:
+        yield playing
+
+
+@together.of(
+    exit={"exit": 3},
+    segfault={"signal": "SIGSEGV"},
+    memory={"bomb": 1000},
+)
+def test_poison_is_given_up_after_three_deaths_and_nobody_else_is(
+    fleet: Fleet, client: SyncClient, case: dict[str, Any]
+) -> None:
+    queue = client.queue("poison")
+    neighbours = [f"neighbour-{n}" for n in range(50)]
+    # Long enough to be there when it dies, and again where they are not alone the next time.
+    data = {"first": {"sleep": 3}, "then": {"sleep": 0.15}}
+    jobs = [Dispatch(data, id=id_) for id_ in neighbours]
+    queue.dispatch_many([*jobs[:25], Dispatch(case, id="poison"), *jobs[25:]])
+    worker = fleet.serve("--queue", "poison", "--max-memory", "200M", processes=2)
+
+    (given_up,) = fleet.journal.wait_for("gave up")
+    assert (given_up["id"], given_up["kind"], given_up["stalls"]) == ("poison", "stall", 3)
+    starts = fleet.journal.lines("start", id="poison")
+    assert [line["stalls"] for line in starts] == [0, 1, 2]
+    assert len({line["pid"] for line in starts}) == 3
+    if "bomb" in case:
+        assert len(worker.events("killing")) == 3
+
+    for id_ in neighbours:
+        (end,) = fleet.journal.wait_for("end", id=id_)
+        assert end["stalls"] <= 1
+    # Some of them did die with it, or there was nothing to show.
+    first_death = starts[0]["pid"]
+    ran_there = {line["id"] for line in fleet.journal.lines("start", pid=first_death)}
+    ended_there = {line["id"] for line in fleet.journal.lines("end", pid=first_death)}
+    assert len(ran_there - ended_there) > 10
+
+    assert worker.stop() == 0
+    assert len(worker.events("child died")) == 3
+    assert [job.id for job in queue.jobs("failed")] == ["poison"]
+    assert totals(queue)["finished"] == 50
+    assert totals(queue.fail_queue)["finished"] == 1
+    assert queue.counts().waiting == queue.counts().active == 0
+
+
+# 0 is success; the others are what a child says of itself (see exits.py), and common besides.
+@together.of(success={"exit": 0}, unfinished={"exit": 75}, lost={"exit": 76}, setup={"exit": 78})
+def test_poison_is_given_up_whatever_it_says_at_the_exit(
+    fleet: Fleet, client: SyncClient, case: dict[str, Any]
+) -> None:
+    queue = client.queue("poison")
+    worker = fleet.serve("--queue", "poison", processes=1)
+    queue.dispatch(case, id="poison")
+    # Nobody waits for a lease to run out: that would be three times 9 s.
+    (given_up,) = fleet.journal.wait_for("gave up", seconds=15)
+    assert (given_up["kind"], given_up["stalls"]) == ("stall", 3)
+    assert len(fleet.journal.lines("start", id="poison")) == 3
+    assert worker.stop() == 0
+    assert totals(queue)["stalled"] == 3

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check fix model bench clean
+.PHONY: demo test check fix model restarts bench clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -34,8 +34,13 @@ STEPS ?= 1000000
 model: $(READY)  ## a million random steps against the model, on each server there is
 	$(BIN)/pytest tests/model -s --steps $(STEPS)
 
-bench: $(READY)  ## what a job costs the server; about two minutes
+RESTARTS ?= 200
+restarts: $(READY)  ## workers stopped and started 200 times under load; about five minutes
+	$(BIN)/pytest tests/worker/test_restarts.py -s --restarts $(RESTARTS)
+
+bench: $(READY)  ## what a job costs the server, and an idle worker; about five minutes
 	$(BIN)/python benchmarks/backlog.py
+	$(BIN)/python benchmarks/idle.py
 
 clean:
 	rm -rf $(VENV) .queasy .pytest_cache .ruff_cache .hypothesis build dist

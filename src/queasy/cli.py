@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
@@ -34,12 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     if "" not in sys.path:
         sys.path.insert(0, "")  # the application is where one is, as with `python -m`
+    # Before a worker listens to signals there is nothing to stop, and afterwards nothing either.
+    signal.signal(signal.SIGTERM, _end)
     try:
         _run(options.command(options))
     except QueasyError as problem:
         sys.exit(f"queasy: {problem}")
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _end(number: int, frame: object) -> None:
+    os._exit(0)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

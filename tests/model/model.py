@@ -142,7 +142,7 @@ class Queue(Jobs):
             self.write_records()
             state = "more" if client in self.clients else "gone"
         self.wake()
-        if self.due():
+        if self.to_be_taken():
             self.waiters.clear()  # it may have been woken, and not have looked
         return (state, ended)
 
@@ -156,14 +156,16 @@ class Queue(Jobs):
         settled = self.end_all(endings)
         state, ids = self.batch_for(client, lease, limit, request)
         sleeps = waits > 0 and not ids and state != "lost"
+        sleeps = sleeps and not (limit == 0 and self.to_be_taken())
         if sleeps and not client.startswith("~") and not self.runs_of(client):
             self.clients[client] = now + waits + lease  # it has said when it looks again
             self.write()
-        look = self.next_in() if state != "lost" and len(ids) < limit else -1
+        wants_to_know = limit == 0 or len(ids) < limit
+        look = self.next_in() if state != "lost" and wants_to_know else -1
         self.stand_by(waiter, (waits if look < 0 else min(look, waits)) if sleeps else None)
         self.wake()
         no_use = limit == 0 and waits == 0 and state == "ok"
-        if self.due() and (no_use or (ids and look == 0)):
+        if self.to_be_taken() and (no_use or (ids and look == 0)):
             self.waiters.clear()  # who leaves what is due says so, and another is woken
         return state, look, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
 
@@ -207,6 +209,9 @@ class Queue(Jobs):
     def due(self) -> list[str]:
         order = [(job.run_at, id_.encode(), id_) for id_, job in self.waiting.items()]
         return [id_ for run_at, _, id_ in sorted(order) if run_at <= self.time]
+
+    def to_be_taken(self) -> bool:
+        return bool(self.due()) and not self.settings.get("paused")
 
     def stand_by(self, waiter: str, look_in: float | None) -> None:
         if waiter and look_in is not None:

@@ -496,6 +496,16 @@ mutant(
     ("        until_ = math.max(until_, tonumber(expiry)) -- one that", "        -- one that"),
 )
 mutant(
+    "who_has_no_room_is_told_nothing",
+    "who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is",
+    ("  local wants_to_know = limit == 0 or ", "  local wants_to_know = "),
+)
+mutant(
+    "who_has_no_room_waits_for_what_is_there",
+    "who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is",
+    ("    sleeps = false -- it has no room", "    -- it has no room"),
+)
+mutant(
     "who_dies_takes_its_wake_up_along",
     "what_a_client_was_woken_for_when_it_died_goes_to_another",
     ("  pass_on(q) -- it may have been woken", "  -- it may have been woken"),

@@ -238,6 +238,18 @@ def what_a_client_was_woken_for_when_it_died_goes_to_another(h: Harness) -> None
 
 
 @promise
+def who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is(h: Harness) -> None:
+    h.join("c1")
+    assert h.dequeue("c1", limit=0, waiter="c1", waits=30).next_in is not None
+    assert h.call(h.commands.counts()).waiters == 1
+    h.dispatch()
+    for _ in range(2):
+        asked = h.dequeue("c1", limit=0, waiter="c1", waits=30)
+        assert (asked.jobs, asked.next_in) == ([], 0)
+        assert h.call(h.commands.counts()).waiters == 0, "it would be woken in vain"
+
+
+@promise
 def a_client_that_holds_a_job_is_not_idle(h: Harness) -> None:
     h.join("c1", lease=5)
     h.dispatch()

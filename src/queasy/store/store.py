@@ -18,7 +18,7 @@ from queasy.store.commands import Commands
 from queasy.store.listen import AsyncListener, SyncListener
 from queasy.store.records import Dispatched, DispatchItem
 from queasy.store.route import route_to
-from queasy.store.transport import AsyncTransport, SyncTransport
+from queasy.store.transport import MOST_CONNECTIONS, AsyncTransport, SyncTransport
 from queasy.store.url import Target
 
 __all__ = ["AsyncStore", "SyncStore"]
@@ -34,17 +34,26 @@ CHUNK_BYTES = 4 * 1024 * 1024
 class AsyncStore:
     """Runs commands in an event loop."""
 
-    def __init__(self, target: Target, timeout: float, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        timeout: float,
+        folder: Path | None = None,
+        connections: int = MOST_CONNECTIONS,
+    ) -> None:
         self._target = target
         self._timeout = timeout
         self._folder = folder
+        self._connections = connections
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start()
 
     def _start(self) -> None:
         """All that lives and dies with one event loop."""
         self._route = route_to(self._target)
-        self._transport = AsyncTransport(self._target, self._timeout, self._folder)
+        self._transport = AsyncTransport(
+            self._target, self._timeout, self._folder, self._connections
+        )
         self._connected = False
         self._connecting = asyncio.Lock()
         self._lines: dict[tuple[str, Durability], _Line] = {}

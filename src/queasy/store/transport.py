@@ -64,14 +64,21 @@ def _arguments(
 class AsyncTransport:
     """Carries steps out in an event loop."""
 
-    def __init__(self, target: Target, timeout: float, folder: Path | None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        timeout: float,
+        folder: Path | None,
+        connections: int = MOST_CONNECTIONS,
+    ) -> None:
         self._target = target
         self._timeout = timeout
         self._folder = folder
         self._pools: dict[tuple[Address, bool], Any] = {}
-        # More calls than this stand in line, first come first served; the server does one
-        # at a time anyway.
-        self._turn = asyncio.Semaphore(MOST_CONNECTIONS)
+        # More calls than this to one server stand in line, first come first served; it does
+        # one at a time anyway.
+        self._connections = connections
+        self._turns: dict[Address, asyncio.Semaphore] = {}
 
     async def run(self, steps: Generator[Effect, Any, T]) -> T:
         """Performs each step and returns what the last one came to."""
@@ -92,7 +99,7 @@ class AsyncTransport:
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case Exchange():
-                async with self._turn:
+                async with self._turn(effect.address):
                     return await self._exchange_in_time(effect)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
@@ -100,6 +107,12 @@ class AsyncTransport:
                 url = await asyncio.to_thread(embedded.ensure, self._folder)
                 log.info("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
+
+    def _turn(self, address: Address) -> asyncio.Semaphore:
+        turn = self._turns.get(address)
+        if turn is None:
+            turn = self._turns[address] = asyncio.Semaphore(self._connections)
+        return turn
 
     async def _exchange_in_time(self, exchange: Exchange) -> list[Any]:
         # One timer around it all. redis-py's own (socket_timeout) is off: it uses `wait_for`,

@@ -24,8 +24,8 @@ from queasy.worker.table import Table
 __all__ = ["Heartbeat", "Pulse"]
 
 TICK = 0.5
-# A worker at rest is bumped when this is left of its lease.
-SPARE = 15.0
+# A worker at rest is bumped when this is left of its lease: less than a look leaves it.
+SPARE = LEASE / 2
 
 
 @dataclass(slots=True, eq=False)

@@ -127,17 +127,15 @@ class Line:
         self.woken = False
         self._store.run_later(pass_on(self._commands))
 
-    async def has_due(self) -> bool:
-        return (await self._store.run(self._commands.counts())).due > 0
-
     # Talking
 
     async def take(self, limit: int, safety: float) -> Taken:
-        """Reports what ended and takes up to `limit` jobs: one round trip.
+        """Reports what ended and takes up to `limit` jobs: one round trip. With a limit of 0 it
+        only asks whether there are any: `next_in` is 0, or the server will wake us.
 
         Rides out a server that is away, for as long as that takes.
         """
-        waits = safety if self._dry else 0.0
+        waits = safety if self._dry or not limit else 0.0
         if waits:
             self._heard = await self._store.listener.subscribe(self._channel)
         self.woken = False
@@ -175,7 +173,7 @@ class Line:
     def _look_again(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
         """When, after this answer."""
         now = time.monotonic()
-        self._dry = len(taken.jobs) < limit
+        self._dry = len(taken.jobs) < limit or not limit
         self.next_look = 0.0
         if taken.jobs:
             self._table.rest(self.index, SOON)  # when they have ended

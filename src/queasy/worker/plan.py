@@ -27,6 +27,7 @@ LEASE = 9.0
 BUMP_EVERY = 2.0
 # For a worker that holds nothing of a queue.
 IDLE_LEASE = 60.0
+CONNECTIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,10 @@ class Place:
     folder: str | None
 
     def store(self, timeout: float | None = None) -> AsyncStore:
+        """With few connections: workers are many, and each of their calls is short."""
         target = Target("embedded") if self.url is None else parse_url(self.url)
         folder = None if self.folder is None else Path(self.folder)
-        return AsyncStore(target, timeout or self.timeout, folder)
+        return AsyncStore(target, timeout or self.timeout, folder, CONNECTIONS)
 
     def commands(self, queue: str, *, fail: bool) -> Commands:
         return Commands(QueueKeys(self.prefix, queue, fail))

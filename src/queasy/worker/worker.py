@@ -35,7 +35,6 @@ __all__ = ["Worker"]
 
 # How long a queue whose job does not fit is passed over before others make room for it.
 PATIENCE = 0.1
-PASSING = 8.0
 # So long the server may take to hear what ended, when the worker stops.
 REPORT = 5.0
 # A look takes a moment; so long nobody of a lower priority takes what it may need.
@@ -220,13 +219,12 @@ class Worker:
                 continue
             limit = 0
             if line.open and not self._closing and now >= line.next_look:
-                limit = self._room_for(line) if priority >= reserved_above else 0
-                if not limit and self._passed_over(line, now):
+                if priority < reserved_above:
+                    self._runs.full = True
+                elif not (limit := self._room_for(line)) and self._passed_over(line, now):
                     reserved_above = max(reserved_above, priority + 1)
-            if limit:
+            if not line.talking and (limit or line.endings):
                 self._talk(line, limit)
-            elif line.endings:
-                self._talk(line, 0)
             if line.woken and not limit:
                 line.pass_on()
         self._set_timer(now)
@@ -244,7 +242,7 @@ class Worker:
             self._lines,
             key=lambda line: (
                 -line.service.handler.options.priority,
-                not line.starved,
+                line.passed_over if line.starved else math.inf,
                 line.size(pace),
                 line.last_served,
             ),
@@ -266,36 +264,33 @@ class Worker:
         return min(MOST_JOBS, max(0, free // size))
 
     def _passed_over(self, line: Line, now: float) -> bool:
-        """Notes that a queue's job did not fit. True: it has waited long enough, and nobody
-        of the same or a lower priority is served until it does.
+        """Notes that a queue's job, if it has one, did not fit; after a while asks whether it
+        has. True: nobody of the same or a lower priority is served until it fits.
         """
         self._runs.full = True
         if line.passed_over is None:
             line.passed_over = now
         elif not line.starved and now - line.passed_over > PATIENCE:
-            line.passed_over = now
-            self._in_background(self._ask_whether_starved(line))
+            self._talk(line, 0, asks=True)
         return line.starved
 
-    async def _ask_whether_starved(self, line: Line) -> None:
-        line.starved = await line.has_due()
-        if not line.starved:  # nothing is there; whatever comes will wake us
-            line.next_look = time.monotonic() + min(PASSING, self._safety)
-
-    def _talk(self, line: Line, limit: int) -> None:
+    def _talk(self, line: Line, limit: int, *, asks: bool = False) -> None:
         line.talking, line.asked_at = True, time.monotonic() if limit else 0.0
         units = limit * line.size(self._runs.pace)
         self._reserved.add(line, units)
-        self._in_background(self._converse(line, limit, units))
+        self._in_background(self._converse(line, limit, units, asks=asks))
 
-    async def _converse(self, line: Line, limit: int, units: int) -> None:
+    async def _converse(self, line: Line, limit: int, units: int, *, asks: bool) -> None:
         try:
-            if not limit:
+            if not limit and not asks:
                 await line.report()
                 return
             taken = await line.take(limit, self._safety)
-            line.last_served = time.monotonic()
-            line.passed_over, line.starved = None, False
+            line.starved = asks and taken.next_in == 0
+            if not line.starved:
+                line.passed_over = None
+            if limit:
+                line.last_served = time.monotonic()
             self._reserved.add(line, -units)
             units = 0
             self._taken(line, taken)

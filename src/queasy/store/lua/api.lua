@@ -104,7 +104,8 @@ end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
 --   keys   all, and the fail queue's
---   args   client, lease, limit (0: takes nothing, and another is woken for what is due),
+--   args   client, lease, limit (0: takes nothing; who waits is told, or woken, when something is
+--          due, who does not has no use for it and another is woken),
 --          request (a repeat of the last one returns the same batch;
 --          a client '~…' is made for one dequeue and is a request id itself),
 --          waiter (who to wake when there is work), waits (how long it sleeps at most when
@@ -119,10 +120,14 @@ local function api_dequeue(keys, argv)
   local waits = count_arg(argv[7], 'how long it waits')
   local state, settled, jobs = settle_and_take(q, argv, client, lease, limit)
   local sleeps = waits > 0 and #jobs == 0 and state ~= 'lost'
+  if sleeps and limit == 0 and is_due(q) then
+    sleeps = false -- it has no room for what is due: it asked, and is told
+  end
   if sleeps then
     sleep_on(q, client, q.now + waits + lease)
   end
-  local next_look = #jobs < limit * 5 and state ~= 'lost' and next_in(q) or -1
+  local wants_to_know = limit == 0 or #jobs < limit * 5
+  local next_look = wants_to_know and state ~= 'lost' and next_in(q) or -1
   if argv[6] ~= '' then
     local look_in = next_look >= 0 and math.min(next_look, waits) or waits
     stand_by(q, client_arg(argv[6]), sleeps and q.now + look_in)

@@ -101,10 +101,14 @@ local function next_in(q)
   return at and math.max(0, math.ceil(at - q.now)) or -1
 end
 
+local function is_due(q)
+  local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
+  return not head.err and not q.paused and head[2] and tonumber(head[2]) <= q.time
+end
+
 -- Somebody is woken for what is due and was left: by one who has no use for it, or for a suspect.
 local function pass_on(q)
-  local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
-  if not head.err and head[2] and tonumber(head[2]) <= q.time then
+  if is_due(q) then
     wake(q, 1)
   end
 end

@@ -1,0 +1,38 @@
+"""An idle worker costs next to nothing, and is there at once. `benchmarks/idle.py` has figures.
+
+The worker has been idle beside all tests of this folder: its calls come in bursts, so that less
+than a minute would show too few of them, or too many.
+"""
+
+from collections import Counter
+
+from queasy import SyncClient
+from tests.servers import wait_until
+from tests.worker.idling import Idling
+
+MINUTE = 60.0
+# The requirement.
+COMMANDS, CPU = 60, 0.01
+# It looks by itself about once a minute; who is woken does not take seconds.
+WOKEN = 5.0
+
+
+def test_a_worker_of_twenty_empty_queues_sends_less_than_a_command_a_second(
+    idling: Idling,
+) -> None:
+    wait_until(lambda: idling.seconds > MINUTE + 1, "a minute has passed", 2 * MINUTE)
+    cpu = idling.cpu()
+    commands = idling.commands()
+    minutes = idling.seconds / MINUTE
+    print(f"\n  {len(commands) / minutes:.0f} commands a minute, {cpu:.2%} CPU")
+    first = [" ".join(command.split()[:2]) for at, command in commands if at < MINUTE]
+    assert len(first) < COMMANDS, Counter(first)
+    assert len(commands) / minutes < COMMANDS
+    assert cpu < CPU
+
+
+def test_a_job_for_an_idle_worker_is_picked_up_because_it_was_woken(idling: Idling) -> None:
+    with SyncClient(idling.server.url, prefix="idle") as client:
+        for name in ("crowd-0", "waits", "low"):
+            client.queue(name).dispatch("quick", id=name)
+            idling.fleet.journal.wait_for("end", id=name, seconds=WOKEN)

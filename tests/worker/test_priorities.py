@@ -1,0 +1,114 @@
+"""Queues that share one worker: who goes first, and that everybody has a turn."""
+
+import random
+import threading
+from typing import Any
+
+from queasy import SyncClient
+from tests.servers import Server, wait_until
+from tests.worker.fleet import ON_ONE_SERVER, Fleet
+
+pytestmark = ON_ONE_SERVER
+FEW = 8  # what is being taken while the higher jobs come: two looks of four
+
+
+def test_the_higher_priority_drains_first_and_the_lower_is_not_forgotten(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    high, low = sync_client.queue("high"), sync_client.queue("low")
+    low.dispatch_many([{"sleep": 0.02}] * 100)
+    high.dispatch_many([{"sleep": 0.02}] * 60)
+    worker = fleet.serve("--queue", "high", "--queue", "low", processes=1)
+    fleet.journal.wait_for("end", 100, queue="low")
+    starts = [line["queue"] for line in fleet.journal.lines("start")]
+    last_high = len(starts) - starts[::-1].index("high")
+    assert starts[:last_high].count("low") <= FEW
+    assert len(fleet.journal.lines("end", queue="high")) == 60
+    assert worker.stop() == 0
+
+
+def test_what_comes_with_a_higher_priority_goes_before_a_backlog(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    high, low = sync_client.queue("high"), sync_client.queue("low")
+    worker = fleet.serve("--queue", "high", "--queue", "low", processes=1)
+    low.dispatch_many([{"sleep": 0.02}] * 150)
+    fleet.journal.wait_for("start", 5, queue="low")
+    high.dispatch_many([{"sleep": 0.02}] * 40)
+    (first, *_) = fleet.journal.wait_for("end", 40, queue="high")
+    starts = [line for line in fleet.journal.lines("start") if line["at"] >= first["at"]]
+    last_high = max(n for n, line in enumerate(starts) if line["queue"] == "high")
+    assert sum(line["queue"] == "low" for line in starts[:last_high]) <= FEW
+    fleet.journal.wait_for("end", 150, queue="low")
+    assert worker.stop() == 0
+
+
+def overlapping(lines: list[dict[str, Any]], queue: str) -> list[tuple[Any, Any]]:
+    """Runs that were there while one of this queue was, in the same process."""
+    runs = {
+        (line["pid"], line["token"], line["queue"], line["id"]): line["at"]
+        for line in lines
+        if line["event"] == "start"
+    }
+    spans = [
+        (*run, runs[run], line["at"])
+        for line in lines
+        if line["event"] == "end"
+        and (run := (line["pid"], line["token"], line["queue"], line["id"])) in runs
+    ]
+    alone = [span for span in spans if span[2] == queue]
+    assert alone
+    return [
+        (one, other)
+        for one in alone
+        for other in spans
+        if other is not one and other[0] == one[0] and other[4] < one[5] and one[4] < other[5]
+    ]
+
+
+def test_jobs_of_size_100_and_of_size_1_share_a_worker(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    whole, small = sync_client.queue("whole"), sync_client.queue("small")
+    small.dispatch_many([{"sleep": 0.05}] * 300)
+    whole.dispatch_many([{"sleep": 0.1}] * 5)
+    worker = fleet.serve("--queue", "whole", "--queue", "small", processes=1)
+    fleet.journal.wait_for("end", 300, queue="small")
+    fleet.journal.wait_for("end", 5, queue="whole")
+    assert overlapping(fleet.journal.lines(), "whole") == []
+    assert worker.stop() == 0
+
+
+def test_a_job_of_size_100_has_its_turn_beside_a_queue_that_is_never_empty(
+    fleet: Fleet, server: Server, prefix: str, sync_client: SyncClient
+) -> None:
+    worker = fleet.serve("--queue", "whole", "--queue", "small", processes=1)
+    over = threading.Event()
+
+    def keep_full() -> None:
+        # Of any length, so that there is never a moment at which none runs.
+        lengths = random.Random(1)
+        with SyncClient(server.url, prefix=prefix) as client:
+            small = client.queue("small")
+            while not over.is_set():
+                if small.counts().due < 100:
+                    small.dispatch_many({"sleep": lengths.uniform(0.2, 0.8)} for _ in range(100))
+                over.wait(0.02)
+
+    load = threading.Thread(target=keep_full)
+    load.start()
+    try:
+        fleet.journal.wait_for("end", 150, queue="small")
+        whole = sync_client.queue("whole")
+        for turn in (1, 2):
+            whole.dispatch({"sleep": 0.1})
+            fleet.journal.wait_for("end", turn, queue="whole", seconds=8)
+            done = len(fleet.journal.lines("end", queue="small"))
+            fleet.journal.wait_for("end", done + 50, queue="small", seconds=8)
+            assert sync_client.queue("small").counts().due > 0
+    finally:
+        over.set()
+        load.join()
+    assert overlapping(fleet.journal.lines(), "whole") == []
+    wait_until(lambda: sync_client.queue("small").counts().due == 0, "the rest is done")
+    assert worker.stop() == 0

@@ -1,0 +1,225 @@
+"""Stopping, and not starting: exit codes, what becomes of the jobs, and what is said."""
+
+import itertools
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from queasy import SyncClient
+from queasy.sync import SyncQueue
+from tests.servers import Server, free_port, wait_until
+from tests.worker.fleet import ON_ONE_SERVER, Fleet, Running
+
+pytestmark = ON_ONE_SERVER
+SOON = 8.0  # far below the 30 s that a grace time has by default, or a sleeping job takes
+
+
+def wait_for_event(worker: Running, what: str, count: int = 1) -> None:
+    wait_until(lambda: len(worker.events(what)) >= count, f"{what!r} is in the log")
+
+
+def leased(queue: SyncQueue, count: int) -> list[tuple[str, int, int, int]]:
+    """Who comes next, in order, with the counts."""
+    jobs = []
+    for _ in range(count):
+        lease = queue.lease(60, timeout=0)
+        assert lease is not None
+        job = lease.job
+        jobs.append((job.id, job.retry_count, job.stall_count, job.timeout_count))
+        lease.complete()
+    return jobs
+
+
+@pytest.mark.parametrize("name", ["plain", "waits"])
+def test_after_sigterm_jobs_may_end_and_none_begins(
+    fleet: Fleet, sync_client: SyncClient, name: str
+) -> None:
+    worker = fleet.serve(processes=1)
+    queue = sync_client.queue(name)
+    queue.dispatch_many([{"sleep": 1}] * 5)
+    fleet.journal.wait_for("start", 5)
+    worker.signal(signal.SIGTERM)
+    wait_for_event(worker, "stopping")
+    queue.dispatch({"sleep": 0}, id="late")
+    assert worker.process.wait(SOON) == 0
+    assert len(fleet.journal.lines("end")) == 5
+    assert fleet.journal.lines("cancelled") == []
+    assert fleet.journal.lines("start", id="late") == []
+    counts = queue.counts()
+    assert (counts.due, counts.active) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["plain", "waits"])
+def test_what_has_not_ended_after_the_grace_time_goes_back_to_the_front(
+    fleet: Fleet, sync_client: SyncClient, name: str
+) -> None:
+    worker = fleet.serve("--grace", "0.3", processes=1)
+    queue = sync_client.queue(name)
+    for id_ in ("one", "two"):
+        queue.dispatch({"sleep": 30}, id=id_)
+    fleet.journal.wait_for("start", 2)
+    worker.signal(signal.SIGTERM)
+    wait_for_event(worker, "stopping")
+    queue.dispatch({"sleep": 0}, id="late")
+    assert worker.process.wait(SOON) == 0
+    assert fleet.journal.lines("end") == []
+    assert queue.counts().active == 0
+    first, second, third = leased(queue, 3)
+    assert {first, second} == {("one", 0, 0, 0), ("two", 0, 0, 0)}
+    assert third == ("late", 0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["plain", "waits"])
+def test_a_second_signal_releases_at_once(fleet: Fleet, sync_client: SyncClient, name: str) -> None:
+    worker = fleet.serve("--grace", "30", processes=2)
+    queue = sync_client.queue(name)
+    queue.dispatch({"sleep": 30}, id="one")
+    fleet.journal.wait_for("start")
+    worker.signal(signal.SIGTERM)
+    wait_for_event(worker, "stopping")
+    assert queue.counts().active == 1
+    worker.signal(signal.SIGTERM)
+    assert worker.process.wait(SOON) == 0
+    assert leased(queue, 1) == [("one", 0, 0, 0)]
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_worker_that_is_told_to_stop_until_it_has_ends_well(fleet: Fleet, processes: int) -> None:
+    worker = fleet.start("--processes", str(processes))
+    wait_for_event(worker, "child serving" if processes else "worker started")
+    deadline = time.monotonic() + SOON
+    while worker.process.poll() is None and time.monotonic() < deadline:
+        worker.signal(signal.SIGTERM)
+        time.sleep(0.01)  # so that one comes at every stage of its end
+    assert worker.process.wait(SOON) == 0
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_signal_before_anything_serves_is_heeded(fleet: Fleet, processes: int) -> None:
+    worker = fleet.start("--processes", str(processes))
+    what = "supervisor started" if processes else "worker started"
+    wait_for_event(worker, what)
+    worker.signal(signal.SIGTERM)
+    assert worker.process.wait(SOON) == 0
+
+
+def test_every_job_that_has_begun_may_end_whenever_the_signal_comes(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    """Also one that was being taken at that moment."""
+    queue = sync_client.queue("waits")
+    for attempt in range(6):
+        worker = fleet.serve("--grace", "20", "--capacity", "10", processes=1)
+        queue.dispatch_many([{"sleep": 0.002}] * 300)
+        fleet.journal.wait_for("end", attempt * 10 + 10)
+        assert worker.stop(SOON) == 0
+        begun = {(line["id"], line["token"]) for line in fleet.journal.lines("start")}
+        ended = {(line["id"], line["token"]) for line in fleet.journal.lines("end")}
+        assert begun == ended, worker.log
+    stalls = [stat for stat in queue.stats() if stat.kind == "stalled"]
+    assert stalls == []
+
+
+def test_processes_are_replaced_after_so_many_jobs_and_no_job_is_lost_or_repeated(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    worker = fleet.serve("--max-jobs", "20", processes=2)
+    queue = sync_client.queue("waits")
+    ids = [done.id for done in queue.dispatch_many([{"sleep": 0.01}] * 300)]
+    lines = fleet.journal.wait_for("end", 300)
+    assert sorted(line["id"] for line in lines) == sorted(ids)
+    assert len(fleet.journal.lines("start")) == 300
+    # By then the first two are replaced; whoever has taken over goes on.
+    wait_for_event(worker, "child ended", 2)
+    queue.dispatch({"sleep": 0}, id="more")
+    (last,) = fleet.journal.wait_for("end", id="more")
+    assert last["pid"] not in {line["pid"] for line in lines[:2]}
+    assert worker.stop(SOON) == 0
+    assert [stat for stat in queue.stats() if stat.kind == "stalled"] == []
+    assert queue.counts().active == 0
+
+
+# What cannot start
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "shop.py"
+
+
+APP = """
+import os
+from queasy import Client
+client = Client({url!r}, timeout=1)
+{more}
+"""
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_handler_that_cannot_be_imported_stops_the_worker_from_starting(
+    fleet: Fleet, script: Path, processes: int, server: Server
+) -> None:
+    script.write_text(APP.format(url=server.url, more='client.queue("emails").listen("nope:f")'))
+    worker = fleet.start("--processes", str(processes), app=f"{script}:client")
+    assert worker.process.wait(SOON) not in (0, None)
+    assert "nope" in worker.log
+    assert "Traceback" not in worker.log
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_queue_that_nobody_handles_is_a_clear_error(fleet: Fleet, processes: int) -> None:
+    worker = fleet.start("--processes", str(processes), "--queue", "plain", "--queue", "emials")
+    assert worker.process.wait(SOON) not in (0, None)
+    assert re.search(r"no handler for emials; expected .*plain", worker.log), worker.log
+    assert "Traceback" not in worker.log
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("app", ["tests.worker.nowhere:client", "tests.worker.app:nobody", "app"])
+def test_an_application_that_is_not_there_is_a_clear_error(
+    fleet: Fleet, app: str, processes: int
+) -> None:
+    worker = fleet.start("--processes", str(processes), app=app)
+    assert worker.process.wait(SOON) not in (0, None)
+    assert re.search(r"nowhere|nobody|expected module:client", worker.log), worker.log
+    assert "Traceback" not in worker.log
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_server_that_is_away_at_the_start_is_a_clear_error(
+    fleet: Fleet, script: Path, processes: int
+) -> None:
+    port = free_port()
+    more = 'client.queue("emails").handler(print)'
+    script.write_text(APP.format(url=f"redis://127.0.0.1:{port}", more=more))
+    worker = fleet.start("--processes", str(processes), app=f"{script}:client")
+    assert worker.process.wait(SOON) not in (0, None)
+    assert f"127.0.0.1:{port}" in worker.log
+    assert "Traceback" not in worker.log
+
+
+def test_processes_that_crash_at_the_start_are_started_less_and_less_often(
+    fleet: Fleet, script: Path, server: Server, tmp_path: Path
+) -> None:
+    births = tmp_path / "births"
+    births.touch()
+    crash = f"""
+import time
+with open({str(births)!r}, "a") as file:
+    print(time.monotonic(), file=file)
+os._exit(3)
+"""
+    script.write_text(APP.format(url=server.url, more=crash))
+    worker = fleet.start("--processes", "1", app=f"{script}:client")
+    wait_until(lambda: births.read_text().count("\n") >= 4, "it has crashed four times")
+    times = [float(line) for line in births.read_text().split()]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert pauses[2] > pauses[0]
+    assert "exit code 3" in worker.log
+    wait_for_event(worker, "child died", 4)
+    # It is to wait two seconds or more now; an operator is not.
+    worker.signal(signal.SIGTERM)
+    assert worker.process.wait(1.5) == 0

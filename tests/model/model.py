@@ -158,7 +158,7 @@ class Queue(Jobs):
         sleeps = waits > 0 and not ids and state != "lost"
         sleeps = sleeps and not (limit == 0 and self.to_be_taken())
         if sleeps and not client.startswith("~") and not self.runs_of(client):
-            self.clients[client] = now + waits + lease  # it has said when it looks again
+            self.clients[client] = now + 2 * waits + lease  # it has said when it looks again
             self.write()
         wants_to_know = limit == 0 or len(ids) < limit
         look = self.next_in() if state != "lost" and wants_to_know else -1

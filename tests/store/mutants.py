@@ -161,12 +161,12 @@ mutant(
 mutant(
     "who_waits_must_be_heard",
     "an_idle_client_lives_until_it_looks_again",
-    ("    sleep_on(q, client, q.now + waits + lease)\n", ""),
+    ("    sleep_on(q, client, q.now + 2 * waits + lease)\n", ""),
 )
 mutant(
     "who_waits_lives_for_a_lease",
     "an_idle_client_lives_until_it_looks_again",
-    ("sleep_on(q, client, q.now + waits + lease)", "sleep_on(q, client, q.now + lease)"),
+    ("sleep_on(q, client, q.now + 2 * waits + lease)", "sleep_on(q, client, q.now + lease)"),
 )
 mutant(
     "who_waits_in_a_pause_must_be_heard",
@@ -494,6 +494,14 @@ mutant(
     "a_late_heartbeat_cuts_a_rest_short",
     "a_heartbeat_that_comes_late_does_not_cut_a_rest_short",
     ("        until_ = math.max(until_, tonumber(expiry)) -- one that", "        -- one that"),
+)
+mutant(
+    "a_sleeper_keeps_the_others_awake",
+    "who_sleeps_is_not_woken_because_another_does",
+    (
+        "    sleep_on(q, client, q.now + 2 * waits + lease)",
+        "    sleep_on(q, client, q.now + lease)",
+    ),
 )
 mutant(
     "who_has_no_room_is_told_nothing",

@@ -211,9 +211,20 @@ def an_idle_client_lives_until_it_looks_again(h: Harness) -> None:
     h.later(8)
     assert h.sweep() == 0
     assert h.dequeue("c1", lease=5).state == "ok"
-    h.later(5)
-    assert h.sweep() == 1, "it waited no more, and nothing was heard of it for a lease"
+    h.later(7)
+    assert h.sweep() == 0
+    h.later(6)
+    assert h.sweep() == 1, "it waited no more, and nothing was heard of it for a long time"
     assert h.bump("c1", "paused") == ["lost", "lost"]
+
+
+@promise
+def who_sleeps_is_not_woken_because_another_does(h: Harness) -> None:
+    h.join("c1", "c2", lease=60)
+    for _ in range(3):
+        for client in ("c1", "c2"):
+            assert (h.dequeue(client, lease=5, waiter=client, waits=8).next_in or 8) >= 8
+        h.later(7.9)
 
 
 @promise

@@ -179,7 +179,7 @@ class Line:
             self._table.rest(self.index, SOON)  # when they have ended
         elif waits:  # the server will wake us
             if not self._table.attention(self.index):
-                self._table.rest(self.index, sent + waits + LEASE)
+                self._table.rest(self.index, sent + 2 * waits + LEASE)
             sleep = waits if taken.next_in is None else min(waits, taken.next_in)
             self.next_look = now + (sleep if self._heard else min(sleep, DEAF))
         if self.woken:

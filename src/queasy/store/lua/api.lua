@@ -124,7 +124,7 @@ local function api_dequeue(keys, argv)
     sleeps = false -- it has no room for what is due: it asked, and is told
   end
   if sleeps then
-    sleep_on(q, client, q.now + waits + lease)
+    sleep_on(q, client, q.now + 2 * waits + lease)
   end
   local wants_to_know = limit == 0 or #jobs < limit * 5
   local next_look = wants_to_know and state ~= 'lost' and next_in(q) or -1

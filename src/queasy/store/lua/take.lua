@@ -113,8 +113,9 @@ local function pass_on(q)
   end
 end
 
--- A client that holds nothing and sleeps has said when it looks again, at the latest: it has a
--- lease from then, and need not say meanwhile that it lives.
+-- A client that holds nothing and sleeps has said when it looks again, at the latest, and need not
+-- say meanwhile that it lives. Its lease lasts until well after that: or another that sleeps would
+-- look because this one might be dead, when it is merely the next to look.
 local function sleep_on(q, client, expiry)
   if client:byte(1) == 126 or redis.call('ZLEXCOUNT', q.leases, range_of(client)) > 0 then -- '~'
     return

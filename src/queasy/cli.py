@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any, cast
 
 import msgspec
@@ -62,6 +63,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="queasy", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"queasy {version('queasy')}")
     commands = parser.add_subparsers(title="commands", required=True)
 
     worker = commands.add_parser("worker", help="run the handlers of an application")
@@ -108,6 +110,12 @@ def _parser() -> argparse.ArgumentParser:
         "--reload",
         action="store_true",
         help="new processes whenever a Python file changes (for development)",
+    )
+    worker.add_argument(
+        "--log-errors",
+        choices=("traceback", "type"),
+        default="traceback",
+        help="what to log of what handlers raise; messages may quote the data",
     )
     worker.add_argument("--log-format", choices=FORMATS, default="text")
     worker.add_argument(
@@ -163,7 +171,7 @@ async def _worker(options: argparse.Namespace) -> None:
         raise InvalidInput("expected no negative numbers, and a capacity of 1 or more")
     if options.processes == 0:
         plan = load(options.app).plan(options.queues)
-        set_up(options.log_level, options.log_format)
+        set_up(options.log_level, options.log_format, options.log_errors)
         await InlineWorker(plan, capacity=options.capacity, grace=options.grace).run()
         return
     set_up(options.log_level, options.log_format)
@@ -178,6 +186,7 @@ async def _worker(options: argparse.Namespace) -> None:
         reload=options.reload,
         log_level=options.log_level,
         log_format=options.log_format,
+        log_errors=options.log_errors,
     )
     await Supervisor(chosen).run()
 
@@ -198,7 +207,7 @@ async def _workers(options: argparse.Namespace) -> None:
         for worker in found:
             print(msgspec.json.encode(_shown(worker)).decode())
     elif not found:
-        print("nobody is working")
+        print(f"nobody is working, says {client}")
     else:
         _print_table(found)
 

@@ -62,15 +62,16 @@ class Settings:
             url = os.environ.get("QUEASY_URL") or None
         self.url = url
         self.target = Target("embedded") if url is None else parse_url(url)
+        if url is None:  # now: whoever changes folders later still means this one
+            self.folder = (self.folder or Path(".queasy")).absolute()
 
     @property
     def place(self) -> Place:
-        folder = None if self.folder is None else str(self.folder.absolute())
+        folder = None if self.folder is None else str(self.folder)
         return Place(self.url, self.prefix, self.timeout, folder)
 
     def __str__(self) -> str:
-        where = (self.folder or Path(".queasy")).absolute()
-        return f"{self.target} in {where}" if self.target.kind == "embedded" else f"{self.target}"
+        return f"{self.target}" if self.folder is None else f"{self.target} in {self.folder}"
 
 
 def check_whole(value: object, name: str, least: int, most: int) -> None:
@@ -180,9 +181,10 @@ class Client:
                 check_whole(value, name, 1, 2**63)
         patience = seconds(grace, "grace")
         if processes:
-            from queasy.worker.app import reference_to
+            from queasy.worker.app import check_not_importing, reference_to
             from queasy.worker.supervisor import Supervisor, SupervisorOptions
 
+            check_not_importing()
             options = SupervisorOptions(
                 app=reference_to(self),
                 processes=processes,
@@ -240,13 +242,13 @@ class Client:
         All of them, or those whose `WorkerInfo.group` is named. Jobs they hold of a queue that
         they no longer serve may end, or (`release`) go back to the front of it.
         """
-        if workers is None:
-            names = [check_name(queue), *self._registry.names()]
-            workers = {info.group for info in await self.workers(names)}
-        order = msgspec.json.encode({"do": do, "queue": queue, "release": release}).decode()
-        tell, channel = self._store.listener.tell, self._place.control_channel
+        order = msgspec.json.encode({"do": do, "queue": check_name(queue), "release": release})
+        place = self._place
+        channels = [place.queue_control(queue)]
+        if workers is not None:
+            channels = [place.group_control(group) for group in workers]
         await self.connect()
-        return sum([await tell(channel(group), order) for group in workers])
+        return sum([await self._store.listener.tell(name, order.decode()) for name in channels])
 
     async def connect(self) -> None:
         """Connect and look at the server now, rather than at the first call."""

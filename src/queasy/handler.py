@@ -241,6 +241,8 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
         for parameter in parameters
     ):
         raise InvalidOption(f"{what}: expected a function of {expected}, got {signature}")
+    if len(positional) == 2 and positional[1].name == "error":  # it would be given the job
+        raise InvalidOption(f"{what}: expected a function of {expected}, got {signature}")
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return len(offered)
     # `lambda data, n=n: ...` wants its n, not the job: a default stays unless the name says so.

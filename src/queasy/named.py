@@ -7,7 +7,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from queasy.codec import Codec, CodecName, codec_of
 from queasy.dispatch import Dispatch
-from queasy.errors import InvalidOption
+from queasy.errors import InvalidInput, InvalidOption
 from queasy.handler import (
     Handler,
     HandlerOptions,
@@ -130,7 +130,9 @@ class HandledQueue(NamedQueue):
         """
         self._check_not_fail()
         check_reference(handler, "handler")
-        handlers = [Handler(self.name, False, HandlerOptions.of(options), handler, self.codec)]
+        handlers = [
+            Handler(self.name, False, self._options(options, fail=False), handler, self.codec)
+        ]
         if fail_options is not None and not isinstance(fail_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(
                 f"fail_options: expected a mapping, got {type(fail_options).__name__}"
@@ -147,7 +149,7 @@ class HandledQueue(NamedQueue):
 
     def _decorate(self, function: Any, given: HandlerOptionsDict, *, fail: bool) -> Any:
         self._check_not_fail()
-        options = HandlerOptions.of(given, fail=fail)
+        options = self._options(given, fail=fail)
 
         def register(function: Any) -> Any:
             if isinstance(function, str):
@@ -159,6 +161,12 @@ class HandledQueue(NamedQueue):
             return function
 
         return register if function is None else register(function)
+
+    def _options(self, given: Mapping[str, Any], *, fail: bool) -> HandlerOptions:
+        try:
+            return HandlerOptions.of(given, fail=fail)
+        except InvalidInput as problem:
+            raise type(problem)(f"queue {self.name!r}, its handler's {problem}") from None
 
     def _check_not_fail(self) -> None:
         if self.keys.fail:

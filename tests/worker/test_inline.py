@@ -833,3 +833,27 @@ async def test_stopping_lets_what_runs_end(client: Client, emails: Queue, seen: 
     assert seen.data == ["job"]
     counts = await emails.counts()
     assert (counts.due, counts.active) == (1, 0)
+
+
+async def test_a_queue_that_is_the_last_a_worker_served_can_be_served_again(
+    client: Client,
+) -> None:
+    """Workers used to be found through the queues they serve: one that served none was deaf."""
+    queue, ran = client.queue("only"), asyncio.Event()
+
+    @queue.handler
+    async def run() -> None:
+        ran.set()
+
+    worker = client.worker(signals=False)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        while not await client.workers():
+            await asyncio.sleep(0.01)
+        assert await client.tell_workers("unserve", "only") == 1
+        while await client.workers():
+            await asyncio.sleep(0.01)
+        await queue.dispatch(1)
+        assert await client.tell_workers("serve", "only") == 1
+        await asyncio.wait_for(ran.wait(), 30)
+        worker.stop()

@@ -105,7 +105,7 @@ class AsyncTransport:
                 return await asyncio.sleep(seconds)
             case Ensure():
                 url = await asyncio.to_thread(embedded.ensure, self._folder)
-                log.info("using the embedded server at %s", url)
+                log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
 
     def _turn(self, address: Address) -> asyncio.Semaphore:
@@ -225,7 +225,7 @@ class SyncTransport:
                 return time.sleep(seconds)
             case Ensure():
                 url = embedded.ensure(self._folder)
-                log.info("using the embedded server at %s", url)
+                log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
 
     def _exchange(self, exchange: Exchange) -> list[Any]:

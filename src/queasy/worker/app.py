@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import runpy
 import sys
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Generator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from queasy.errors import HandlerNotFound, InvalidInput
 from queasy.worker.plan import Plan
 
-__all__ = ["Application", "load", "reference_to"]
+__all__ = ["Application", "check_not_importing", "importing", "load", "reference_to"]
 
 # What a script's `if __name__ == "__main__"` must not take for a start; multiprocessing's word.
 SCRIPT = "__mp_main__"
+_importing: ContextVar[str | None] = ContextVar("importing", default=None)
 
 
 @runtime_checkable
@@ -25,6 +28,24 @@ class Application(Protocol):
     """What a worker needs of a client."""
 
     def plan(self, queues: Collection[str] | None = None) -> Plan: ...
+
+
+@contextlib.contextmanager
+def importing(reference: str) -> Generator[None]:
+    """While a child imports the application, that must not start workers of its own."""
+    token = _importing.set(reference)
+    try:
+        yield
+    finally:
+        _importing.reset(token)
+
+
+def check_not_importing() -> None:
+    if reference := _importing.get():
+        raise InvalidInput(
+            f"{reference.rpartition(':')[0]} starts workers while a worker imports it: put that "
+            'below `if __name__ == "__main__":`'
+        )
 
 
 def load(reference: str) -> Application:
@@ -66,8 +87,8 @@ def _script(path: str) -> types.ModuleType:
             raise HandlerNotFound(f"app: there is no file {path!r} in {Path.cwd()}")
         sys.path.insert(0, str(Path(path).parent.absolute()))
         module = types.ModuleType(SCRIPT)
-        sys.modules[SCRIPT] = module
         module.__dict__.update(runpy.run_path(path, run_name=SCRIPT))
+        sys.modules[SCRIPT] = module
     return sys.modules[SCRIPT]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import faulthandler
 import logging
 import os
 import select
@@ -26,7 +27,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from queasy.errors import QueasyError
-from queasy.worker.app import load
+from queasy.worker.app import importing, load
 from queasy.worker.events import event
 from queasy.worker.inline import safety_interval, sizes
 from queasy.worker.logs import set_up
@@ -64,17 +65,21 @@ SWITCH = 0.0005
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=ChildConfig)
     die_with_parent()
+    faulthandler.enable()
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     sys.path[:] = config.path
     table = Table(config.most_queues, config.capacity, config.table)
     threading.Thread(target=watch, args=(config.life, table), daemon=True).start()
     try:
-        plan = load(config.app).plan(config.queues)
+        with importing(config.app):
+            plan = load(config.app).plan(config.queues)
         if len(plan.services) > config.most_queues:
             raise QueasyError(f"{len(plan.services)} queues are more than {config.most_queues}")  # noqa: TRY301
     except Exception as problem:
         os.write(config.control, encode(_why(problem)))
         return
-    set_up(config.log_level, config.log_format)  # now: the application may have done it
+    # Now: the application may have done it.
+    set_up(config.log_level, config.log_format, config.log_errors)
     # A thread that computes holds the interpreter for so long each time the event loop, which has
     # little to do but has to do it often, wants it back; Python's 5 ms would all but stop it.
     sys.setswitchinterval(SWITCH)

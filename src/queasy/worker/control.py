@@ -32,21 +32,23 @@ class Control:
     def __init__(
         self,
         store: AsyncStore,
-        channel: str,
         carry_out: Callable[[str, str, bool], Awaitable[None]],
     ) -> None:
         self._store = store
-        self._channel = channel
+        self._channels: set[str] = set()
         self._carry_out = carry_out
         self._task: asyncio.Task[None] | None = None
         self._deaf = asyncio.Event()
         self._orders: asyncio.Queue[Order] = asyncio.Queue()
 
-    def open(self) -> None:
-        """From now on."""
-        self._store.listener.attend(self._channel, self._told)
-        self._deaf.set()
-        self._task = asyncio.create_task(self._run())
+    def listen(self, channels: set[str]) -> None:
+        """On these, too, from now on."""
+        for channel in channels - self._channels:
+            self._store.listener.attend(channel, self._told)
+            self._deaf.set()
+        self._channels |= channels
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -61,10 +63,9 @@ class Control:
     async def _heard(self) -> bool:
         try:
             await self._store.connect()
-            return await self._store.listener.subscribe(self._channel)
-        except QueasyError as problem:
-            event("orders cannot be heard", logging.WARNING, error=problem)
-            return False
+            return all([await self._store.listener.subscribe(name) for name in self._channels])
+        except QueasyError:
+            return False  # whoever needs the server more says so
 
     def _told(self, message: str) -> None:
         if not message:  # the connection was lost
@@ -85,7 +86,8 @@ class Control:
                       error=problem)  # fmt: skip
 
     async def close(self) -> None:
-        self._store.listener.leave(self._channel)
+        for channel in self._channels:
+            self._store.listener.leave(channel)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

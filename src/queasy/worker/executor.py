@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 from typing import Any
 
 from queasy.errors import InvalidInput, UndecodablePayload
@@ -19,6 +20,8 @@ from queasy.worker.plan import Service
 __all__ = ["execute", "execute_plain"]
 
 FINISH = Finish()
+# A logger of its own: messages of errors may quote the data, and somebody may mind.
+handler_log = logging.getLogger("queasy.handler")
 
 
 async def execute(service: Service, job: Job) -> Outcome:
@@ -28,9 +31,8 @@ async def execute(service: Service, job: Job) -> Outcome:
         result = await service.function.call(*_arguments(service, job))
     except _Undecodable as problem:
         return Broken(problem.error)
-    except Exception as error:
-        return outcome_of_error(error, options.on_exception)
-    except (SystemExit, KeyboardInterrupt) as error:  # of the handler's making: it ends the run
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        _tell(service, job, error)
         return outcome_of_error(error, options.on_exception)
     return FINISH if result is None else outcome_of(result)
 
@@ -47,11 +49,18 @@ def execute_plain(service: Service, job: Job) -> Outcome:
             )
     except _Undecodable as problem:
         return Broken(problem.error)
-    except Exception as error:
-        return outcome_of_error(error, options.on_exception)
-    except (SystemExit, KeyboardInterrupt) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        _tell(service, job, error)
         return outcome_of_error(error, options.on_exception)
     return FINISH if result is None else outcome_of(result)
+
+
+def _tell(service: Service, job: Job, error: BaseException) -> None:
+    """With a traceback, as its author would want to see it; not what was meant to be raised."""
+    if not isinstance(error, (Retry, Failure)):
+        handler_log.warning(
+            "queue=%s job=%s retries=%d", service.name, job.id, job.retry_count, exc_info=error
+        )
 
 
 class _Undecodable(Exception):
@@ -65,7 +74,6 @@ def _arguments(service: Service, job: Job) -> tuple[Any, Job, JobError | None]:
     try:
         data = job.data
     except UndecodablePayload as problem:
-        log.warning("set aside as broken: %s", problem)
         broken = JobError.of(problem.__cause__ or problem, "broken")
         raise _Undecodable(broken or JobError(kind="broken")) from None
     if not service.handler.fail:
@@ -88,8 +96,7 @@ def outcome_of(result: object) -> Outcome:
 
 
 def outcome_of_error(error: BaseException, on_exception: OnException) -> Outcome:
-    """Of what a handler raised. The log has it all at level debug only: it may quote the data."""
-    log.debug("a handler raised", exc_info=error)
+    """Of what a handler raised."""
     match error:
         case Retry() | Failure():
             return outcome_of(error)

@@ -67,10 +67,11 @@ class InlineWorker:
             raise RuntimeError("this worker was run before: make another")
         self._over = asyncio.Event()
         store = self._plan.place.store()
-        control = Control(store, self._plan.place.control_channel(self._group), self._commanded)
+        queues = {service.queue for service in self._plan.services}
+        control = Control(store, self._commanded)
         try:
             with stop_on_signals(self.stop, wanted=self._signals):
-                control.open()
+                control.listen(self._plan.place.controls(self._group, queues))
                 while not self._stopping:
                     await self._live(self._new_worker(store))
         finally:

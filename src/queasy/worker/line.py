@@ -35,6 +35,20 @@ SOON = 1.0  # on the monotonic clock: long ago
 LONGEST_PAUSE = 2.0
 
 
+# What became of a run that did not finish, in the server's word and in ours.
+BECAME = {
+    "retried": ("job to be retried", logging.INFO),
+    "timed_out": ("job timed out, to be retried", logging.WARNING),
+    "failed": ("job given up", logging.WARNING),
+    "broken": ("job set aside as broken", logging.WARNING),
+    "postponed": ("job postponed, the broken record is full", logging.WARNING),
+    "released": ("job released", logging.INFO),
+    "cancelled": ("job cancelled", logging.INFO),
+    # The lease was lost; or the answer to a first report was, and this is the second.
+    "lost": ("result refused", logging.WARNING),
+}
+
+
 class Reach:
     """Whether the server answers: said once when it stops, and once when it does again."""
 
@@ -167,7 +181,7 @@ class Line:
             raise
         self._table.attend(self.index, len(taken.jobs) - len(endings) - 1)
         self._look_again(taken, limit, waits, sent)
-        self._note_lost(endings, taken.settled)
+        self._note(endings, taken.settled)
         return taken
 
     def _look_again(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
@@ -200,7 +214,7 @@ class Line:
             self._keep(endings)
             raise
         self._table.attend(self.index, -len(endings))
-        self._note_lost(endings, words)
+        self._note(endings, words)
 
     def _keep(self, endings: list[Ending]) -> None:
         """They could not be reported now; they will be."""
@@ -231,9 +245,13 @@ class Line:
                 why = Fail(JobError("EndingRefused", str(refused), "permanent"))
                 await self._store.run(self._commands.settle([replace(ending, outcome=why)]))
 
-    def _note_lost(self, endings: list[Ending], words: tuple[str, ...] | list[str]) -> None:
+    def _note(self, endings: list[Ending], words: tuple[str, ...] | list[str]) -> None:
+        """What became of runs that did not finish. Of an error the type only: its message may
+        quote what is nobody's business.
+        """
         for ending, word in zip(endings, words, strict=False):
-            if word == "lost":
-                why = "the lease was lost, or it was reported before"
-                name, id_, token = self.service.name, ending.id, ending.token
-                event("result refused", logging.WARNING, queue=name, job=id_, token=token, why=why)
+            if word != "finished":
+                what, level = BECAME.get(word, (word, logging.INFO))
+                error = getattr(ending.outcome, "error", None)
+                event(what, level, queue=self.service.name, job=ending.id, token=ending.token,
+                      error=error and error.type)  # fmt: skip

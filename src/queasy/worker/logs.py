@@ -14,6 +14,10 @@ LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")
 
 
+# What every record has; the rest is what the application said with `extra`.
+KNOWN = {*vars(logging.makeLogRecord({})), "event", "fields", "message", "taskName", "asctime"}
+
+
 class JsonFormatter(logging.Formatter):
     """One object for each line: time, level, logger, event, and the event's fields."""
 
@@ -23,10 +27,11 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": getattr(record, "event", None) or record.getMessage(),
-            "pid": record.process,
+            "process": record.process,
         }
         fields = cast("dict[str, Any]", getattr(record, "fields", {}))
-        shown |= {name: value for name, value in fields.items() if name not in shown}
+        more = {name: value for name, value in vars(record).items() if name not in KNOWN}
+        shown = {**more, **fields, **shown}
         if record.exc_info:
             shown["traceback"] = self.formatException(record.exc_info)
         return json.dumps(shown, default=str, ensure_ascii=False)
@@ -47,8 +52,10 @@ def _time(record: logging.LogRecord) -> str:
     return f"{whole}.{record.msecs:03.0f}Z"
 
 
-def set_up(level: str, style: str) -> None:
+def set_up(level: str, style: str, errors: str = "traceback") -> None:
     """For the whole process, unless the application has seen to that itself."""
+    if errors == "type":  # what a handler raised is in its job's error, not here
+        logging.getLogger("queasy.handler").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     if root.handlers:
         return

@@ -34,6 +34,7 @@ class ChildConfig(msgspec.Struct, kw_only=True):
     table: int
     log_level: str
     log_format: str
+    log_errors: str
 
 
 class Stop(msgspec.Struct, tag="stop"):

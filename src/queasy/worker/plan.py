@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -48,9 +48,16 @@ class Place:
     def commands(self, queue: str, *, fail: bool) -> Commands:
         return Commands(QueueKeys(self.prefix, queue, fail))
 
-    def control_channel(self, group: str) -> str:
-        """Where a worker is told what to serve."""
+    def group_control(self, group: str) -> str:
+        """Where the workers of one supervisor are told what to serve."""
         return f"{self.prefix}:{{worker-{group}}}:control"
+
+    def queue_control(self, queue: str) -> str:
+        """Where all workers with a handler for a queue are told, whether they serve it or not."""
+        return f"{self.prefix}:{{{queue}}}:control"
+
+    def controls(self, group: str, queues: Collection[str]) -> set[str]:
+        return {self.group_control(group), *map(self.queue_control, queues)}
 
 
 @dataclass(frozen=True, slots=True)

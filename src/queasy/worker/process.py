@@ -30,7 +30,7 @@ from queasy.worker.table import Table
 
 __all__ = ["ChildProcess"]
 
-Killed = Literal["stop", "timeout", "memory", "frozen", "lost"]
+Killed = Literal["stop", "overdue", "memory", "frozen", "lost"]
 SETTLED = 5.0
 EXITING = 5.0
 LISTENING = 0.1

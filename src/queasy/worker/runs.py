@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from queasy.job import Job, JobError
-from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, TimedOut
+from queasy.outcome import Cancel, Finish, Outcome, Release, TimedOut
 from queasy.store.records import Ending
 from queasy.worker.events import event
 from queasy.worker.executor import execute, execute_plain, outcome_of_error
@@ -31,6 +31,9 @@ Reason = Literal["timeout", "cancel", "stop"]
 
 # What was asked to end may take this long before it is given up on.
 ASKED = 1.0
+# An event loop this late is worth a line.
+BLOCKED = 1.0
+SHOWN = 5
 # So long a plain function may see for itself that it is cancelled.
 POLITE = 0.5
 
@@ -117,10 +120,7 @@ class Runs:
         self._table.end(run.slot)
         self.used.add(run.line, -run.size)
         self._plain -= run.call is not None
-        outcome = self._outcome(run, task)
-        if not isinstance(outcome, Finish):
-            self._note(run, outcome)
-        run.line.endings.append(Ending(run.job.id, run.job.token, outcome))
+        run.line.endings.append(Ending(run.job.id, run.job.token, self._outcome(run, task)))
         self.done += 1
         self._changed()
 
@@ -146,14 +146,6 @@ class Runs:
                 return Cancel()
             case "stop":
                 return Release()
-
-    def _note(self, run: Run, outcome: Outcome) -> None:
-        """The type of an error only: its message may quote what is nobody's business."""
-        error = getattr(outcome, "error", None)
-        lasting = isinstance(outcome, (Broken, Fail, TimedOut))
-        event("run did not finish", logging.WARNING if lasting else logging.INFO,
-              queue=run.line.service.name, job=run.job.id, error=error and error.type,
-              outcome=type(outcome).__name__.lower())  # fmt: skip
 
     def cancel(self, index: int, id_: str, token: int) -> None:
         """Somebody asked to cancel this run, if it is there."""
@@ -183,6 +175,8 @@ class Runs:
             self._ticking = False
             return
         self._table.beat(now)
+        if now - expected > BLOCKED:
+            self._complain(now - expected)
         for run in list(self._runs.values()):
             if now >= run.deadline:
                 self.ask(run, "timeout")
@@ -193,6 +187,12 @@ class Runs:
             self.full = False
             self._changed()
         asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
+
+    def _complain(self, late: float) -> None:
+        """Whoever computes, or calls what blocks, in an async handler holds up all the others."""
+        running = [run.job.id for run in self if run.call is None]
+        event("event loop blocked", logging.WARNING, seconds=late, jobs=running[:SHOWN],
+              hint="a plain function (def) would run in a thread" if running else None)  # fmt: skip
 
     def close(self) -> None:
         """No thread is started any more; those that run end by themselves."""

@@ -63,6 +63,7 @@ TICK = 0.25
 PATIENCE = 10.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
 MOST_QUEUES = 1024
+SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class SupervisorOptions:
     """New children whenever the code changes."""
     log_level: str = "info"
     log_format: str = "text"
+    log_errors: str = "traceback"
 
     def __post_init__(self) -> None:
         if self.processes < 1:
@@ -215,6 +217,7 @@ class Supervisor:
             unserved=sorted(self._unserved), most_jobs=options.max_jobs, most_queues=MOST_QUEUES,
             control=-1, life=-1, table=-1,
             log_level=options.log_level, log_format=options.log_format,
+            log_errors=options.log_errors,
         )  # fmt: skip
 
     def _hear(self, child: ChildProcess, report: Report) -> None:
@@ -242,7 +245,9 @@ class Supervisor:
             event("child ended", **fields)
         else:
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-            event("child died", logging.WARNING, **fields, how=how, runs=child.table.runs)
+            jobs = [entry.id for entry in child.table.entries()]
+            event("child died", logging.WARNING, **fields, how=how, runs=len(jobs),
+                  jobs=jobs[:SHOWN])  # fmt: skip
             if not child.serving or not (child.table.runs or child.settled(time.monotonic())):
                 self._failures += 1  # nothing to do with its jobs
 
@@ -255,7 +260,8 @@ class Supervisor:
             self._complaint = report
             self._halted = options.reload  # until the code changes
         elif self._problem is None:
-            self._problem = CannotWork(f"{options.app}: {report.error}")
+            error = report.error.removeprefix("app: ")
+            self._problem = CannotWork(f"{options.app}: {error}")
             if report.traceback:
                 logging.getLogger("queasy").error("importing %s\n%s", options.app, report.traceback)
             self.stop(0.0)
@@ -281,9 +287,7 @@ class Supervisor:
         """The first child says where the server is."""
         if self._heartbeat is None:
             self._store = planned.place.store(timeout=LEASE / 3)
-            channel = planned.place.control_channel(self._group)
-            self._control = Control(self._store, channel, self._commanded)
-            self._control.open()
+            self._control = Control(self._store, self._commanded)
             self._heartbeat = Heartbeat(self._store)
             self._begin(self._heartbeat.run())
         return self._heartbeat
@@ -303,6 +307,9 @@ class Supervisor:
         child.planned = planned
         queues = [planned.place.commands(name, fail=fail) for name, fail in planned.queues]
         heartbeat = self._connect(planned)
+        if self._control is not None:
+            names = {name for name, _ in planned.queues}
+            self._control.listen(planned.place.controls(self._group, names))
         heartbeat.pulses.append(Pulse(child.client, queues, child.table, lost, cancel))
 
     # 3. Watching
@@ -338,7 +345,7 @@ class Supervisor:
             self._store, child.planned, child.client, child.table.entries(),
             died=died,
             cancelled=frozenset(child.cancels),
-            overdue_at=child.killed_at if child.killed == "timeout" else None,
+            overdue_at=child.killed_at if child.killed == "overdue" else None,
         )  # fmt: skip
         if returned:
             event("jobs returned", client=child.client, jobs=returned)
@@ -350,7 +357,9 @@ class Supervisor:
         if self._stopping:
             grace = 0.0
         grace = self._options.grace if grace is None else grace
-        event("stopping", worker=self._group, grace=grace)
+        runs = sum(child.table.runs for child in self._children)
+        event("stopping", worker=self._group, grace=grace, runs=runs,
+              hint="again to stop at once" if runs and grace else None)  # fmt: skip
         self._stopping = True
         self._stop_event.set()
         self._stop_by = time.monotonic() + grace

@@ -38,9 +38,9 @@ def look_at_runs(child: ChildProcess, now: float, grace: float) -> None:
     reported = child.planned is None or child.table.held(len(child.planned.queues)) <= len(overdue)
     if is_frozen(child) or (child.drain_by and (reported or child.drain_by < now)):
         others = len(entries) - len(overdue)
-        event("killing", logging.WARNING, **fields, why="timeout", overdue=len(overdue),
+        event("killing", logging.WARNING, **fields, why="a run does not end", overdue=len(overdue),
               others=others)  # fmt: skip
-        child.kill("timeout")
+        child.kill("overdue")
     elif not child.drain_by:
         event("draining", logging.WARNING, **fields, why="a run does not end")
         child.drain_by = now + grace

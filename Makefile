@@ -16,8 +16,8 @@ $(READY): pyproject.toml
 demo: $(READY)  ## the main job, on the embedded server
 	$(BIN)/python examples/demo.py
 
-test: $(READY)  ## every test that fits in six minutes
-	$(BIN)/pytest
+test: $(READY)  ## every test that fits in six minutes; most of them wait, so two at a time
+	$(BIN)/pytest -n 2 --dist loadfile
 
 check: $(READY)  ## lint, format, types, layers, and the tests that take seconds
 	$(BIN)/ruff check .

@@ -112,3 +112,16 @@ def test_a_job_of_size_100_has_its_turn_beside_a_queue_that_is_never_empty(
     assert overlapping(fleet.journal.lines(), "whole") == []
     wait_until(lambda: sync_client.queue("small").counts().due == 0, "the rest is done")
     assert worker.stop() == 0
+
+
+def test_a_job_scheduled_while_the_worker_is_full_starts_when_it_is_due(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    """A worker without room used to forget the queue for eight seconds."""
+    worker = fleet.serve("--queue", "high", "--queue", "low", processes=1)
+    sync_client.queue("high").dispatch_many([{"sleep": 0.4}] * 8)  # four at a time
+    fleet.journal.wait_for("start", 4, queue="high")
+    sync_client.queue("low").dispatch({}, delay=1)
+    fleet.journal.wait_for("end", 8, queue="high")
+    fleet.journal.wait_for("start", queue="low", seconds=5)
+    assert worker.stop() == 0

@@ -227,7 +227,8 @@ def _undecodable(job: Job) -> JobError | None:
     try:
         job.data  # noqa: B018 - decoding is the check
     except UndecodablePayload as problem:
-        log.warning("set aside as broken: %s", problem)
+        # Not the message: it may quote the payload.
+        log.warning("set aside as broken: job %r of queue %r", job.id, job.queue)
         return JobError.of(problem.__cause__ or problem, "broken")
     return None
 

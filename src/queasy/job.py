@@ -57,7 +57,7 @@ def _text(value: object) -> str:
     """What it says, if it can say anything: an exception's own `__str__` may raise."""
     try:
         return str(value)
-    except Exception as problem:
+    except BaseException as problem:
         return f"<{type(value).__qualname__} that cannot be shown: {type(problem).__qualname__}>"
 
 

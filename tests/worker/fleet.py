@@ -111,7 +111,7 @@ def children_of(pid: int) -> list[int]:
 def alive(pid: int) -> bool:
     """Neither gone nor a zombie."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     return False
 
 

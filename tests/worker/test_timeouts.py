@@ -81,7 +81,7 @@ def test_a_handler_that_holds_the_gil_is_dead_two_seconds_after_its_timeout(
 def test_a_job_may_hold_the_gil_for_longer_than_the_lease(fleet: Fleet, client: SyncClient) -> None:
     fleet.serve("--queue", "plain", processes=2)
     plain = client.queue("plain")
-    plain.dispatch({"gil": 14}, id="job")
+    plain.dispatch({"gil": 18}, id="job")
     (end,) = fleet.journal.wait_for("end", id="job")
     (start,) = fleet.journal.lines("start", id="job")
     assert end["at"] - start["at"] > LEASE + 4

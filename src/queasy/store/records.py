@@ -318,13 +318,15 @@ class JobReader:
         info_raw: bytes, payload: bytes, note_raw: bytes,
         limits: JobOptions = _NO_OPTIONS, flag: Flag = NEVER,
     ) -> Job:  # fmt: skip
-        info, note, options, problem = _NO_INFO, _NO_NOTE, limits, None
+        info, note, options, origin, problem = _NO_INFO, _NO_NOTE, limits, None, None
         try:
             info = _info_decoder.decode(info_raw) if info_raw else _NO_INFO
             note = _note_decoder.decode(note_raw) if note_raw else _NO_NOTE
             options = _read_options(info.options, limits)
-        except (msgspec.MsgspecError, ValueError) as error:
-            # Another program wrote it. One bad record must not stop whoever reads a page.
+            origin = _read_origin(info.origin, self._queue, payload, self._codec)
+        except Exception as error:
+            # Another program wrote it. One bad record, whatever is wrong with it, must not stop
+            # whoever reads a page, or has leased a batch.
             problem = JobError("Unreadable", f"the job's record cannot be read: {error}", "broken")
         due = float(run_at) / 1000 if run_at else 0.0
         return Job(
@@ -342,7 +344,7 @@ class JobReader:
             readable=problem is None,
             suspect=info.suspect,
             flag=Flag(on=True) if note.cancelled else flag,
-            origin=_read_origin(info.origin, self._queue, payload, self._codec),
+            origin=origin,
             run_at_epoch=due,
             dispatched_at_epoch=info.dispatched_at / 1000 or due,
             ended_at_epoch=note.at / 1000,

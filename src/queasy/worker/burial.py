@@ -39,11 +39,12 @@ async def bury(
     died: bool,
     cancelled: frozenset[tuple[int, str, int]],
     overdue_at: float | None,
+    patience: float | None = None,
 ) -> int:
     """Returns the jobs of a client, in every queue; how many there were."""
     counts = await asyncio.gather(
         *(
-            _insist(_return_jobs, store, planned, client, index,
+            _insist(patience or PATIENCE, _return_jobs, store, planned, client, index,
                     [entry for entry in entries if entry.queue == index],
                     died, cancelled, overdue_at)
             for index in range(len(planned.queues))
@@ -78,9 +79,11 @@ async def _return_jobs(
     return len(overdue) + ended
 
 
-async def _insist(work: Callable[..., Coroutine[Any, Any, int]], *args: Any) -> int:
+async def _insist(
+    patience: float, work: Callable[..., Coroutine[Any, Any, int]], *args: Any
+) -> int:
     """Until the server has heard it, or has found out by itself."""
-    give_up_at = time.monotonic() + PATIENCE
+    give_up_at = time.monotonic() + patience
     while True:
         try:
             return await work(*args)

@@ -32,6 +32,7 @@ from queasy.worker.events import event
 from queasy.worker.inline import safety_interval, sizes
 from queasy.worker.logs import set_up
 from queasy.worker.orders import (
+    LONGEST_LINE,
     CancelRun,
     CannotStart,
     ChildConfig,
@@ -69,13 +70,13 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     sys.path[:] = config.path
     table = Table(config.most_queues, config.capacity, config.table)
-    threading.Thread(target=watch, args=(config.life, table), daemon=True).start()
+    threading.Thread(target=watch_or_die, args=(config.life, table), daemon=True).start()
     try:
         with importing(config.app):
             plan = load(config.app).plan(config.queues)
         if len(plan.services) > config.most_queues:
             raise QueasyError(f"{len(plan.services)} queues are more than {config.most_queues}")  # noqa: TRY301
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         os.write(config.control, encode(_why(problem)))
         return
     # Now: the application may have done it.
@@ -90,7 +91,7 @@ def main() -> None:
         os._exit(0)  # threads are still running: there is no waiting for them
 
 
-def _why(problem: Exception) -> CannotStart:
+def _why(problem: BaseException) -> CannotStart:
     if isinstance(problem, QueasyError):  # it says all there is to say
         return CannotStart(str(problem))
     trace = "".join(traceback.format_exception(problem))
@@ -121,12 +122,20 @@ def die() -> NoReturn:
     os._exit(1)
 
 
+def watch_or_die(life: int, table: Table) -> None:
+    try:
+        watch(life, table)
+    finally:  # whatever happened: nobody without a watch may hold a lease
+        die()
+
+
 def watch(life: int, table: Table) -> None:
     """In a thread: ends this process when the supervisor is gone, or has been away too long."""
     suspicious = False
+    poll = select.poll()
+    poll.register(life, select.POLLIN)
     while True:
-        readable, _, _ = select.select([life], [], [], LOOK)
-        if readable:  # nobody writes: the other end is closed
+        if poll.poll(LOOK * 1000):  # nobody writes: the other end is closed
             die()
         seen = table.supervised
         silent = bool(seen) and time.monotonic() - seen > FENCE
@@ -163,7 +172,9 @@ class Child:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop, self._config.grace)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the supervisor's business
-        reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
+        reader, self._writer = await asyncio.open_unix_connection(
+            sock=self._socket, limit=LONGEST_LINE
+        )
         listening = asyncio.create_task(self._listen(reader))
         try:
             return await self._work()
@@ -196,8 +207,13 @@ class Child:
         await self._worker.start(record, served)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            self._obey(decode(line))
+        try:
+            while line := await reader.readline():
+                self._obey(decode(line))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:
+            event("orders not understood", logging.ERROR, error=repr(problem))
         die()
 
     def _obey(self, order: ToChild) -> None:
@@ -215,7 +231,7 @@ class Child:
 
     def _stop(self, grace: float) -> None:
         if self._stopping:
-            self._worker.hasten(0.0)
+            self._worker.hasten(grace)
         else:
             self._stopping = True
             self._begin(self._stop_within(grace))

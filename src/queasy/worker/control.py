@@ -77,13 +77,17 @@ class Control:
             event("order not understood", logging.WARNING, error=problem)
 
     async def _obey(self) -> None:
-        while True:
-            order = await self._orders.get()
-            try:
-                await self._carry_out(order.do, order.queue, order.release)
-            except QueasyError as problem:
-                event("order refused", logging.WARNING, order=order.do, queue=order.queue,
-                      error=problem)  # fmt: skip
+        """Each by itself: one may have to wait for jobs to end."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._obey_one(await self._orders.get()))
+
+    async def _obey_one(self, order: Order) -> None:
+        try:
+            await self._carry_out(order.do, order.queue, order.release)
+        except QueasyError as problem:
+            event("order refused", logging.WARNING, order=order.do, queue=order.queue[:200],
+                  error=problem)  # fmt: skip
 
     async def close(self) -> None:
         for channel in self._channels:

@@ -26,6 +26,7 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return ",".join(map(_text, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     text = str(value)
-    return repr(text) if not text or any(c.isspace() or c in "\"'=" for c in text) else text
+    plain = text.isprintable() and not any(c.isspace() or c in "\"'=" for c in text)
+    return text if text and plain else repr(text)

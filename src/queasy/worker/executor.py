@@ -10,7 +10,7 @@ from typing import Any
 from queasy.errors import InvalidInput, UndecodablePayload
 from queasy.handler import OnException
 from queasy.job import Job, JobError
-from queasy.options import epoch
+from queasy.options import epoch, seconds
 from queasy.outcome import Broken, Fail, Finish, Outcome
 from queasy.outcome import Retry as Again
 from queasy.verdict import Failure, Retry
@@ -88,11 +88,22 @@ def outcome_of(result: object) -> Outcome:
     """Of what a handler returned."""
     match result:
         case Retry():
-            return Again(JobError.of(result), result.at, result.after)
+            return Again(JobError.of(result), *_when(result))
         case Failure():
             return Fail(JobError.of(result, "permanent"))
         case _:
             return FINISH
+
+
+def _when(retry: Retry) -> tuple[float | None, float | None]:
+    """Checked when it was made; but its author may have changed it since."""
+    try:
+        at = None if retry.at is None else epoch(retry.at, "at")
+        after = None if retry.after is None else seconds(retry.after, "after")
+    except InvalidInput as problem:
+        log.warning("a Retry has no time that can be used: %s", problem)
+        return None, None
+    return at, after
 
 
 def outcome_of_error(error: BaseException, on_exception: OnException) -> Outcome:

@@ -46,6 +46,10 @@ def sizes(plan: Plan) -> dict[str, int]:
     }
 
 
+# A server that forgets its clients at once is not asked again at once.
+BETWEEN_LIVES = 0.5
+
+
 class InlineWorker:
     """Runs jobs in the event loop that runs it."""
 
@@ -74,6 +78,8 @@ class InlineWorker:
                 control.listen(self._plan.place.controls(self._group, queues))
                 while not self._stopping:
                     await self._live(self._new_worker(store))
+                    if not self._stopping:
+                        await asyncio.sleep(BETWEEN_LIVES)
         finally:
             await control.close()
             await store.close()
@@ -95,6 +101,8 @@ class InlineWorker:
         assert self._over is not None
         self._lost = False
         self._worker = worker
+        if not self._stopping:
+            self._over.clear()
         record = Record.here(self._group, 0, self._capacity, sizes(self._plan))
         served = {service.queue for service in self._plan.services} - self._unserved
         try:
@@ -104,7 +112,6 @@ class InlineWorker:
                       capacity=self._capacity)  # fmt: skip
                 await self._over.wait()
                 if self._lost and not self._stopping:
-                    self._over.clear()
                     event("worker lost", logging.WARNING, client=worker.client,
                           why="the server took it for dead; its jobs run elsewhere")  # fmt: skip
                     await self._stop(worker, at_once=True)

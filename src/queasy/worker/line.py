@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from queasy.dispatch import new_id
-from queasy.errors import EmbeddedServerError, InvalidInput, LeaseLost, ServerError
+from queasy.errors import EmbeddedServerError, LeaseLost, QueasyError, ServerError
 from queasy.flow import evict, follow, pass_on
 from queasy.job import JobError
 from queasy.outcome import Fail
@@ -55,11 +55,17 @@ class Reach:
     def __init__(self, client: str) -> None:
         self._client = client
         self._away = 0.0
+        self._deaf = False
 
     def failed(self, problem: Exception) -> None:
         if not self._away:
             self._away = time.monotonic()
             event("server away", logging.WARNING, client=self._client, error=problem)
+
+    def deaf(self, problem: Exception) -> None:
+        if not self._deaf:
+            self._deaf = True
+            event("wake-ups cannot be heard", logging.WARNING, client=self._client, error=problem)
 
     def answered(self) -> None:
         if self._away:
@@ -91,6 +97,8 @@ class Line:
         self.next_look = 0.0
         self.woken = False
         self.last_served = 0.0
+        self.asked_due = 0.0
+        self.pause_until = 0.0
         self.passed_over: float | None = None
         """Since when there may be a job that does not fit."""
         self.starved = False
@@ -151,7 +159,7 @@ class Line:
         """
         waits = safety if self._dry or not limit else 0.0
         if waits:
-            self._heard = await self._store.listener.subscribe(self._channel)
+            self._heard = await self._subscribe()
         self.woken = False
         endings, self.endings = self.endings, []
         self._table.attend(self.index, 1)  # the answer may be long in coming
@@ -170,7 +178,7 @@ class Line:
         try:
             try:
                 taken = await self._until_answered(look)
-            except InvalidInput as problem:  # one of the endings, most likely: find it
+            except Exception as problem:  # one of the endings, most likely: find it
                 await self._settle_each(endings, problem)
                 self._table.attend(self.index, -len(endings))
                 endings = []
@@ -183,6 +191,13 @@ class Line:
         self._look_again(taken, limit, waits, sent)
         self._note(endings, taken.settled)
         return taken
+
+    async def _subscribe(self) -> bool:
+        try:
+            return await self._store.listener.subscribe(self._channel)
+        except QueasyError as problem:  # a permission is missing: looking often does as well
+            self._reach.deaf(problem)
+            return False
 
     def _look_again(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
         """When, after this answer."""
@@ -208,7 +223,7 @@ class Line:
                 words = await self._until_answered(
                     lambda: self._store.run(self._commands.settle(endings))
                 )
-            except InvalidInput as problem:
+            except Exception as problem:
                 await self._settle_each(endings, problem)
         except BaseException:
             self._keep(endings)
@@ -219,7 +234,7 @@ class Line:
     def _keep(self, endings: list[Ending]) -> None:
         """They could not be reported now; they will be."""
         self.endings = endings + self.endings
-        self.next_look = time.monotonic() + LONGEST_PAUSE
+        self.next_look = self.pause_until = time.monotonic() + LONGEST_PAUSE
 
     async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
         while True:
@@ -232,14 +247,16 @@ class Line:
                 self._reach.answered()
                 return answer
 
-    async def _settle_each(self, endings: list[Ending], problem: InvalidInput) -> None:
+    async def _settle_each(self, endings: list[Ending], problem: Exception) -> None:
         """One of them is refused: it must not hold the others up, nor stay with us."""
         if not endings:
             raise problem
         for ending in endings:
             try:
                 await self._store.run(self._commands.settle([ending]))
-            except InvalidInput as refused:
+            except (ServerError, EmbeddedServerError):
+                raise
+            except Exception as refused:
                 event("ending refused", logging.ERROR, queue=self.service.name, job=ending.id,
                       error=refused)  # fmt: skip
                 why = Fail(JobError("EndingRefused", str(refused), "permanent"))

@@ -12,6 +12,9 @@ from queasy.worker.plan import Place
 __all__ = ["ChildConfig", "Report", "ToChild", "decode", "encode"]
 
 
+LONGEST_LINE = 2**24  # a thousand queues with long names
+
+
 class ChildConfig(msgspec.Struct, kw_only=True):
     """What a child is started with."""
 

@@ -21,10 +21,11 @@ from queasy.store.url import Target, parse_url
 __all__ = ["CAPACITY", "Place", "Plan", "Record", "Service"]
 
 CAPACITY = 100
-# A worker that is not heard for this long is dead. Shorter than the silence that the server
-# takes for an outage of its own (OUTAGE_MS in lua/keys.lua): or each death would look like one.
-LEASE = 9.0
+# A worker that is not heard for this long is dead. Longer, by a heartbeat, than the silence that
+# the server takes for an outage of its own (OUTAGE_MS in lua/keys.lua: 10 seconds): a server that
+# was away for less has not let a lease run out, one that was away for longer knows that it was.
 BUMP_EVERY = 2.0
+LEASE = 10.0 + BUMP_EVERY + 0.5
 # For a worker that holds nothing of a queue.
 IDLE_LEASE = 60.0
 CONNECTIONS = 4

@@ -17,6 +17,7 @@ import msgspec
 
 from queasy.dispatch import new_id
 from queasy.worker.orders import (
+    LONGEST_LINE,
     ChildConfig,
     Drain,
     Planned,
@@ -30,7 +31,7 @@ from queasy.worker.table import Table
 
 __all__ = ["ChildProcess"]
 
-Killed = Literal["stop", "overdue", "memory", "frozen", "lost"]
+Killed = Literal["stop", "overdue", "memory", "frozen", "dumb", "lost"]
 SETTLED = 5.0
 EXITING = 5.0
 LISTENING = 0.1
@@ -84,7 +85,9 @@ class ChildProcess:
             theirs.close()
             os.close(life)
             os.close(table)
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
+        self._reader, self._writer = await asyncio.open_unix_connection(
+            sock=self._socket, limit=LONGEST_LINE
+        )
 
     @property
     def pid(self) -> int:
@@ -147,17 +150,17 @@ class ChildProcess:
     def memory(self) -> int:
         """Bytes of its resident memory; 0 where nobody tells."""
         try:
-            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE
+            return int(Path(f"/proc/{self.pid}/statm").read_bytes().split()[1]) * PAGE
         except (OSError, IndexError):
             return 0
 
     def is_stopped(self) -> bool:
         """By SIGSTOP: it neither works nor ends."""
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()  # its name need not be text
         except OSError:
             return False
-        return stat.rpartition(")")[2].split()[0] == "T"
+        return stat.rpartition(b")")[2].split()[0] == b"T"
 
     async def close(self) -> None:
         """After its death."""

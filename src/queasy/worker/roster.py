@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from queasy.flow import Flow
 from queasy.job import Job
+from queasy.options import LATEST
 from queasy.worker.plan import Place, Record
 
 __all__ = ["WorkerInfo", "roster"]
@@ -94,7 +95,7 @@ def _info(id_: str, one: _Seen) -> WorkerInfo:
         pid=record.pid,
         supervisor=record.supervisor,
         version=record.version,
-        started_at=datetime.fromtimestamp(record.started, UTC),
+        started_at=datetime.fromtimestamp(min(max(record.started, 0.0), LATEST - 1), UTC),
         capacity=record.capacity,
         queues=tuple(one.queues),
         load=min(1.0, used / max(1, record.capacity)),

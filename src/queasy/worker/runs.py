@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 from queasy.job import Job, JobError
 from queasy.outcome import Cancel, Finish, Outcome, Release, TimedOut
+from queasy.outcome import Retry as Again
 from queasy.store.records import Ending
 from queasy.worker.events import event
 from queasy.worker.executor import execute, execute_plain, outcome_of_error
@@ -93,6 +94,13 @@ class Runs:
     def __iter__(self) -> Iterator[Run]:
         return iter(list(self._runs.values()))
 
+    def supersede(self, line: Line, job: Job) -> bool:
+        """Whether an earlier run of the same id goes on; its lease is lost, and it is to end."""
+        earlier = self._runs.get((line.index, job.id))
+        if earlier is not None:
+            self.ask(earlier, "stop")
+        return earlier is not None
+
     def start(self, line: Line, job: Job, size: int) -> None:
         """The table knows of it before anything else happens."""
         now = time.monotonic()
@@ -120,7 +128,11 @@ class Runs:
         self._table.end(run.slot)
         self.used.add(run.line, -run.size)
         self._plain -= run.call is not None
-        run.line.endings.append(Ending(run.job.id, run.job.token, self._outcome(run, task)))
+        try:
+            outcome = self._outcome(run, task)
+        except BaseException as problem:  # of an exception that cannot even be told
+            outcome = Again(JobError(type(problem).__qualname__, "its error cannot be shown"))
+        run.line.endings.append(Ending(run.job.id, run.job.token, outcome))
         self.done += 1
         self._changed()
 

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP stop a worker; each further one says: at once."""
+"""SIGTERM, SIGINT and SIGHUP stop the workers of an event loop; each further one says: at once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Generator
+from weakref import WeakKeyDictionary
 
 __all__ = ["stop_on_signals"]
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# A loop has one handler for a signal, but may run several workers.
+_stops: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
@@ -18,14 +23,23 @@ def stop_on_signals(stop: Callable[[], None], *, wanted: bool = True) -> Generat
         yield
         return
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        loop.add_signal_handler(number, stop)
+    stops = _stops.setdefault(loop, [])
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    if not stops:
+        for number in NUMBERS:
+            loop.add_signal_handler(number, _stop_all, stops)
+    stops.append(stop)
     try:
         yield
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-            with contextlib.suppress(TypeError):  # one that was not set from Python
-                signal.signal(number, before[number])
+        stops.remove(stop)
+        if not stops:
+            for number in NUMBERS:
+                loop.remove_signal_handler(number)
+                with contextlib.suppress(TypeError):  # one that was not set from Python
+                    signal.signal(number, before[number])
+
+
+def _stop_all(stops: list[Callable[[], None]]) -> None:
+    for stop in list(stops):
+        stop()

@@ -33,7 +33,7 @@ from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.burial import bury
 from queasy.worker.control import Control
-from queasy.worker.events import event
+from queasy.worker.events import event, log
 from queasy.worker.heartbeat import Heartbeat, Pulse
 from queasy.worker.orders import (
     CancelRun,
@@ -64,6 +64,8 @@ PATIENCE = 10.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
 MOST_QUEUES = 1024
 SHOWN = 5
+# A child that held nothing is forgotten by the server in time; no need to insist.
+SHORT = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,11 @@ class Supervisor:
                 return
             child = ChildProcess(self._child_config())
             self._children.append(child)
+        except OSError as problem:  # out of files
+            event("cannot start", logging.ERROR, app=self._options.app, error=problem)
+            self._failures += 1
+            asyncio.get_running_loop().call_soon(self._replenish)
+            return
         finally:
             self._starting -= 1
         code = None
@@ -195,8 +202,7 @@ class Supervisor:
         except OSError as problem:  # out of processes, memory or files
             event("cannot start", logging.ERROR, app=self._options.app, error=problem)
         finally:
-            if code != 0:
-                child.kill_group()  # it, and what its handlers had started
+            child.kill_group()  # it, and what its handlers had started
             self._children.remove(child)
             if self._heartbeat is not None:
                 self._heartbeat.forget(child.client)
@@ -243,6 +249,8 @@ class Supervisor:
         fields = {"pid": child.pid, "client": child.client, "why": child.killed}
         if child.leaving or child.killed == "stop":
             event("child ended", **fields)
+            if not child.serving:
+                self._failures += 1  # it could not even start
         else:
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             jobs = [entry.id for entry in child.table.entries()]
@@ -322,13 +330,17 @@ class Supervisor:
             for child in list(self._children):
                 child.table.supervise(now)
                 if child.pid:
-                    self._look_at(child, now, closely=ticks % 4 == 0)
+                    try:
+                        self._look_at(child, now, closely=ticks % 4 == 0)
+                    except Exception:  # of one child: the others must be looked at, too
+                        log.exception("looking at child %d", child.pid)
             await asyncio.sleep(TICK)
 
     def _look_at(self, child: ChildProcess, now: float, *, closely: bool) -> None:
         options = self._options
         look_at_runs(child, now, options.grace)
-        if options.max_memory is not None and outgrew(child, options.max_memory):
+        limit = options.max_memory
+        if limit is not None and outgrew(child, limit) and child.settled(now):
             self._retire(child, "memory")
         if closely:
             look_for_life(child, now)
@@ -346,6 +358,7 @@ class Supervisor:
             died=died,
             cancelled=frozenset(child.cancels),
             overdue_at=child.killed_at if child.killed == "overdue" else None,
+            patience=None if child.table.held(len(child.planned.queues)) else SHORT,
         )  # fmt: skip
         if returned:
             event("jobs returned", client=child.client, jobs=returned)
@@ -389,13 +402,21 @@ class Supervisor:
 
     async def serve(self, queue: str) -> None:
         """All children take jobs of this queue again."""
+        self._check_known(queue)
         self._unserved.discard(queue)
         self._tell_all(Serve(queue))
 
     async def unserve(self, queue: str, *, release: bool = False) -> None:
         """No child takes jobs of this queue; those they hold may end, or are released."""
+        self._check_known(queue)
         self._unserved.add(queue)
         self._tell_all(Unserve(queue, release))
+
+    def _check_known(self, queue: str) -> None:
+        plans = [child.planned for child in self._children if child.planned is not None]
+        known = {name for planned in plans for name, _ in planned.queues}
+        if queue not in known:
+            raise InvalidOption(f"no handler for queue {queue[:200]!r}; there are {sorted(known)}")
 
     def _tell_all(self, order: ToChild) -> None:
         for child in self._children:

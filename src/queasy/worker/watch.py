@@ -29,6 +29,10 @@ def look_at_runs(child: ChildProcess, now: float, grace: float) -> None:
     """
     if not child.table.runs:
         child.cancels.clear()
+        if is_dumb(child) and not child.killed:
+            event("killing", logging.WARNING, pid=child.pid, client=child.client,
+                  why="its event loop is blocked, and nothing runs")  # fmt: skip
+            child.kill("dumb")
         return
     entries = child.table.entries()
     overdue = [entry for entry in entries if now > _due(child, entry) + ASKED]
@@ -57,6 +61,14 @@ def _due(child: ChildProcess, entry: Entry) -> float:
 def is_frozen(child: ChildProcess) -> bool:
     """Something runs, and the event loop does not turn."""
     return child.table.runs > 0 and time.monotonic() - child.table.last_beat > FROZEN
+
+
+def is_dumb(child: ChildProcess) -> bool:
+    """Nothing runs, it holds jobs, and the event loop does not turn: they are never reported."""
+    table, planned = child.table, child.planned
+    if planned is None or table.runs or time.monotonic() - table.last_beat <= LEASE:
+        return False
+    return table.held(len(planned.queues)) > 0
 
 
 def look_for_life(child: ChildProcess, now: float) -> None:

@@ -35,10 +35,14 @@ __all__ = ["Worker"]
 
 # How long a queue whose job does not fit is passed over before others make room for it.
 PATIENCE = 0.1
+# Whether it still has one is asked again.
+AGAIN = 1.0
 # So long the server may take to hear what ended, when the worker stops.
 REPORT = 5.0
 # A look takes a moment; so long nobody of a lower priority takes what it may need.
 MOMENT = 0.05
+UNSEEN = 2.0
+BEAT = 1.0
 MOST_JOBS = 1000  # in one call
 
 
@@ -74,12 +78,15 @@ class Worker:
         self._runs = Runs(table, capacity, self._fill_soon)
         self._suspects: list[tuple[Line, Job]] = []
         """Taken, but not started: they wait until they can be alone."""
+        self._behind: list[tuple[Line, Job]] = []
+        """Taken, while an earlier run of the same id goes on here: the server forgot that one."""
         self._alone = False
         """A suspect runs."""
         self._reserved = Units()
         self._closing = False
         self._filling: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._beating: asyncio.TimerHandle | None = None
         self._talks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._record = b""
@@ -92,7 +99,13 @@ class Worker:
         self._record = record.pack()
         lines = [line for line in self._lines if queues is None or line.service.queue in queues]
         await asyncio.gather(*map(self._enter, lines))
+        self._beat()
         self._fill_soon()
+
+    def _beat(self) -> None:
+        """Also when nothing runs: a loop that does not turn reports nothing, either."""
+        self.table.beat(time.monotonic())
+        self._beating = asyncio.get_running_loop().call_later(BEAT, self._beat)
 
     async def _enter(self, line: Line) -> None:
         await line.enter(self._record, partial(self._told, line))
@@ -129,7 +142,7 @@ class Worker:
 
     def _holds_nothing_of(self, line: Line) -> bool:
         busy = line.talking or line.endings or any(run.line is line for run in self._runs)
-        return not busy and not any(held is line for held, _ in self._suspects)
+        return not busy and not any(held is line for held, _ in self._suspects + self._behind)
 
     def close(self) -> None:
         """Takes nothing more. What runs goes on."""
@@ -173,7 +186,7 @@ class Worker:
         await asyncio.gather(*(line.leave() for line in self._lines if line.open))
 
     def dispose(self) -> None:
-        for timer in (self._filling, self._timer):
+        for timer in (self._filling, self._timer, self._beating):
             if timer is not None:
                 timer.cancel()
         self._closing = True
@@ -209,6 +222,7 @@ class Worker:
         self._changed.set()
         self._note_wear()
         self._start_suspect()
+        self._start_behind()
         now = time.monotonic()
         reserved_above = -1
         for line in self._in_turn():
@@ -223,7 +237,7 @@ class Worker:
                     self._runs.full = True
                 elif not (limit := self._room_for(line)) and self._passed_over(line, now):
                     reserved_above = max(reserved_above, priority + 1)
-            if not line.talking and (limit or line.endings):
+            if not line.talking and (limit or (line.endings and now >= line.pause_until)):
                 self._talk(line, limit)
             if line.woken and not limit:
                 line.pass_on()
@@ -250,7 +264,7 @@ class Worker:
 
     def _room_for(self, line: Line) -> int:
         """How many jobs of the queue can start now."""
-        if self._alone or self._suspects:
+        if self._alone or self._suspects or self._unsupervised():
             return 0
         pace, used, held = self._runs.pace, self._runs.used, self._reserved
         size, kind = line.size(pace), line.is_async
@@ -263,14 +277,20 @@ class Worker:
         )
         return min(MOST_JOBS, max(0, free // size))
 
+    def _unsupervised(self) -> bool:
+        """Nobody keeps the leases: what is taken now would be lost."""
+        seen = self.table.supervised
+        return bool(seen) and time.monotonic() - seen > UNSEEN
+
     def _passed_over(self, line: Line, now: float) -> bool:
         """Notes that a queue's job, if it has one, did not fit; after a while asks whether it
         has. True: nobody of the same or a lower priority is served until it fits.
         """
         self._runs.full = True
         if line.passed_over is None:
-            line.passed_over = now
-        elif not line.starved and now - line.passed_over > PATIENCE:
+            line.passed_over = line.asked_due = now
+        elif now - line.asked_due > (AGAIN if line.starved else PATIENCE):
+            line.asked_due = now
             self._talk(line, 0, asks=True)
         return line.starved
 
@@ -308,6 +328,8 @@ class Worker:
                 line.endings.append(Ending(job.id, job.token, Release()))
             elif job.suspect:
                 self._suspects.append((line, job))
+            elif self._runs.supersede(line, job):
+                self._behind.append((line, job))
             else:
                 self._runs.start(line, job, line.size(self._runs.pace))
         for cancelled in taken.cancels:
@@ -358,6 +380,17 @@ class Worker:
             self._alone = True
             event("suspect alone", queue=line.service.name, job=job.id, stalls=job.stall_count)
             self._runs.start(line, job, self._capacity)
+
+    def _start_behind(self) -> None:
+        """Those whose earlier run has ended."""
+        waiting, self._behind = self._behind, []
+        for line, job in waiting:
+            if self._closing:
+                line.endings.append(Ending(job.id, job.token, Release()))
+            elif self._runs.supersede(line, job):
+                self._behind.append((line, job))
+            else:
+                self._runs.start(line, job, line.size(self._runs.pace))
 
     def cancel(self, index: int, id_: str, token: int) -> None:
         """Somebody asked to cancel this run."""

@@ -53,7 +53,8 @@ local function watch(q)
     return
   end
   local at = next_event(q)
-  if at and at > q.time and at < tonumber(first[2]) then
+  -- A waiter sleeps for whole milliseconds, and looks up to one later than it was told.
+  if at and at > q.time and at < tonumber(first[2]) - 1 then
     wake(q, 1)
   end
 end

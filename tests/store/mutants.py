@@ -496,6 +496,11 @@ mutant(
     ("        until_ = math.max(until_, tonumber(expiry)) -- one that", "        -- one that"),
 )
 mutant(
+    "who_sleeps_until_something_happens_is_woken_for_it",
+    "who_sleeps_until_a_lease_runs_out_is_not_woken_for_it_before",
+    ("at < tonumber(first[2]) - 1 then", "at < tonumber(first[2]) then"),
+)
+mutant(
     "a_sleeper_keeps_the_others_awake",
     "who_sleeps_is_not_woken_because_another_does",
     (

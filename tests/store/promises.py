@@ -228,6 +228,19 @@ def who_sleeps_is_not_woken_because_another_does(h: Harness) -> None:
 
 
 @promise
+def who_sleeps_until_a_lease_runs_out_is_not_woken_for_it_before(h: Harness) -> None:
+    h.join("c1", "c2", lease=60)
+    h.later(0.0004)  # a lease may run out in the middle of a millisecond
+    h.dispatch()
+    h.take_one("c1", lease=5)
+    h.later(0.0003)
+    assert h.dequeue("c2", waiter="c2", waits=8).next_in == 5
+    for _ in range(3):
+        h.sweep()
+        assert h.call(h.commands.counts()).waiters == 1
+
+
+@promise
 def a_heartbeat_that_comes_late_does_not_cut_a_rest_short(h: Harness) -> None:
     h.join("c1", lease=5)
     assert h.take("c1", lease=5, waiter="c1", waits=30) == []

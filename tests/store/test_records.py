@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from queasy.flow import evict, follow_sync
@@ -82,3 +83,14 @@ def test_of_a_client_that_died_what_it_had_started_stalls(
     jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))
     assert sum(job.suspect for job in jobs) == stalled
     assert sum(job.stall_count for job in jobs) == stalled
+
+
+@pytest.mark.parametrize(
+    "info", [{"options": {"max_retries": float("inf")}}, {"origin": {"token": "abc"}}]
+)
+def test_a_record_that_makes_no_sense_spoils_no_batch(h: Harness, info: dict[str, Any]) -> None:
+    """It used to raise after the server had leased the batch: nobody ran any of it."""
+    h.dispatch_many("good", "odd", "too")
+    h.redis.hset(h.keys.base + "info", "odd", msgspec.msgpack.encode(info))
+    jobs = {job.id: job.readable for job in h.take(limit=3)}
+    assert jobs == {"good": True, "odd": False, "too": True}

@@ -49,6 +49,9 @@ def act(data: Any, job: Job) -> Any:
             process = subprocess.Popen(["sleep", str(seconds)], close_fds="leaky" not in data)
             note("spawned", job, spawned=process.pid)
             process.wait()
+        case {"rename": True}:
+            ctypes.CDLL(None).prctl(15, "mail-zustelle\u00e4\u00e4".encode()[:15], 0, 0, 0)
+            time.sleep(60)
         case {"exit": code}:
             os._exit(code)
         case {"signal": name}:

@@ -98,6 +98,8 @@ class Line:
         self.woken = False
         self.last_served = 0.0
         self.asked_due = 0.0
+        self.avoid_until = 0.0
+        """It has a suspect, which this worker is too busy for."""
         self.pause_until = 0.0
         self.passed_over: float | None = None
         """Since when there may be a job that does not fit."""

@@ -42,6 +42,8 @@ REPORT = 5.0
 # A look takes a moment; so long nobody of a lower priority takes what it may need.
 MOMENT = 0.05
 UNSEEN = 2.0
+# So long, at first, the other runs have to end when there is a suspect.
+HOLD = 2.0
 BEAT = 1.0
 MOST_JOBS = 1000  # in one call
 
@@ -78,6 +80,7 @@ class Worker:
         self._runs = Runs(table, capacity, self._fill_soon)
         self._suspects: list[tuple[Line, Job]] = []
         """Taken, but not started: they wait until they can be alone."""
+        self._hold, self._hold_until = HOLD, 0.0
         self._behind: list[tuple[Line, Job]] = []
         """Taken, while an earlier run of the same id goes on here: the server forgot that one."""
         self._alone = False
@@ -232,7 +235,7 @@ class Worker:
                     reserved_above = max(reserved_above, priority)
                 continue
             limit = 0
-            if line.open and not self._closing and now >= line.next_look:
+            if line.open and not self._closing and now >= max(line.next_look, line.avoid_until):
                 if priority < reserved_above:
                     self._runs.full = True
                 elif not (limit := self._room_for(line)) and self._passed_over(line, now):
@@ -327,6 +330,7 @@ class Worker:
             if self._closing or not line.open:  # it was asked before
                 line.endings.append(Ending(job.id, job.token, Release()))
             elif job.suspect:
+                self._hold_until = time.monotonic() + self._hold
                 self._suspects.append((line, job))
             elif self._runs.supersede(line, job):
                 self._behind.append((line, job))
@@ -352,7 +356,8 @@ class Worker:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        looks = [line.next_look for line in self._lines if line.open and line.next_look > now]
+        times = [max(line.next_look, line.avoid_until) for line in self._lines if line.open]
+        looks = [at for at in times if at > now]
         if looks and not self._closing:
             delay = min(looks) - now
             self._timer = asyncio.get_running_loop().call_later(delay, self._fill_soon)
@@ -373,13 +378,26 @@ class Worker:
     def _start_suspect(self) -> None:
         """The first of them, if it can be alone now."""
         if self._runs:
+            if self._suspects and time.monotonic() > self._hold_until:
+                self._let_go()
             return
         self._alone = False
+        for line in self._lines:
+            line.avoid_until = 0.0
         if self._suspects and not self._reserved.all and not self._closing:
             line, job = self._suspects.pop(0)
-            self._alone = True
+            self._alone, self._hold = True, HOLD
             event("suspect alone", queue=line.service.name, job=job.id, stalls=job.stall_count)
             self._runs.start(line, job, self._capacity)
+
+    def _let_go(self) -> None:
+        """What runs here takes long: another may have the suspects, and the other queues their
+        turn. Should they come back, because all are as busy, they are held for longer.
+        """
+        for line, _ in self._suspects:
+            line.avoid_until = time.monotonic() + self._hold
+        self._hold *= 2
+        self._release_suspects(self._lines)
 
     def _start_behind(self) -> None:
         """Those whose earlier run has ended."""

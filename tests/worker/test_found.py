@@ -1,0 +1,76 @@
+"""Bugs that were found in workers, each by its name."""
+
+import signal
+from datetime import timedelta
+
+from queasy import Retry, SyncClient
+from queasy.outcome import Retry as Again
+from queasy.worker.executor import outcome_of
+from tests.servers import Server, wait_until
+from tests.worker.fleet import ON_ONE_SERVER, Fleet
+
+
+@ON_ONE_SERVER
+def test_an_inline_worker_that_is_lost_twice_at_once_lives_once_more(
+    fleet: Fleet, sync_client: SyncClient, server: Server, prefix: str
+) -> None:
+    """The second word came while it stopped, and ended each life as it began."""
+    worker = fleet.serve("--queue", "plain", "--queue", "waits", processes=0)
+    sync_client.queue("plain").dispatch({"sleep": 2}, id="running")
+    fleet.journal.wait_for("start", id="running")
+    with server.client() as connection:
+        connection.delete(*connection.keys(f"{prefix}:*"))
+    sync_client.queue("waits").dispatch({}, id="next")
+    fleet.journal.wait_for("end", id="next")
+    sync_client.queue("plain").dispatch({}, id="last")
+    fleet.journal.wait_for("end", id="last")
+    assert len(worker.events("worker started")) == 2
+    assert worker.stop() == 0
+
+
+@ON_ONE_SERVER
+def test_a_process_name_that_is_no_text_does_not_end_the_watch(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    """It could not be read, and nobody looked at timeouts any more."""
+    worker = fleet.serve("--queue", "timed", processes=1)
+    sync_client.queue("timed").dispatch({"first": {"rename": True}, "then": {}}, id="odd")
+    (start, again) = fleet.journal.wait_for("start", 2, id="odd")
+    assert again["timeouts"] == 1
+    assert again["pid"] != start["pid"]
+    assert worker.stop() == 0
+
+
+@ON_ONE_SERVER
+def test_a_suspect_does_not_wedge_a_worker_with_a_long_run(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    """It was held until the long run had ended, and so was everything else."""
+    crashing = fleet.serve("--queue", "poison", processes=1)
+    sync_client.queue("poison").dispatch({"first": {"sleep": 60}, "then": {}}, id="suspect")
+    fleet.journal.wait_for("start", id="suspect")
+    busy = fleet.serve("--queue", "waits", "--queue", "poison", "--queue", "plain", processes=1)
+    sync_client.queue("waits").dispatch({"sleep": 30}, id="long")
+    fleet.journal.wait_for("start", id="long")
+    (child,) = crashing.children()
+    crashing.signal(signal.SIGSTOP)  # so that it starts nobody who could take the suspect
+    sync_client.queue("poison").evict(_client_of(sync_client), died=True)
+    wait_until(lambda: bool(busy.events("job released")), "it lets go of the suspect")
+    sync_client.queue("plain").dispatch({}, id="other")
+    fleet.journal.wait_for("end", id="other", seconds=15)
+    assert not fleet.journal.lines("end", id="long")
+    del child
+
+
+def _client_of(client: SyncClient) -> str:
+    (holder,) = [info.id for info in client.queue("poison").clients() if info.leases]
+    return holder
+
+
+def test_a_retry_whose_time_was_changed_is_a_retry() -> None:
+    """It could not be written, and held up every report of its queue."""
+    verdict = Retry("later")
+    verdict.after = timedelta(seconds=5)  # type: ignore[assignment]
+    assert outcome_of(verdict) == Again(outcome_of(verdict).error, None, 5.0)  # type: ignore[union-attr]
+    verdict.after = "soon"  # type: ignore[assignment]
+    assert outcome_of(verdict) == Again(outcome_of(verdict).error)  # type: ignore[union-attr]

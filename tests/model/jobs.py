@@ -60,7 +60,7 @@ class Jobs(Clock):
         """
         at = self.next_event(leases)
         looks = min(self.waiters.values(), default=0.0)
-        late = at is not None and self.time < at < looks
+        late = at is not None and self.time < at < looks - 1  # whole milliseconds are slept
         if self.due_news or late:
             self.waiters.clear()
         if self.fail and self.fail_opened and self.fail.due_news:

@@ -857,3 +857,27 @@ async def test_a_queue_that_is_the_last_a_worker_served_can_be_served_again(
         assert await client.tell_workers("serve", "only") == 1
         await asyncio.wait_for(ran.wait(), 30)
         worker.stop()
+
+
+async def test_the_last_of_many_orders_stands(client: Client) -> None:
+    """Orders are carried out side by side, since one may have to wait for jobs to end."""
+    queue, ran = client.queue("only"), asyncio.Event()
+
+    @queue.handler
+    async def run() -> None:
+        ran.set()
+
+    worker = client.worker(signals=False)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        while not await client.workers():
+            await asyncio.sleep(0.01)
+        orders = [order for _ in range(20) for order in (worker.unserve, worker.serve)]
+        await asyncio.gather(*(order("only") for order in orders))
+        (info,) = await client.workers()
+        assert info.queues == ("only",)
+        await queue.dispatch(1)
+        await asyncio.wait_for(ran.wait(), 30)
+        await asyncio.gather(*(order("only") for order in reversed(orders)))
+        assert await client.workers() == []
+        worker.stop()

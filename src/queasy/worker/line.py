@@ -94,6 +94,9 @@ class Line:
         self.asked_at = 0.0
         self.open = False
         """Whether jobs are taken."""
+        self.wanted = False
+        """Whether they should be, by the last order; and who comes or goes does so alone."""
+        self.passing = asyncio.Lock()
         self.next_look = 0.0
         self.woken = False
         self.last_served = 0.0

@@ -111,12 +111,19 @@ class Worker:
         self._beating = asyncio.get_running_loop().call_later(BEAT, self._beat)
 
     async def _enter(self, line: Line) -> None:
+        line.wanted = True
         await line.enter(self._record, partial(self._told, line))
 
     async def serve(self, queue: str) -> None:
         """Takes jobs of this queue again."""
-        closed = [line for line in self._lines_of(queue) if not line.open]
-        await asyncio.gather(*map(self._enter, closed))
+        lines = self._lines_of(queue)
+        for line in lines:
+            line.wanted = True
+        self._changed.set()
+        for line in lines:
+            async with line.passing:
+                if line.wanted and not line.open:
+                    await self._enter(line)
         event("serving", queue=queue, client=self.client)
         self._fill_soon()
 
@@ -124,16 +131,17 @@ class Worker:
         """Takes no more jobs of this queue. Those it holds may end, or are released."""
         lines = self._lines_of(queue)
         for line in lines:
-            line.open = False
+            line.wanted = line.open = False
         if release:
             self._release_suspects(lines)
             for run in self._runs:
                 if run.line in lines:
                     self._runs.ask(run, "stop")
         for line in lines:
-            await self._until(lambda line=line: self._holds_nothing_of(line) or line.open)
-            if not line.open:
-                await line.leave()
+            await self._until(lambda line=line: self._holds_nothing_of(line) or line.wanted)
+            async with line.passing:
+                if not line.wanted:  # nobody thought better of it meanwhile
+                    await line.leave()
         event("not serving", queue=queue, client=self.client)
 
     def _lines_of(self, queue: str) -> list[Line]:

@@ -140,7 +140,9 @@ class Worker:
         for line in lines:
             await self._until(lambda line=line: self._holds_nothing_of(line) or line.wanted)
             async with line.passing:
-                if not line.wanted:  # nobody thought better of it meanwhile
+                # Somebody may have thought better of it meanwhile, and jobs may run again: if that
+                # was undone, too, whoever undid it waits for them.
+                if not line.wanted and self._holds_nothing_of(line):
                     await line.leave()
         event("not serving", queue=queue, client=self.client)
 

@@ -26,8 +26,9 @@ CAPACITY = 100
 # was away for less has not let a lease run out, one that was away for longer knows that it was.
 BUMP_EVERY = 2.0
 LEASE = 10.0 + BUMP_EVERY + 0.5
-# For a worker that holds nothing of a queue.
-IDLE_LEASE = 60.0
+# For a worker that holds nothing of a queue. Not much longer: it may take jobs while such a
+# heartbeat is under way, and die before the next.
+IDLE_LEASE = 20.0
 CONNECTIONS = 4
 
 

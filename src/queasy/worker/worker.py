@@ -138,13 +138,18 @@ class Worker:
                 if run.line in lines:
                     self._runs.ask(run, "stop")
         for line in lines:
-            await self._until(lambda line=line: self._holds_nothing_of(line) or line.wanted)
-            async with line.passing:
-                # Somebody may have thought better of it meanwhile, and jobs may run again: if that
-                # was undone, too, whoever undid it waits for them.
-                if not line.wanted and self._holds_nothing_of(line):
-                    await line.leave()
+            await self._leave(line)
         event("not serving", queue=queue, client=self.client)
+
+    async def _leave(self, line: Line) -> None:
+        """Once nothing of the queue runs; unless somebody thinks better of it meanwhile."""
+        while not line.wanted:
+            line.open = False  # whoever was just entering has opened it
+            await self._until(lambda: self._holds_nothing_of(line) or line.wanted)
+            async with line.passing:
+                if not line.wanted and not line.open and self._holds_nothing_of(line):
+                    await line.leave()
+                    return
 
     def _lines_of(self, queue: str) -> list[Line]:
         lines = [line for line in self._lines if line.service.queue == queue]

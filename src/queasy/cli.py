@@ -167,8 +167,6 @@ def _bytes(text: str) -> int:
 
 
 async def _worker(options: argparse.Namespace) -> None:
-    if options.grace < 0 or options.capacity < 1 or options.processes < 0:
-        raise InvalidInput("expected no negative numbers, and a capacity of 1 or more")
     if options.processes == 0:
         plan = load(options.app).plan(options.queues)
         set_up(options.log_level, options.log_format, options.log_errors)

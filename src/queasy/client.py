@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -16,14 +16,14 @@ from queasy.errors import InvalidOption
 from queasy.flow import follow
 from queasy.handler import Registry
 from queasy.named import keys_of
-from queasy.options import Seconds, check_name, seconds
+from queasy.options import Seconds, check_name, check_whole, seconds
 from queasy.queue import Queue
 from queasy.store.store import AsyncStore
 from queasy.store.url import Target, parse_url
-from queasy.worker.plan import CAPACITY, Place, Plan
+from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES, Place, Plan
 from queasy.worker.roster import WorkerInfo, roster
 
-__all__ = ["Client", "Running"]
+__all__ = ["Client", "Running", "WorkOptions"]
 
 MAX_PAYLOAD = 1024 * 1024
 
@@ -74,11 +74,15 @@ class Settings:
         return f"{self.target}" if self.folder is None else f"{self.target} in {self.folder}"
 
 
-def check_whole(value: object, name: str, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidOption(
-            f"{name}: expected a whole number from {least} to {most}, got {value!r}"
-        )
+class WorkOptions(TypedDict, total=False):
+    """How a worker is run: see `Client.worker`."""
+
+    processes: int
+    capacity: int
+    grace: Seconds
+    max_jobs: int | None
+    max_memory: int | None
+    signals: bool
 
 
 class Running(Protocol):
@@ -174,11 +178,9 @@ class Client:
         is stopped (by SIGTERM or SIGINT, with `signals`; a second one means: at once). A child is
         replaced after `max_jobs`, or when it has more than `max_memory` bytes.
         """
-        check_whole(capacity, "capacity", 1, 10_000)
-        check_whole(processes, "processes", 0, 1000)
-        for value, name in ((max_jobs, "max_jobs"), (max_memory, "max_memory")):
-            if value is not None:
-                check_whole(value, name, 1, 2**63)
+        self._registry.check_names(queues)
+        check_whole(processes, "processes", 0, MOST_PROCESSES)
+        check_whole(capacity, "capacity", 1, MOST_CAPACITY)
         patience = seconds(grace, "grace")
         if processes:
             from queasy.worker.app import check_not_importing, reference_to
@@ -200,29 +202,13 @@ class Client:
         return InlineWorker(self.plan(queues), capacity=capacity, grace=patience, signals=signals)
 
     async def work(
-        self,
-        queues: Collection[str] | None = None,
-        *,
-        processes: int = 0,
-        capacity: int = CAPACITY,
-        grace: Seconds = 30,
-        max_jobs: int | None = None,
-        max_memory: int | None = None,
-        signals: bool = True,
+        self, queues: Collection[str] | None = None, **options: Unpack[WorkOptions]
     ) -> None:
         """Run the handlers of this client until stopped; the arguments are those of `worker`.
 
         Cancelling it releases what runs, at once.
         """
-        await self.worker(
-            queues,
-            processes=processes,
-            capacity=capacity,
-            grace=grace,
-            max_jobs=max_jobs,
-            max_memory=max_memory,
-            signals=signals,
-        ).run()
+        await self.worker(queues, **options).run()
 
     async def workers(self, queues: Collection[str] | None = None) -> list[WorkerInfo]:
         """Who is working on the queues named (None: those with handlers), anywhere."""

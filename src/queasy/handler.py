@@ -314,7 +314,7 @@ class Registry:
         A module named as a whole brings its `handle_failure` along, unless the queue has
         another fail handler.
         """
-        self._check_names(names)
+        self.check_names(names)
         found: list[tuple[Handler, Function]] = []
         # One at a time: a module that is imported may register more.
         while len(found) < len(chosen := self._chosen(names)):
@@ -330,7 +330,8 @@ class Registry:
     def _chosen(self, names: Collection[str] | None) -> list[Handler]:
         return [handler for handler in self.handlers() if names is None or handler.queue in names]
 
-    def _check_names(self, names: Collection[str] | None) -> None:
+    def check_names(self, names: Collection[str] | None) -> None:
+        """That there are handlers, and for all queues that are named."""
         known = self.names()
         if not known:
             raise InvalidOption(

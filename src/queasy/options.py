@@ -73,6 +73,14 @@ def check_count(value: object, name: str) -> None:
         raise InvalidOption(f"{name}: expected a whole number from 0 to {MAX_COUNT}, got {value!r}")
 
 
+def check_whole(value: object, name: str, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidOption(
+            f"{name}: expected a whole number from {least} to {most}, got {value!r}"
+        )
+    return value
+
+
 def seconds(value: object, name: str) -> float:
     """A duration as seconds."""
     if isinstance(value, timedelta):

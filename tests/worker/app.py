@@ -20,6 +20,9 @@ client = Client(os.environ["TEST_URL"], prefix=os.environ["TEST_PREFIX"])
 JOURNAL = os.open(os.environ["TEST_JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
+LEAKED: list[bytearray] = []
+
+
 def note(event: str, job: Job, **more: Any) -> None:
     line = {
         "event": event, "queue": job.queue, "id": job.id, "token": job.token, "pid": os.getpid(),
@@ -52,6 +55,8 @@ def act(data: Any, job: Job) -> Any:
         case {"rename": True}:
             ctypes.CDLL(None).prctl(15, "mail-zustelle\u00e4\u00e4".encode()[:15], 0, 0, 0)
             time.sleep(60)
+        case {"leak": megabytes}:
+            LEAKED.append(bytearray(os.urandom(1)) * (megabytes * 2**20))
         case {"exit": code}:
             os._exit(code)
         case {"signal": name}:

@@ -8,6 +8,9 @@ import pytest
 from tests.servers import Server, ServerKind, start_server, why_absent
 from tests.worker.fleet import Fleet, fleet_on
 from tests.worker.idling import Idling
+from tests.worker.inline import emails, seen
+
+__all__ = ["emails", "seen"]  # fixtures
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -135,22 +135,24 @@ class Fleet:
         }
         self._running: list[Running] = []
 
-    def start(self, *options: str, app: str = APP) -> Running:
+    def start(self, *options: str, app: str = APP, folder: Path = ROOT) -> Running:
         """`queasy worker` with these options; does not wait for it."""
         log = self._folder / f"worker-{len(self._running)}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "queasy", "worker", app, *options],
-                cwd=ROOT, env=self._environment, stdout=file, stderr=file,
+                cwd=folder, env=self._environment, stdout=file, stderr=file,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         running = Running(process, log)
         self._running.append(running)
         return running
 
-    def serve(self, *options: str, processes: int = 2, app: str = APP) -> Running:
+    def serve(
+        self, *options: str, processes: int = 2, app: str = APP, folder: Path = ROOT
+    ) -> Running:
         """The same, and waits until all its children serve."""
-        running = self.start("--processes", str(processes), *options, app=app)
+        running = self.start("--processes", str(processes), *options, app=app, folder=folder)
         return running.wait_until_serving(processes)
 
     def end(self) -> None:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Generator
 
 from queasy.dispatch import new_id
 from queasy.errors import QueasyError
+from queasy.options import check_whole, seconds
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.control import Control
 from queasy.worker.events import event
 from queasy.worker.heartbeat import Heartbeat, Pulse
 from queasy.worker.line import DEFAULT_SIZE
-from queasy.worker.plan import LEASE, Plan, Record
+from queasy.worker.plan import LEASE, MOST_CAPACITY, Plan, Record
 from queasy.worker.signals import stop_on_signals
 from queasy.worker.table import Table
 from queasy.worker.worker import Worker
@@ -55,8 +56,8 @@ class InlineWorker:
 
     def __init__(self, plan: Plan, *, capacity: int, grace: float, signals: bool = True) -> None:
         self._plan = plan
-        self._capacity = capacity
-        self._grace = grace
+        self._capacity = check_whole(capacity, "capacity", 1, MOST_CAPACITY)
+        self._grace = seconds(grace, "grace")
         self._signals = signals
         self._group = new_id()
         self._unserved: set[str] = set()
@@ -132,7 +133,7 @@ class InlineWorker:
             if not at_once:
                 await worker.drained()
         if not worker.running:
-            with contextlib.suppress(Exception):  # its leases run out by themselves
+            with contextlib.suppress(QueasyError):  # its leases run out by themselves
                 await worker.leave()
         event("worker stopped", client=worker.client)
 

@@ -21,6 +21,8 @@ from queasy.store.url import Target, parse_url
 __all__ = ["CAPACITY", "Place", "Plan", "Record", "Service"]
 
 CAPACITY = 100
+MOST_CAPACITY = 10_000
+MOST_PROCESSES = 1000
 # A worker that is not heard for this long is dead. Longer, by a heartbeat, than the silence that
 # the server takes for an outage of its own (OUTAGE_MS in lua/keys.lua: 10 seconds): a server that
 # was away for less has not let a lease run out, one that was away for longer knows that it was.

@@ -29,6 +29,7 @@ from typing import Any
 
 from queasy.dispatch import new_id
 from queasy.errors import CannotWork, InvalidOption, QueasyError
+from queasy.options import check_whole, seconds
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.burial import bury
@@ -50,7 +51,7 @@ from queasy.worker.orders import (
     Unserve,
     WornOut,
 )
-from queasy.worker.plan import CAPACITY, LEASE
+from queasy.worker.plan import CAPACITY, LEASE, MOST_CAPACITY, MOST_PROCESSES
 from queasy.worker.process import ChildProcess
 from queasy.worker.reload import check_reload, watch_code
 from queasy.worker.signals import stop_on_signals
@@ -88,8 +89,12 @@ class SupervisorOptions:
     log_errors: str = "traceback"
 
     def __post_init__(self) -> None:
-        if self.processes < 1:
-            raise InvalidOption(f"processes: expected 1 or more, got {self.processes!r}")
+        check_whole(self.processes, "processes", 1, MOST_PROCESSES)
+        check_whole(self.capacity, "capacity", 1, MOST_CAPACITY)
+        seconds(self.grace, "grace")
+        for value, name in ((self.max_jobs, "max_jobs"), (self.max_memory, "max_memory")):
+            if value is not None:
+                check_whole(value, name, 1, 2**62)
         if self.reload:
             check_reload()
 

@@ -1,0 +1,238 @@
+"""A TCP proxy with the network's bad habits, at will: cuts at any point, stalls, silence.
+
+    async with Proxy(server.port) as proxy:
+        proxy.cut("dispatch", Cut.HALF_SENT)  # the next one
+        proxy.stall(3)
+
+Or a program, steered by lines on a unix socket (calm, harass 0.01, stall 3, deaf 5, cut all):
+
+    python -m tests.proxy --listen-port 1 --upstream-port 2 --seed 3 --control path
+"""
+
+import asyncio
+import enum
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from tests.proxy.resp import end_of, name_of
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+CHUNK = 65536
+STALLS = 0.05  # how likely one is in each second of harassment
+LONGEST_STALL = 3.0
+
+
+class Cut(enum.StrEnum):
+    """Where the line is cut: none of the command arrives, or some of it; it is carried out, and
+    none of the answer comes back, or some of it.
+    """
+
+    UNSENT = enum.auto()
+    HALF_SENT = enum.auto()
+    UNANSWERED = enum.auto()
+    HALF_ANSWERED = enum.auto()
+
+
+@dataclass(eq=False)
+class _Link:
+    """One connection through the proxy."""
+
+    dead: bool
+    due: list[Cut | None] = field(default_factory=list)
+    """What is to become of the answers still to come; messages come unasked."""
+
+
+class Proxy:
+    """Passes bytes to a server on this machine, and knows where a command begins and ends."""
+
+    def __init__(self, upstream: int, port: int = 0, seed: int | None = None) -> None:
+        self._upstream = upstream
+        self.port = port
+        self._random = random.Random(seed)
+        self._doomed: list[tuple[str, Cut]] = []
+        self._swallowed: set[str] = set()
+        self._rate = 0.0
+        self._harassing: asyncio.Task[None] | None = None
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._timers: dict[object, asyncio.TimerHandle] = {}
+        self._deaf = False
+        self._links: dict[_Link, Any] = {}
+        self.lost = 0
+        """Commands that were cut or swallowed."""
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        self.calm()
+        tasks = list(self._links.values())
+        self.cut_all()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        return len(self._links)
+
+    def cut(self, command: str, point: Cut) -> None:
+        """The next call of this function, or next command of this name, is cut there."""
+        self._doomed.append((command, point))
+
+    def lose_answer_to(self, command: str) -> None:
+        self.cut(command, Cut.UNANSWERED)
+
+    def swallow(self, command: str) -> None:
+        """It never arrives and is never answered, but the line stays."""
+        self._swallowed.add(command)
+
+    def cut_all(self) -> None:
+        """Every line there is, now."""
+        for task in self._links.values():
+            task.cancel()
+
+    def stall(self, seconds: float) -> None:
+        """Nothing passes for so long, in either direction; then all of it does."""
+        self._passing.clear()
+        self._later(seconds, self._passing.set)
+
+    def deaf(self, seconds: float | None = None) -> None:
+        """Connections are accepted and never answered. Those of that time, and those there are
+        now, stay so when it is over: nobody tells their ends that they are dead.
+        """
+        self._deaf = True
+        for link in self._links:
+            link.dead = True
+        if seconds is not None:
+            self._later(seconds, self._hear)
+
+    def harass(self, rate: float, stalls: float = STALLS) -> None:
+        """Every command may be cut anywhere, with this probability; every second may begin a
+        stall, with that one.
+        """
+        self.calm()
+        self._rate = rate
+        self._harassing = asyncio.create_task(self._stall_now_and_then(stalls))
+
+    def calm(self) -> None:
+        """No more trouble, whatever was asked for before."""
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._harassing is not None:
+            self._harassing.cancel()
+        self._rate = 0.0
+        self._doomed.clear()
+        self._swallowed.clear()
+        self._passing.set()
+        self._hear()
+
+    def obey(self, order: str) -> None:
+        """One of these in words: "calm", "harass 0.01", "stall 3", "deaf 5", "cut all"."""
+        word, *numbers = order.replace("cut all", "cut_all").split() or [""]
+        if word not in ("calm", "harass", "stall", "deaf", "cut_all"):
+            raise ValueError(f"expected calm, harass, stall, deaf or cut all, got {order!r}")
+        getattr(self, word)(*map(float, numbers))
+
+    def _hear(self) -> None:
+        self._deaf = False
+
+    def _later(self, seconds: float, action: Callable[[], object]) -> None:
+        if (before := self._timers.pop(action, None)) is not None:
+            before.cancel()
+        self._timers[action] = asyncio.get_running_loop().call_later(seconds, action)
+
+    async def _stall_now_and_then(self, chance: float) -> None:
+        while True:
+            await asyncio.sleep(1)
+            if self._passing.is_set() and self._random.random() < chance:
+                self.stall(self._random.uniform(0.1, LONGEST_STALL))
+
+    async def _accept(self, reader: Reader, writer: Writer) -> None:
+        link = _Link(dead=self._deaf)
+        self._links[link] = asyncio.current_task()
+        writers = [writer]
+        # Cancelled is cut; the task itself goes on to its end, and nobody is told.
+        with suppress(OSError, asyncio.CancelledError):
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+            writers.append(up_writer)
+            await _first_of(
+                self._commands(link, reader, up_writer), self._answers(link, up_reader, writer)
+            )
+        for one in writers:
+            one.close()
+        del self._links[link]
+
+    async def _commands(self, link: _Link, reader: Reader, writer: Writer) -> None:
+        buffer = bytearray()
+        while data := await self._read(reader):
+            if link.dead:
+                continue
+            buffer += data
+            while end := end_of(buffer):
+                command = bytes(buffer[:end])
+                del buffer[:end]
+                name = name_of(command)
+                if name in self._swallowed:
+                    self.lost += 1
+                    continue
+                point = self._point_for(name)
+                if point is Cut.HALF_SENT:
+                    writer.write(command[: self._random.randrange(1, len(command))])
+                if point in (Cut.UNSENT, Cut.HALF_SENT):
+                    return
+                writer.write(command)
+                link.due.append(point)
+            await writer.drain()
+
+    async def _answers(self, link: _Link, reader: Reader, writer: Writer) -> None:
+        buffer = bytearray()
+        while data := await self._read(reader):
+            if link.dead:
+                continue
+            buffer += data
+            while end := end_of(buffer):
+                point = link.due.pop(0) if link.due else None
+                if point is Cut.HALF_ANSWERED:
+                    end = self._random.randrange(1, end)
+                if point is not Cut.UNANSWERED:
+                    writer.write(buffer[:end])
+                if point is not None:
+                    return
+                del buffer[:end]
+            await writer.drain()
+
+    async def _read(self, reader: Reader) -> bytes:
+        await self._passing.wait()  # before, so that what is sent meanwhile piles up
+        data = await reader.read(CHUNK)
+        await self._passing.wait()
+        return data
+
+    def _point_for(self, name: str) -> Cut | None:
+        point = None
+        if doomed := next((one for one in self._doomed if one[0] == name), None):
+            self._doomed.remove(doomed)
+            point = doomed[1]
+        elif self._rate and self._random.random() < self._rate:
+            point = self._random.choice(list(Cut))
+        self.lost += point is not None
+        return point
+
+
+async def _first_of(*works: Coroutine[object, object, None]) -> None:
+    """Until one of them is over, which ends the others."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,27 @@
+"""Just enough of the server's protocol to see where a command or a reply ends."""
+
+FUNCTION = b"queasy_v1_"
+
+
+def end_of(data: bytearray) -> int:
+    """Where the command or reply that the bytes begin with ends; 0 if it is not whole yet."""
+    at, values = 0, 1
+    while values:
+        end = data.find(b"\r\n", at)
+        if end < 0:
+            return 0
+        kind, rest = data[at : at + 1], data[at + 1 : end]
+        at, values = end + 2, values - 1
+        if kind == b"*":
+            values += max(0, int(rest))
+        elif kind == b"$" and int(rest) >= 0:
+            at += int(rest) + 2
+    return at if at <= len(data) else 0
+
+
+def name_of(command: bytes) -> str:
+    """Of a function the name without its prefix, else the command's own."""
+    words = command.split(b"\r\n", 5)[2:5:2]
+    if words[0].startswith(b"FCALL"):
+        return words[1].removeprefix(FUNCTION).decode()
+    return words[0].decode()

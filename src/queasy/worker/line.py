@@ -18,7 +18,7 @@ from queasy.outcome import Fail
 from queasy.store.commands import Commands
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
-from queasy.worker.events import event
+from queasy.worker.events import event, log
 from queasy.worker.pace import Pace
 from queasy.worker.plan import IDLE_LEASE, LEASE, Service
 from queasy.worker.table import Table
@@ -35,8 +35,9 @@ SOON = 1.0  # on the monotonic clock: long ago
 LONGEST_PAUSE = 2.0
 
 
-# What became of a run that did not finish, in the server's word and in ours.
+# What became of a run, in the server's word and in ours.
 BECAME = {
+    "finished": ("job finished", logging.DEBUG),
     "retried": ("job to be retried", logging.INFO),
     "timed_out": ("job timed out, to be retried", logging.WARNING),
     "failed": ("job given up", logging.WARNING),
@@ -268,11 +269,12 @@ class Line:
                 await self._store.run(self._commands.settle([replace(ending, outcome=why)]))
 
     def _note(self, endings: list[Ending], words: tuple[str, ...] | list[str]) -> None:
-        """What became of runs that did not finish. Of an error the type only: its message may
-        quote what is nobody's business.
+        """What became of runs. Of an error the type only: its message may quote what is nobody's
+        business.
         """
+        all_of_them = log.isEnabledFor(logging.DEBUG)
         for ending, word in zip(endings, words, strict=False):
-            if word != "finished":
+            if word != "finished" or all_of_them:
                 what, level = BECAME.get(word, (word, logging.INFO))
                 error = getattr(ending.outcome, "error", None)
                 event(what, level, queue=self.service.name, job=ending.id, token=ending.token,

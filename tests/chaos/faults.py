@@ -1,0 +1,247 @@
+"""What is done to a run: each fault is a function of the world, and undoes itself in time."""
+
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import redis
+
+from tests.chaos.crew import Member, Role
+from tests.chaos.history import now
+from tests.chaos.world import World
+from tests.servers import HOST, free_port
+
+# Processes
+
+
+def _victim(world: World, role: Role) -> Member | None:
+    members = [member for member in world.crew.of(role) if not member.gone]
+    return world.random.choice(members) if members else None
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_child(world: World) -> None:
+    worker = _victim(world, "worker")
+    children = worker.children() if worker else []
+    if children:
+        pid = world.random.choice(children)
+        world.note("kill child", pid)
+        _kill(pid)
+
+
+def kill_worker(world: World) -> None:
+    """The supervisor: its children go with it."""
+    worker = _victim(world, "worker")
+    if worker:
+        world.note("kill supervisor", worker.pid, *worker.children())
+        worker.process.kill()
+
+
+def kill_producer(world: World) -> None:
+    _kill_member(world, "producer")
+
+
+def kill_consumer(world: World) -> None:
+    _kill_member(world, "consumer")
+
+
+def _kill_member(world: World, role: Role) -> None:
+    member = _victim(world, role)
+    if member:
+        world.note(f"kill {role}", member.pid)
+        member.process.kill()
+
+
+def stop_worker(world: World) -> None:
+    """As a deploy does."""
+    worker = _victim(world, "worker")
+    if worker:
+        world.note("stop worker", worker.pid)
+        worker.told = True
+        worker.process.send_signal(signal.SIGTERM)
+
+
+def freeze_child(world: World) -> None:
+    worker = _victim(world, "worker")
+    children = worker.children() if worker else []
+    if children:
+        _freeze(world, "freeze child", [world.random.choice(children)])
+
+
+def freeze_supervisor(world: World) -> None:
+    worker = _victim(world, "worker")
+    if worker:
+        _freeze(world, "freeze supervisor", [worker.pid])
+
+
+def freeze_worker(world: World) -> None:
+    """The whole of it, as a virtual machine that is suspended."""
+    worker = _victim(world, "worker")
+    if worker:
+        _freeze(world, "freeze worker", [worker.pid, *worker.children()])
+
+
+def freeze_other(world: World) -> None:
+    role: Role = world.random.choice(("producer", "consumer"))
+    member = _victim(world, role)
+    if member:
+        _freeze(world, f"freeze {role}", [member.pid])
+
+
+def _freeze(world: World, kind: str, pids: list[int]) -> None:
+    seconds = world.random.choice((0.1, 1.0, 5.0, world.random.uniform(0.1, 20)))
+    begun = now()
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw() -> None:
+        # Noted before: whoever goes on does so behind this time.
+        world.note(kind, *pids, at=begun, until=now())
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    world.later(seconds, thaw)
+
+
+# The server
+
+
+def kill_server(world: World) -> None:
+    begun = now()
+    world.server.kill()
+    _wait(world, world.random.choice((0.0, 0.2, world.random.uniform(0, 3))))
+    world.server.start()
+    world.note("kill server", at=begun, until=now())
+
+
+def cut_power(world: World) -> None:
+    """The machine of a server that writes to its disk every second: the last of what it wrote
+    is not there.
+    """
+    begun = now()
+    world.server.kill()
+    # What it wrote in the last second may not have reached the disk, and it may be a second late.
+    world.forgiven.append((begun - 2.0, begun + 0.5))
+    files = Path(world.server.url.removeprefix("unix://")).parent.glob("appendonlydir/*.incr.aof")
+    for file in files:
+        size = file.stat().st_size
+        os.truncate(file, max(0, size - world.random.randrange(1, 4000)))
+    world.server.start()
+    world.note("cut power", at=begun, until=now())
+
+
+def freeze_server(world: World) -> None:
+    begun = now()
+    world.server.pause()
+    _wait(world, world.random.choice((0.1, 1.0, world.random.uniform(0, 9))))
+    world.server.resume()
+    world.note("freeze server", at=begun, until=now())
+
+
+def _wait(world: World, seconds: float) -> None:
+    """While the server is away, others are thawed and replaced all the same."""
+    end = now() + seconds
+    while now() < end:
+        world.undo()
+        world.crew.revive()
+        time.sleep(min(0.05, max(0.0, end - now())))
+
+
+def flush_library(world: World) -> None:
+    with suppress(redis.RedisError):
+        world.server.call("FUNCTION", "FLUSH")
+        world.note("flush library")
+
+
+def cut_connections(world: World) -> None:
+    with suppress(redis.RedisError):
+        world.server.call("CLIENT", "KILL", "TYPE", world.random.choice(("normal", "pubsub")))
+        world.note("cut connections")
+
+
+def fill_memory(world: World) -> None:
+    """For a while no dispatch is accepted."""
+    begun = now()
+
+    def drain() -> None:
+        with suppress(redis.RedisError):
+            world.server.call("CONFIG", "SET", "maxmemory", "0")
+        world.note("memory full", at=begun, until=now())
+
+    with suppress(redis.RedisError):
+        world.server.call("CONFIG", "SET", "maxmemory", "1mb")
+        world.later(world.random.uniform(0.2, 3), drain)
+
+
+def make_read_only(world: World) -> None:
+    """A replica of nobody, for a while: it keeps what it has and refuses what is new."""
+    begun = now()
+
+    def back() -> None:
+        with suppress(redis.RedisError):
+            world.server.call("REPLICAOF", "NO", "ONE")
+        world.note("read only", at=begun, until=now())
+
+    with suppress(redis.RedisError):
+        world.server.call("REPLICAOF", HOST, free_port())
+        world.later(world.random.uniform(0.2, 2), back)
+
+
+def keep_busy(world: World) -> None:
+    """A script of somebody else's holds the server up: BUSY for all others."""
+    milliseconds = world.random.choice((200, 1000, 3000))
+    script = (
+        "local function ms() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 end "
+        f"local e = ms() + {milliseconds} while ms() < e do end"
+    )
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as line:
+        line.connect(world.server.url.removeprefix("unix://"))
+        words = [b"EVAL", script.encode(), b"0"]
+        line.sendall(b"*3\r\n" + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+        world.note("busy")
+
+
+# The network
+
+
+def stall_network(world: World) -> None:
+    assert world.network is not None
+    seconds = world.random.choice((0.1, 1.0, 4.0, world.random.uniform(0, 15)))
+    world.network.tell(f"stall {seconds:.2f}")
+    world.note("stall network", until=now() + seconds)
+
+
+def cut_network(world: World) -> None:
+    assert world.network is not None
+    world.network.tell("cut all")
+    world.note("cut network")
+
+
+def deafen_network(world: World) -> None:
+    assert world.network is not None
+    seconds = world.random.uniform(0.5, 5)
+    world.network.tell(f"deaf {seconds:.2f}")
+    world.note("deaf network", until=now() + seconds)
+
+
+def harass(world: World) -> None:
+    """Commands are cut at random bytes, for a while."""
+    assert world.network is not None
+    network = world.network
+    network.tell(f"harass {world.random.choice((0.002, 0.01, 0.05))}")
+    begun = now()
+
+    def calm() -> None:
+        network.tell("calm")
+        world.note("harass", at=begun, until=now())
+
+    world.later(world.random.uniform(1, 4), calm)

@@ -1,0 +1,119 @@
+"""What producers ask for: drawn from a seed, so that a run can be asked for again."""
+
+import zlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Literal
+
+from queasy import Dispatch, JobOptions
+from tests.chaos.history import Dispatching, now
+
+QUEUES = ("fast", "work", "plain", "hot")
+HOT_IDS = 20
+# What a job does, how often among a thousand, in which queue, and options of its own.
+HABITS: tuple[tuple[str, float, str, JobOptions | None], ...] = (
+    ("done", 932, "", None),
+    ("raise:1", 20, "", None),
+    ("raise:9", 8, "", JobOptions(max_retries=2)),
+    ("permanent", 8, "", None),
+    ("failure", 8, "", None),
+    ("retry:0.3", 20, "", None),
+    ("hang", 1, "work", None),
+    ("hang:always", 0.5, "work", JobOptions(max_timeouts=2)),
+    ("spin", 0.5, "plain", None),
+    ("gil", 0.3, "plain", None),
+    ("exit", 0.8, "work", None),
+    ("crash", 0.5, "plain", None),
+    ("exit:always", 0.3, "plain", JobOptions(max_stalls=3)),
+)
+WEIGHTS = [habit[1] for habit in HABITS]
+
+Kind = Literal["one", "many", "later", "at", "hot", "cancel", "cancel running"]
+KINDS: dict[Kind, int] = {
+    "one": 40, "many": 6, "later": 12, "at": 3, "hot": 20, "cancel": 4, "cancel running": 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One dispatch, and the line that says so beforehand."""
+
+    queue: str
+    dispatch: Dispatch
+    line: Dispatching
+
+
+@dataclass
+class Load:
+    """The mind of one producer."""
+
+    random: Random
+    number: int
+    """No two producers have the same, nor does one that was killed and its successor."""
+    _count: int = 0
+    _recent: list[tuple[str, str]] = field(default_factory=list)
+
+    def kind(self) -> Kind:
+        return self.random.choices(list(KINDS), list(KINDS.values()))[0]
+
+    def one(self, *, delay: float = 0.0, at: bool = False) -> Ask:
+        """A job with an id of its own."""
+        does, _, queue, options = self.random.choices(HABITS, WEIGHTS)[0]
+        queue = queue or self.random.choice(("fast", "fast", "fast", "work", "plain"))
+        data = self._data(does)
+        id_ = f"j{data['n']}"
+        line = Dispatching(now(), data["n"], queue, id_, does, now() + delay if delay else 0.0)
+        self._recent = [*self._recent[-50:], (queue, id_)]
+        if at:
+            when = datetime.now(UTC) + timedelta(seconds=delay)
+            return Ask(queue, Dispatch(data, id=id_, run_at=when, options=options), line)
+        return Ask(queue, Dispatch(data, id=id_, delay=delay or None, options=options), line)
+
+    def hot(self) -> Ask:
+        """One of a few ids, to update whatever is there, in every way there is."""
+        choice = self.random.choice
+        data = self._data(
+            "done" if self.random.random() < 0.9 else choice(("raise:1", "retry:0.1"))
+        )
+        updates = self.random.random() < 0.8
+        dispatch = Dispatch(
+            data,
+            id=f"hot-{self.random.randrange(HOT_IDS)}",
+            delay=choice((None, None, 0.05, 0.3)),
+            update_data=updates,
+            update_run_at=choice((True, False, "if_later", "if_earlier")),
+            update_options=choice((True, False)),
+            reset_counts=choice((None, True, False)),
+        )
+        line = Dispatching(now(), data["n"], "hot", str(dispatch.id), data["does"], 0.0, updates)
+        return Ask("hot", dispatch, line)
+
+    def many(self) -> list[Ask]:
+        """Of one queue, most of them due at once."""
+        asks = [self.one() for _ in range(self.random.randrange(2, 40))]
+        return [ask for ask in asks if ask.queue == asks[0].queue]
+
+    def delay(self) -> float:
+        return self.random.choice((0.05, 0.5, self.random.uniform(0, 5)))
+
+    def victim(self) -> tuple[str, str] | None:
+        """Of a cancel."""
+        return self.random.choice(self._recent) if self._recent else None
+
+    def next_cancel(self) -> str:
+        self._count += 1
+        return f"{self.number}-{self._count}"
+
+    def _data(self, does: str) -> dict[str, Any]:
+        self._count += 1
+        blob = "x" * self.random.choice((10, 100, 100, 2000)) + str(self.random.random())
+        long = self.random.random() < 0.01
+        seconds = self.random.uniform(0.2, 1.2) if long else self.random.uniform(0, 0.01)
+        return {
+            "n": self.number * 10_000_000 + self._count,
+            "does": does,
+            "seconds": seconds,
+            "blob": blob,
+            "crc": zlib.crc32(blob.encode()),
+        }

@@ -1,0 +1,113 @@
+"""The scenes: on what the crew works, and what is done to them there."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from queasy import SyncClient
+from tests.chaos import faults
+from tests.chaos.crew import Crew, Role, Size
+from tests.chaos.history import Pen
+from tests.chaos.load import QUEUES
+from tests.chaos.network import start_network
+from tests.chaos.world import PREFIX, World
+from tests.servers import ServerKind, Setting, start_server
+
+Faults = Mapping[Callable[[World], None], float]
+
+PROCESSES: Faults = {
+    faults.kill_child: 6,
+    faults.kill_worker: 2,
+    faults.kill_producer: 2,
+    faults.kill_consumer: 2,
+    faults.stop_worker: 0.5,
+    faults.freeze_child: 1,
+    faults.freeze_supervisor: 0.5,
+    faults.freeze_worker: 0.5,
+    faults.freeze_other: 1,
+}
+ERRORS: Faults = {
+    faults.flush_library: 1,
+    faults.cut_connections: 1,
+    faults.fill_memory: 1,
+    faults.make_read_only: 1,
+    faults.keep_busy: 1,
+}
+NETWORK: Faults = {
+    faults.harass: 3,
+    faults.stall_network: 1,
+    faults.cut_network: 1,
+    faults.deafen_network: 1,
+}
+SERVER: Faults = {faults.kill_server: 1, faults.freeze_server: 0.3}
+
+
+@dataclass(frozen=True)
+class Scene:
+    name: str
+    about: str
+    faults: Faults
+    rate: float
+    """Of faults, a second."""
+    settings: Mapping[str, Setting] = field(default_factory=lambda: {"appendfsync": "always"})
+    by_network: frozenset[Role] = frozenset()
+    """Who reaches the server through a network that can be harmed."""
+    size: Size = field(default_factory=Size)
+
+
+EVERYBODY: frozenset[Role] = frozenset(("worker", "producer", "consumer"))
+
+SCENES = {
+    scene.name: scene
+    for scene in (
+        Scene("processes", "kills and freezes of processes", PROCESSES, 1.5),
+        Scene(
+            "server",
+            "kills of the server, whose file is synced at every write",
+            {**PROCESSES, faults.kill_server: 8, faults.freeze_server: 1},
+            0.7,
+        ),
+        Scene(
+            "power",
+            "power cuts of a server whose file is synced every second: its end is missing",
+            {faults.cut_power: 1, faults.kill_child: 1},
+            0.3,
+            {"appendfsync": "everysec"},
+        ),
+        Scene("network", "cuts, stalls and silence of the network", NETWORK, 0.5,
+              by_network=EVERYBODY),
+        Scene("errors", "what a server answers when it will not", ERRORS, 0.7),
+        Scene(
+            "everything",
+            "all of it, mixed",
+            {**PROCESSES, **dict.fromkeys({**ERRORS, **NETWORK}, 0.5), faults.kill_server: 1,
+             faults.freeze_server: 0.1},
+            2.0,
+            by_network=frozenset(("worker", "consumer")),
+        ),
+    )
+}  # fmt: skip
+
+
+@contextmanager
+def play(scene: Scene, kind: ServerKind, folder: Path, seed: str) -> Generator[World]:
+    """The world of a scene, at work."""
+    random = Random(seed)
+    with ExitStack() as stack:
+        settings = {"appendonly": True, "busy_reply_threshold": 100, **scene.settings}
+        server = stack.enter_context(start_server(kind, **settings))
+        network = None
+        if scene.by_network:
+            network = stack.enter_context(start_network(server, folder, random.randrange(10**9)))
+        with SyncClient(server.url, prefix=PREFIX) as client:
+            for name in QUEUES:
+                client.queue(name).configure(fail_handler=True, failed_limit=1_000_000)
+        urls: dict[Role, str] = {
+            role: network.url if network and role in scene.by_network else server.url
+            for role in EVERYBODY
+        }
+        crew = Crew(urls, folder, random, scene.size)
+        stack.callback(crew.end)
+        yield World(random, folder, server, crew, Pen(folder, "faults"), server.url, network)

@@ -1,0 +1,123 @@
+"""A run: its server, its crew, what is done to them, and what is left when it is over."""
+
+import heapq
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+from queasy import QueasyError, SyncClient
+from queasy.sync import SyncQueue
+from tests.chaos.checker import Aftermath
+from tests.chaos.crew import Crew
+from tests.chaos.history import Fault, Pen, now
+from tests.chaos.load import QUEUES
+from tests.servers import Server
+
+PREFIX = "chaos"
+# After the last fault, everything has ended: a dead worker's leases (12.5 s), twice ten seconds
+# of grace for a server that was away, and backoffs.
+PATIENCE = 120.0
+
+
+class Network(Protocol):
+    """The way to the server, for those who take the long one."""
+
+    url: str
+
+    def tell(self, order: str) -> None: ...
+
+
+@dataclass
+class World:
+    """Everything a fault can be done to."""
+
+    random: Random
+    folder: Path
+    server: Server
+    crew: Crew
+    pen: Pen
+    url: str
+    network: Network | None = None
+    group: object = None
+    forgiven: list[tuple[float, float]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    _undoing: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _order: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def note(self, kind: str, *pids: int, at: float | None = None, until: float = 0.0) -> None:
+        self.counts[kind] += 1
+        self.pen(Fault(now() if at is None else at, kind, pids, until))
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Undoes a fault in a while; at the end of the run in any case."""
+        heapq.heappush(self._undoing, (now() + seconds, next(self._order), action))
+
+    def undo(self, *, all_of_them: bool = False) -> None:
+        while self._undoing and (all_of_them or self._undoing[0][0] <= now()):
+            heapq.heappop(self._undoing)[2]()
+
+    def harm(self, faults: Mapping[Callable[["World"], None], float], rate: float,
+             seconds: float) -> None:  # fmt: skip
+        """Does what the scene is about, at random moments, for so long."""
+        end = now() + seconds
+        next_at = now() + 2.0
+        while now() < end:
+            self.undo()
+            self.crew.revive()
+            if now() >= next_at:
+                (fault,) = self.random.choices(list(faults), list(faults.values()))
+                fault(self)
+                next_at = now() + self.random.expovariate(rate)
+            time.sleep(max(0.0, min(0.05, next_at - now())))
+        self.undo(all_of_them=True)
+        self.crew.revive()
+
+    # The end
+
+    def finish(self) -> tuple[Aftermath, float]:
+        """Lets everything end that can; what is left then, and how long it took."""
+        problems = self.crew.stop("producer")
+        began = now()
+        with self._client() as client:
+            queues = [client.queue(name) for name in QUEUES]
+            everything = queues + [queue.fail_queue for queue in queues]
+            remaining = self._drain(everything)
+            took = now() - began
+            problems += self.crew.stop("consumer") + self.crew.stop("worker")
+            problems += self.crew.exits
+            failed = [job.data["n"] for queue in queues for job in queue.jobs("failed")]
+            audit = [f"{queue.name}: {line}" for queue in everything for line in queue.audit()]
+        # Consumers of which one was killed behind the last look leave leases: theirs end, too.
+        return Aftermath(failed, remaining, audit, problems, self.forgiven), took
+
+    def _drain(self, queues: list[SyncQueue]) -> list[str]:
+        deadline = now() + PATIENCE
+        while now() < deadline:
+            self.crew.revive()
+            with suppress(QueasyError):
+                busy = [queue for queue in queues if _waits(queue)]
+                if not busy:
+                    return []
+            time.sleep(0.2)
+        return [
+            f"{queue.name}: {job.state} {job.id}"
+            for queue in queues
+            for state in ("waiting", "active", "blocked")
+            for job in queue.jobs(state)
+        ]
+
+    @contextmanager
+    def _client(self) -> Generator[SyncClient]:
+        with SyncClient(self.url, prefix=PREFIX) as client:
+            yield client
+
+
+def _waits(queue: SyncQueue) -> bool:
+    counts = queue.counts()
+    return bool(counts.due or counts.scheduled or counts.active or counts.blocked)

@@ -19,15 +19,22 @@ from tests.chaos.scenes import SCENES, play
 from tests.servers import ServerKind, available_kinds
 
 
-def run(scene_name: str, kind: ServerKind, seed: str, seconds: float, keep: Path | None) -> Figures:
+def run(
+    scene_name: str,
+    kind: ServerKind,
+    seed: str,
+    seconds: float,
+    keep: Path | None = None,
+    rate: float = 1.0,
+) -> Figures:
     """One scene, from start to verdict."""
-    scene = SCENES[scene_name]
+    scene = SCENES[scene_name].hastened(rate)
     folder = Path(tempfile.mkdtemp(prefix="queasy-chaos-", dir=keep))
     print(f"{scene_name} on {kind}, seed {seed}: ", end="", flush=True)
     began = time.monotonic()
     with play(scene, kind, folder, seed) as world:
         world.harm(scene.faults, scene.rate, seconds)
-        aftermath, drained = world.finish()
+        aftermath, drained = world.finish(durable=scene.durability == "replicated")
     events = list(read_folder(folder))
     verdict = check(events, aftermath)
     found = figures(scene_name, events, verdict, time.monotonic() - began)
@@ -55,6 +62,7 @@ def main() -> int:
     parser.add_argument("--seed", help="of the first run; others follow from it")
     parser.add_argument("--seconds", type=float, default=30.0, help="of faults in each run")
     parser.add_argument("--hours", type=float, help="again and again for so long")
+    parser.add_argument("--rate", type=float, default=1.0, help="so many times the jobs")
     parser.add_argument("--server", choices=[*ServerKind], help="default: each in turn")
     parser.add_argument("--keep", type=Path, help="a folder for all histories")
     parser.add_argument("--report", type=Path, help="a file for the figures, as Markdown")
@@ -65,14 +73,16 @@ def main() -> int:
     seed = options.seed or str(SystemRandom().randrange(10**9))
     seeds = Random(seed)
     total, began, count = Figures(), time.monotonic(), 0
+    turn = 0
     while True:
-        for scene in options.scene or SCENES:
+        for index, scene in enumerate(options.scene or SCENES):
             of_run = seed if count == 0 else str(seeds.randrange(10**9))
-            kind = kinds[count % len(kinds)]
-            total.add(run(scene, kind, of_run, options.seconds, options.keep))
+            kind = kinds[(turn + index) % len(kinds)]
+            total.add(run(scene, kind, of_run, options.seconds, options.keep, options.rate))
             count += 1
             if options.report:
                 options.report.write_text("\n".join(markdown(total)) + "\n")
+        turn += 1
         if options.hours is None or time.monotonic() - began > options.hours * 3600:
             break
     print("\n".join(markdown(total)))

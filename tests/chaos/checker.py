@@ -47,6 +47,8 @@ class Aftermath:
     processes: Sequence[str] = ()
     forgiven: Sequence[tuple[float, float]] = ()
     """When the server may forget what it answered, as its settings say."""
+    durable: bool = False
+    """But no dispatch: those were answered when they were on a second server."""
 
 
 @dataclass
@@ -102,7 +104,7 @@ def _lost(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
             continue
         if _replaced(story, ask) or _cancel_after(story, ask):
             continue
-        if _is_forgiven(story.answered_at(n), aftermath, verdict):
+        if not aftermath.durable and _is_forgiven(story.answered_at(n), aftermath, verdict):
             continue
         runs = ", ".join(_show(run) for run in story.ran.get(n, ())) or "never started"
         verdict.accuse("lost", f"{ask.queue}/{ask.id} n={n} ({word} {ask.does}): {runs}")

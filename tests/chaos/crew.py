@@ -16,6 +16,8 @@ from tests.worker.fleet import ROOT, alive, children_of, wait_until_gone
 
 Role = Literal["worker", "producer", "consumer"]
 CHILDREN = 2
+APP = "tests.chaos.app:client"
+CANNOT_START = f"queasy: {APP}: ".encode()
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Crew:
         kind = "sync" if number % 3 == 0 else "async"
         match role:
             case "worker":
-                words = ["queasy", "worker", "tests.chaos.app:client", "--processes", str(CHILDREN),
+                words = ["queasy", "worker", APP, "--processes", str(CHILDREN),
                          "--grace", "20", "--log-format", "json", "--log-level", "debug",
                          "--log-errors", "type"]  # fmt: skip
             case "producer":
@@ -115,10 +117,10 @@ class Crew:
                 self._start(member.role)
 
     def _may_end(self, member: Member) -> bool:
-        """It was told to, or killed, or found no server when it started."""
+        """It was told to, or killed, or found no server fit to work on when it started."""
         code = member.process.returncode
         if code == 1:
-            return b"cannot reach" in member.log.read_bytes().splitlines()[-1]
+            return member.log.read_bytes().splitlines()[-1].startswith(CANNOT_START)
         # Before Python can hear a signal there is nothing to stop either.
         return code == -signal.SIGKILL or (code in (0, -signal.SIGTERM) and member.told)
 

@@ -11,8 +11,13 @@ import redis
 
 from tests.chaos.crew import Member, Role
 from tests.chaos.history import now
-from tests.chaos.world import World
+from tests.chaos.load import QUEUES
+from tests.chaos.world import PREFIX, World
+from tests.groups import Cluster
 from tests.servers import HOST, free_port
+
+# So long a primary may have kept from its replicas what it answered.
+LAG = 1.0
 
 # Processes
 
@@ -245,3 +250,25 @@ def harass(world: World) -> None:
         world.note("harass", at=begun, until=now())
 
     world.later(world.random.uniform(1, 4), calm)
+
+
+# Groups of servers
+
+
+def fail_over(world: World) -> None:
+    """Another server takes over, in some way; what the old one had told nobody is forgotten."""
+    group = world.stage.group
+    assert group is not None
+    begun = now()
+    kind = group.strike(world.random)
+    world.forgiven.append((begun - LAG, now()))
+    world.note(f"failover by {kind}", at=begun, until=now())
+
+
+def move_slot(world: World) -> None:
+    """Of a queue that is in use, to another server of the cluster."""
+    group = world.stage.group
+    assert isinstance(group, Cluster)
+    begun = now()
+    kind = group.reshard(world.random, f"{PREFIX}:{{{world.random.choice(QUEUES)}}}")
+    world.note(f"slot moved by {kind}", at=begun, until=now())

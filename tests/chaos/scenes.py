@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -12,8 +12,9 @@ from tests.chaos.crew import Crew, Role, Size
 from tests.chaos.history import Pen
 from tests.chaos.load import QUEUES
 from tests.chaos.network import start_network
+from tests.chaos.stages import MakeStage, alone, cluster, sentinel
 from tests.chaos.world import PREFIX, World
-from tests.servers import ServerKind, Setting, start_server
+from tests.servers import ServerKind, Setting
 
 Faults = Mapping[Callable[[World], None], float]
 
@@ -41,7 +42,8 @@ NETWORK: Faults = {
     faults.cut_network: 1,
     faults.deafen_network: 1,
 }
-SERVER: Faults = {faults.kill_server: 1, faults.freeze_server: 0.3}
+FAILOVER: Faults = {faults.fail_over: 2, faults.kill_child: 1}
+CLUSTER: Faults = {faults.fail_over: 1, faults.move_slot: 2, faults.kill_child: 1}
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,15 @@ class Scene:
     rate: float
     """Of faults, a second."""
     settings: Mapping[str, Setting] = field(default_factory=lambda: {"appendfsync": "always"})
+    stage: MakeStage = alone
+    durability: str = "ack"
     by_network: frozenset[Role] = frozenset()
     """Who reaches the server through a network that can be harmed."""
     size: Size = field(default_factory=Size)
+
+    def hastened(self, rate: float) -> "Scene":
+        """With so many times the jobs."""
+        return replace(self, size=replace(self.size, rate=self.size.rate * rate))
 
 
 EVERYBODY: frozenset[Role] = frozenset(("worker", "producer", "consumer"))
@@ -79,6 +87,12 @@ SCENES = {
         Scene("network", "cuts, stalls and silence of the network", NETWORK, 0.5,
               by_network=EVERYBODY),
         Scene("errors", "what a server answers when it will not", ERRORS, 0.7),
+        Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.15,
+              stage=sentinel, size=Size(rate=60)),
+        Scene("replicated", "failovers; dispatches are answered when a replica has them",
+              FAILOVER, 0.15, stage=sentinel, durability="replicated", size=Size(rate=60)),
+        Scene("cluster", "failovers, and slots that move", CLUSTER, 0.15, stage=cluster,
+              size=Size(rate=60)),
         Scene(
             "everything",
             "all of it, mixed",
@@ -96,18 +110,19 @@ def play(scene: Scene, kind: ServerKind, folder: Path, seed: str) -> Generator[W
     """The world of a scene, at work."""
     random = Random(seed)
     with ExitStack() as stack:
-        settings = {"appendonly": True, "busy_reply_threshold": 100, **scene.settings}
-        server = stack.enter_context(start_server(kind, **settings))
+        stage = scene.stage(stack, kind, {"appendonly": True, **scene.settings})
         network = None
         if scene.by_network:
-            network = stack.enter_context(start_network(server, folder, random.randrange(10**9)))
-        with SyncClient(server.url, prefix=PREFIX) as client:
+            seed_of_it = random.randrange(10**9)
+            network = stack.enter_context(start_network(stage.server, folder, seed_of_it))
+        with SyncClient(stage.url, prefix=PREFIX) as client:
             for name in QUEUES:
                 client.queue(name).configure(fail_handler=True, failed_limit=1_000_000)
         urls: dict[Role, str] = {
-            role: network.url if network and role in scene.by_network else server.url
+            role: network.url if network and role in scene.by_network else stage.url
             for role in EVERYBODY
         }
-        crew = Crew(urls, folder, random, scene.size)
+        durability = {"CHAOS_DURABILITY": scene.durability}
+        crew = Crew(urls, folder, random, scene.size, durability)
         stack.callback(crew.end)
-        yield World(random, folder, server, crew, Pen(folder, "faults"), server.url, network)
+        yield World(random, folder, stage, crew, Pen(folder, "faults"), network)

@@ -17,6 +17,7 @@ from tests.chaos.checker import Aftermath
 from tests.chaos.crew import Crew
 from tests.chaos.history import Fault, Pen, now
 from tests.chaos.load import QUEUES
+from tests.chaos.stages import Stage
 from tests.servers import Server
 
 PREFIX = "chaos"
@@ -39,16 +40,18 @@ class World:
 
     random: Random
     folder: Path
-    server: Server
+    stage: Stage
     crew: Crew
     pen: Pen
-    url: str
     network: Network | None = None
-    group: object = None
     forgiven: list[tuple[float, float]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     _undoing: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    @property
+    def server(self) -> Server:
+        return self.stage.server
 
     def note(self, kind: str, *pids: int, at: float | None = None, until: float = 0.0) -> None:
         self.counts[kind] += 1
@@ -80,7 +83,7 @@ class World:
 
     # The end
 
-    def finish(self) -> tuple[Aftermath, float]:
+    def finish(self, *, durable: bool) -> tuple[Aftermath, float]:
         """Lets everything end that can; what is left then, and how long it took."""
         problems = self.crew.stop("producer")
         began = now()
@@ -93,8 +96,8 @@ class World:
             problems += self.crew.exits
             failed = [job.data["n"] for queue in queues for job in queue.jobs("failed")]
             audit = [f"{queue.name}: {line}" for queue in everything for line in queue.audit()]
-        # Consumers of which one was killed behind the last look leave leases: theirs end, too.
-        return Aftermath(failed, remaining, audit, problems, self.forgiven), took
+        aftermath = Aftermath(failed, remaining, audit, problems, self.forgiven, durable)
+        return aftermath, took
 
     def _drain(self, queues: list[SyncQueue]) -> list[str]:
         deadline = now() + PATIENCE
@@ -114,7 +117,7 @@ class World:
 
     @contextmanager
     def _client(self) -> Generator[SyncClient]:
-        with SyncClient(self.url, prefix=PREFIX) as client:
+        with SyncClient(self.stage.url, prefix=PREFIX) as client:
             yield client
 
 

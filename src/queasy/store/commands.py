@@ -80,7 +80,12 @@ class Commands:
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""
         args = (self._now, _flag(running), *map(encode_id, ids))
-        return Command("cancel", self.keys.all, args, _words, unclear_when_repeated=_any_absent)
+        # Of an id that runs, the first try may have ended a dispatch held behind it.
+        unclear = {"absent"} if running else {"absent", "active"}
+        return Command(
+            "cancel", self.keys.all, args, _words,
+            unclear_when_repeated=lambda words: not unclear.isdisjoint(words),
+        )  # fmt: skip
 
     # Taking and ending
 
@@ -202,7 +207,10 @@ class Commands:
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
         """Failed or broken jobs wait again: requeued, exists or absent, for each."""
         args = (self._now, kind, *map(encode_id, ids))
-        return Command("requeue", self.keys.all, args, _words, unclear_when_repeated=_any_absent)
+        return Command(
+            "requeue", self.keys.all, args, _words,
+            unclear_when_repeated=lambda words: "absent" in words,
+        )  # fmt: skip
 
     def drop(self, kind: RecordKind, ids: Sequence[str]) -> Command[int]:
         """Forget failed or broken jobs; how many there were."""
@@ -278,10 +286,6 @@ def _flag(value: bool) -> str:
 
 def _whole_ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
-
-
-def _any_absent(words: list[str]) -> bool:
-    return "absent" in words
 
 
 def _word(raw: bytes) -> Any:

@@ -1,0 +1,206 @@
+"""Every function of the server as people reach it: what there was before, a call, its answer."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from queasy import JobOptions
+from queasy.store.command import Command
+from queasy.store.records import Dispatched
+from tests.servers import wait_until
+from tests.worker.fleet import totals
+
+FAR = 3600.0
+OF_CALLS = {"updated", "unchanged", "blocked"}  # counters of dispatches made, not of jobs
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call. `queue` is a Queue or a SyncQueue: its methods have the same names and arguments."""
+
+    function: str
+    call: Callable[[Any, Any], Any]
+    """With a queue, and what `before` came to: something to await, or the answer itself."""
+    right: Callable[[Any], bool]
+    """Whether this may be the answer: of a first try, or of a second after it was carried out."""
+    before: Callable[[Any], Any] = field(default=lambda _: None)
+    """With a SyncQueue, on a line that holds."""
+    unclear: bool = False
+    """Whether the second answer may be that nobody can tell."""
+
+
+def command(make: Callable[[Any], Command[Any]]) -> Callable[[Any, Any], Any]:
+    """A call that no method makes."""
+    return lambda queue, _: queue._store.run(make(queue._commands))
+
+
+def seed(queue: Any) -> None:
+    """Jobs in every state: two that wait, one that runs and has one held behind it, records."""
+    for id_ in ("failed", "failed too", "running", "held"):
+        queue.dispatch("old", id=id_)
+        lease = queue.lease(FAR, timeout=5)
+        if id_.startswith("failed"):
+            lease.fail("no use")
+    queue.dispatch("behind", id="held")
+    queue.dispatch_many(["w1", "w2"])
+
+
+def taken(queue: Any) -> Any:
+    """A lease that the caller has."""
+    queue.dispatch("mine", id="mine")
+    while True:
+        lease = queue.lease(FAR, timeout=5)
+        if lease.job.id == "mine":
+            return lease
+
+
+def ending(name: str, **arguments: Any) -> Case:
+    return Case(
+        "settle",
+        lambda queue, lease: getattr(mine(queue, lease), name)(**arguments),
+        lambda answer: answer is True,
+        taken,
+        unclear=True,
+    )
+
+
+def mine(queue: Any, lease: Any) -> Any:
+    """The lease on the other's line."""
+    from queasy.lease import Lease
+    from queasy.sync import SyncLease, SyncQueue
+
+    kind = SyncLease if isinstance(queue, SyncQueue) else Lease
+    return kind(lease.job, queue._commands, queue._store)
+
+
+def status(*words: str) -> Callable[[Any], bool]:
+    def right(answer: Any) -> bool:
+        answers: Sequence[Dispatched] = answer if isinstance(answer, list) else [answer]
+        return all(one.status in words for one in answers)
+
+    return right
+
+
+def stalled(queue: Any) -> None:
+    """A client that died."""
+    queue.dispatch("stalls", id="stalls")
+    assert queue.lease(0.001, timeout=5) is not None
+    wait_until(lambda: queue.clients()[0].expires_in < 0, "its lease has run out")
+
+
+def registered(queue: Any) -> None:
+    command(lambda its: its.register("w", FAR, b"{}"))(queue, None)
+    queue.dispatch_many([1, 2, 3])
+
+
+def equals(value: Any) -> Callable[[Any], bool]:
+    return lambda answer: answer == value
+
+
+CASES = {
+    "dispatch of a new job": Case(
+        "dispatch", lambda q, _: q.dispatch("new"), status("created", "unchanged")
+    ),
+    "dispatch of a new job with an id": Case(
+        "dispatch",
+        lambda q, _: q.dispatch("new", id="new", delay=FAR),
+        status("created", "updated", "unchanged"),
+    ),
+    "dispatch of many": Case(
+        "dispatch", lambda q, _: q.dispatch_many([1, 2, 3]), status("created", "unchanged")
+    ),
+    "dispatch that updates": Case(
+        "dispatch",
+        lambda q, _: q.dispatch("other", id="mine", delay=FAR, options=JobOptions(max_retries=1)),
+        status("updated", "unchanged"),
+        lambda q: q.dispatch("mine", id="mine"),
+    ),
+    "dispatch behind a run": Case(
+        "dispatch", lambda q, _: q.dispatch("next", id="mine"), status("blocked"), taken
+    ),
+    "cancel": Case(
+        "cancel", lambda q, _: q.cancel("mine"), equals(True),
+        lambda q: q.dispatch("mine", id="mine"), unclear=True,
+    ),
+    "cancel of a run": Case(
+        "cancel", lambda q, _: q.cancel("mine", running=True), equals(True), taken
+    ),
+    "cancel of what is held behind a run": Case(
+        "cancel", lambda q, _: q.cancel("held"), equals(True), seed, unclear=True
+    ),
+    "lease": Case(
+        "dequeue", lambda q, _: q.lease(FAR, timeout=5), lambda lease: lease.data == "first",
+        lambda q: q.dispatch_many(["first", "second"]),
+    ),
+    "lease of what is not there": Case(
+        "dequeue", lambda q, _: q.lease(FAR, timeout=0), equals(None)
+    ),
+    "dequeue of a batch": Case(
+        "dequeue",
+        command(lambda its: its.dequeue("w", lease=FAR, limit=2, request="r1")),
+        lambda taken: len(taken.jobs) == 2,
+        registered,
+    ),
+    "complete": ending("complete"),
+    "retry": ending("retry", after=FAR),
+    "fail": ending("fail", error="no use"),
+    "release": ending("release"),
+    "give in to a cancel": ending("cancel"),
+    "extend": Case(
+        "extend", lambda q, lease: mine(q, lease).extend(2 * FAR), equals(True), taken
+    ),
+    "register": Case(
+        "register", command(lambda its: its.register("w", FAR, b"{}")), equals("ok")
+    ),
+    "bump": Case(
+        "bump", command(lambda its: its.bump(["w"], FAR)), equals([("ok", [])]), registered
+    ),
+    "evict": Case(
+        "evict", lambda q, lease: q.evict(lease.job.client), lambda ended: ended in (0, 1), taken
+    ),
+    "sweep": Case("sweep", lambda q, _: q.sweep(), lambda ended: ended in (0, 1), stalled),
+    "configure": Case(
+        "configure",
+        lambda q, _: q.configure(
+            limits=JobOptions(max_retries=7), fail_handler=True, failed_limit=5, broken_limit=6
+        ),
+        equals(None),
+    ),
+    "pause": Case("configure", lambda q, _: q.pause(), equals(None)),
+    "requeue": Case("requeue", lambda q, _: q.requeue("failed"), equals(1), seed, unclear=True),
+    "drop": Case("drop", lambda q, _: q.drop("failed"), equals(1), seed, unclear=True),
+    "trim": Case("trim", lambda q, _: q.trim(1), lambda dropped: dropped in (0, 1), seed),
+    "counts": Case("counts", lambda q, _: q.counts(), lambda counts: counts.waiting == 2, seed),
+    "get": Case("get", lambda q, _: q.get("running"), lambda job: job.data == "old", seed),
+    "jobs": Case(
+        "list", lambda q, _: q.jobs("waiting"), lambda jobs: [j.data for j in jobs] == ["w1", "w2"],
+        seed,
+    ),
+    "clients": Case("clients", lambda q, _: q.clients(), lambda found: len(found) == 2, seed),
+    "stats": Case("stats", lambda q, _: q.stats(), lambda found: len(found) > 2, seed),
+    "audit": Case("audit", lambda q, _: q.audit(), equals([]), seed),
+}  # fmt: skip
+
+
+def state_of(queue: Any) -> dict[str, Any]:
+    """All that is known of a queue, but for times, tokens, and names that were made up."""
+    counts = queue.counts()
+    return {
+        "counts": [getattr(counts, name) for name in counts.__slots__ if name != "latency"],
+        "waiting": [_without_times(job) for job in queue.jobs("waiting")],
+        "others": [
+            sorted(_without_times(job) for job in queue.jobs(state))
+            for state in ("active", "blocked", "failed", "broken")
+        ],
+        "clients": sorted((c.leases, c.worker, round(c.expires_in, -2)) for c in queue.clients()),
+        "stats": {kind: n for kind, n in totals(queue).items() if kind not in OF_CALLS},
+    }  # fmt: skip
+
+
+def _without_times(job: Any) -> tuple[str, ...]:
+    id_ = job.id if re.fullmatch("[a-z ]+", job.id) else "*"
+    counted = (job.retry_count, job.stall_count, job.timeout_count)
+    error = job.error and job.error.message
+    known = (job.state, id_, job.data, counted, job.cancelled, job.suspect, job.options, error)
+    return tuple(map(str, known))

@@ -1,0 +1,111 @@
+"""The connection cut at every point of every call: answered as if nothing had been, or said."""
+
+import asyncio
+import inspect
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from queasy import Client, SyncClient, Unanswered
+from tests.faults.cases import CASES, Case, state_of
+from tests.proxy import Cut, Proxy
+from tests.servers import Server, wait_until
+
+SEED = random.randrange(2**32)
+
+
+@pytest.fixture
+async def proxy(server: Server) -> AsyncIterator[Proxy]:
+    print("proxy: seed", SEED)
+    async with Proxy(server.port, seed=SEED) as running:
+        yield running
+
+
+@pytest.fixture
+def direct(server: Server, prefix: str) -> Iterator[SyncClient]:
+    with SyncClient(server.url, prefix=prefix) as client:
+        yield client
+
+
+class Caller:
+    """A client of either kind, called alike; the sync one in a thread, away from the proxy."""
+
+    def __init__(self, client: Client | SyncClient) -> None:
+        self._client = client
+
+    async def connect(self) -> None:
+        await self._answer(self._client.connect)
+
+    async def call(self, case: Case, queue: str, context: Any) -> Any:
+        return await self._answer(lambda: case.call(self._client.queue(queue), context))
+
+    async def counts(self, queue: str) -> Any:
+        return await self._answer(self._client.queue(queue).counts)
+
+    async def close(self) -> None:
+        await self._answer(self._client.close)
+
+    async def _answer(self, call: Any) -> Any:
+        if isinstance(self._client, SyncClient):
+            return await asyncio.to_thread(lambda: _listed(call()))
+        answer = call()
+        if inspect.isasyncgen(answer):
+            return [one async for one in answer]
+        return await answer
+
+
+def _listed(answer: Any) -> Any:
+    return list(answer) if inspect.isgenerator(answer) else answer
+
+
+@pytest.fixture(params=[Client, SyncClient], ids=["async", "sync"])
+def make(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@asynccontextmanager
+async def calling(make: Any, proxy: Proxy, prefix: str) -> AsyncGenerator[Caller]:
+    """A client; when it is closed, no connection is left."""
+    caller = Caller(make(proxy.url, prefix=prefix, timeout=5))
+    try:
+        yield caller
+    finally:
+        await caller.close()
+    await asyncio.to_thread(wait_until, lambda: not proxy.connections, "all is closed")
+
+
+@pytest.fixture
+async def caller(make: Any, proxy: Proxy, prefix: str) -> AsyncIterator[Caller]:
+    async with calling(make, proxy, prefix) as caller:
+        yield caller
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_call_that_is_cut_is_made_once_or_said_to_be_unclear(
+    name: str, caller: Caller, proxy: Proxy, direct: SyncClient
+) -> None:
+    case = CASES[name]
+    await caller.connect()
+    once = direct.queue("once")
+    answer = await caller.call(case, "once", case.before(once))
+    assert case.right(answer)
+    for point in Cut:
+        queue = direct.queue(point)
+        context = case.before(queue)
+        never = state_of(queue)
+        proxy.cut(case.function, point)
+        if case.unclear and point in (Cut.UNANSWERED, Cut.HALF_ANSWERED):
+            with pytest.raises(Unanswered, match="cannot tell"):
+                await caller.call(case, point, context)
+        else:
+            answer = await caller.call(case, point, context)
+            assert case.right(answer), (point, answer)
+        assert proxy.lost == 1, point
+        assert state_of(queue) == state_of(once), (point, never)
+        assert queue.audit() == []
+        await caller.counts(point)  # the next call works
+        assert proxy.connections <= 2
+        proxy.lost = 0

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from queasy import Client, SyncClient, Unanswered
-from tests.faults.cases import CASES, Case, state_of
+from queasy.store.library import LIBRARY
+from tests.faults.cases import CASES, Case, equals, state_of
 from tests.proxy import Cut, Proxy
 from tests.servers import Server, wait_until
+from tests.worker.fleet import ON_ONE_SERVER
 
 SEED = random.randrange(2**32)
 
@@ -109,3 +111,59 @@ async def test_a_call_that_is_cut_is_made_once_or_said_to_be_unclear(
         await caller.counts(point)  # the next call works
         assert proxy.connections <= 2
         proxy.lost = 0
+
+
+# CLIENT is of the greeting of every connection, which redis-py sends.
+@ON_ONE_SERVER
+@pytest.mark.parametrize("command", ["CLIENT", "version", "FUNCTION", "INFO", "CONFIG"])
+async def test_a_client_connects_however_its_first_words_are_cut(
+    command: str, make: Any, proxy: Proxy, prefix: str, server: Server
+) -> None:
+    """A cut behind the first word, or while a line was opened, was the end of it."""
+    for number, point in enumerate(Cut, 1):
+        async with calling(make, proxy, prefix) as caller:
+            if command == "FUNCTION":
+                server.call("FUNCTION", "DELETE", LIBRARY)
+            proxy.cut(command, point)
+            await caller.connect()
+            assert proxy.lost == number
+            await caller.counts("q")
+            assert proxy.connections == 1
+
+
+@ON_ONE_SERVER
+@pytest.mark.parametrize("point", Cut)
+async def test_a_call_that_finds_no_library_is_not_unclear_because_loading_it_was_cut(
+    point: Cut, caller: Caller, proxy: Proxy, server: Server
+) -> None:
+    """The library's lost answer was taken for the call's, which had not even been sent."""
+    await caller.connect()
+    server.call("FUNCTION", "DELETE", LIBRARY)
+    proxy.cut("FUNCTION", point)
+    absent = Case("cancel", lambda queue, _: queue.cancel("nobody"), equals(False))
+    assert absent.right(await caller.call(absent, "q", None))
+    assert proxy.lost == 1
+
+
+@ON_ONE_SERVER
+async def test_who_waits_for_a_job_gets_it_however_its_subscription_is_cut(
+    make: Any, server: Server, prefix: str, direct: SyncClient
+) -> None:
+    async def wait(point: Cut) -> None:
+        queue = direct.queue(point)
+        async with (
+            Proxy(server.port, seed=SEED) as proxy,
+            calling(make, proxy, prefix) as caller,
+        ):
+            await caller.connect()
+            proxy.cut("SSUBSCRIBE", point)
+            patient = Case("dequeue", lambda queue, _: queue.lease(timeout=30), equals("there"))
+            waiting = asyncio.create_task(caller.call(patient, point, None))
+            while queue.counts().waiters == 0:
+                await asyncio.sleep(0.01)
+            queue.dispatch("there")
+            lease = await waiting
+            assert (proxy.lost, lease.data) == (1, "there")
+            assert (queue.counts().active, queue.counts().waiting) == (1, 0)
+
+    await asyncio.gather(*map(wait, Cut))

@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 1.0
+# A server that was never there is given so many pauses, a moment in all: a line may be cut
+# while it is opened.
+PAUSES_TO_CONNECT = 2
 PROBLEMS = (NotSent, Lost, ResponseError, AuthenticationError, AuthorizationError, BusyLoadingError)
 # Redirections and library loads are progress, not waiting, but not for ever.
 MOST_TURNS = 32
@@ -52,26 +55,36 @@ def call(
     (not `connected`) is a mistake, and said at once. A call whose answer was lost is sent
     again: every function is safe to repeat.
     """
-    give_up_at = time.monotonic() + patience
     attempt = _Attempt(command, durability, patience / 2)
-    pauses = 0
+    pauses = _Pauses(patience)
     while True:
         try:
             return (yield from attempt.once(route))
         except PROBLEMS as problem:
             fault = diagnose(problem, str(route.target), f"{command.function}{attempt.queue}")
             attempt.repeated |= fault.uncertain
-            if isinstance(problem, NotSent) and not connected:
+            if isinstance(problem, NotSent) and not connected and pauses.made >= PAUSES_TO_CONNECT:
                 raise fault.error from None
             _mend(fault, problem, route, attempt)
         if fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD):
             continue
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**pauses) * random.uniform(0.5, 1.0)
-        pauses += 1
-        if time.monotonic() + pause >= give_up_at:
+        if (pause := pauses.next()) is None:
             raise attempt.failure(fault) from None
-        yield Pause(pause)
+        yield pause
         route.forget()
+
+
+class _Pauses:
+    """Between tries: longer and longer, until there is no time left for another."""
+
+    def __init__(self, patience: float) -> None:
+        self._give_up_at = time.monotonic() + patience
+        self.made = 0
+
+    def next(self) -> Pause | None:
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self.made) * random.uniform(0.5, 1.0)
+        self.made += 1
+        return None if time.monotonic() + pause >= self._give_up_at else Pause(pause)
 
 
 class _Attempt:
@@ -91,7 +104,10 @@ class _Attempt:
 
     def once(self, route: Route) -> Generator[Effect, Any, Any]:
         if self.library_missing:
-            yield from load_library(route)
+            try:
+                yield from load_library(route)
+            except Lost as problem:  # of the library: the call itself did not leave
+                raise NotSent(str(problem)) from problem
             self.library_missing = False
         command = self.command
         args = command.args
@@ -187,12 +203,18 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
     """Makes sure that the server can serve and has a library at least as new as ours."""
     _, revision = yield from call(version(), route, patience=patience, connected=False)
-    try:
-        if revision < library.revision():
-            yield from load_library(route)
-        yield from check_server(route)
-    except PROBLEMS as problem:
-        raise diagnose(problem, str(route.target), "connecting").error from None
+    pauses = _Pauses(patience)
+    while True:
+        try:
+            if revision < library.revision():
+                yield from load_library(route)
+            return (yield from check_server(route))
+        except PROBLEMS as problem:
+            fault = diagnose(problem, str(route.target), "connecting")
+        if fault.remedy is not Remedy.WAIT or (pause := pauses.next()) is None:
+            raise fault.error from None
+        yield pause
+        route.forget()
 
 
 def load_library(route: Route) -> Generator[Effect, Any, None]:

@@ -1,71 +1,19 @@
 """The connection cut at every point of every call: answered as if nothing had been, or said."""
 
 import asyncio
-import inspect
-import random
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from queasy import Client, SyncClient, Unanswered
+from queasy import SyncClient, Unanswered
 from queasy.store.library import LIBRARY
+from tests.faults.calling import Caller
 from tests.faults.cases import CASES, Case, equals, state_of
 from tests.proxy import Cut, Proxy
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER
-
-SEED = random.randrange(2**32)
-
-
-@pytest.fixture
-async def proxy(server: Server) -> AsyncIterator[Proxy]:
-    print("proxy: seed", SEED)
-    async with Proxy(server.port, seed=SEED) as running:
-        yield running
-
-
-@pytest.fixture
-def direct(server: Server, prefix: str) -> Iterator[SyncClient]:
-    with SyncClient(server.url, prefix=prefix) as client:
-        yield client
-
-
-class Caller:
-    """A client of either kind, called alike; the sync one in a thread, away from the proxy."""
-
-    def __init__(self, client: Client | SyncClient) -> None:
-        self._client = client
-
-    async def connect(self) -> None:
-        await self._answer(self._client.connect)
-
-    async def call(self, case: Case, queue: str, context: Any) -> Any:
-        return await self._answer(lambda: case.call(self._client.queue(queue), context))
-
-    async def counts(self, queue: str) -> Any:
-        return await self._answer(self._client.queue(queue).counts)
-
-    async def close(self) -> None:
-        await self._answer(self._client.close)
-
-    async def _answer(self, call: Any) -> Any:
-        if isinstance(self._client, SyncClient):
-            return await asyncio.to_thread(lambda: _listed(call()))
-        answer = call()
-        if inspect.isasyncgen(answer):
-            return [one async for one in answer]
-        return await answer
-
-
-def _listed(answer: Any) -> Any:
-    return list(answer) if inspect.isgenerator(answer) else answer
-
-
-@pytest.fixture(params=[Client, SyncClient], ids=["async", "sync"])
-def make(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 @asynccontextmanager
@@ -85,6 +33,8 @@ async def caller(make: Any, proxy: Proxy, prefix: str) -> AsyncIterator[Caller]:
         yield caller
 
 
+# What is cut is the same on every server; what the functions do is shown elsewhere.
+@ON_ONE_SERVER
 @pytest.mark.parametrize("name", CASES)
 async def test_a_call_that_is_cut_is_made_once_or_said_to_be_unclear(
     name: str, caller: Caller, proxy: Proxy, direct: SyncClient
@@ -141,24 +91,24 @@ async def test_a_call_that_finds_no_library_is_not_unclear_because_loading_it_wa
     server.call("FUNCTION", "DELETE", LIBRARY)
     proxy.cut("FUNCTION", point)
     absent = Case("cancel", lambda queue, _: queue.cancel("nobody"), equals(False))
-    assert absent.right(await caller.call(absent, "q", None))
+    assert absent.right(await caller.call(absent, "q"))
     assert proxy.lost == 1
 
 
 @ON_ONE_SERVER
 async def test_who_waits_for_a_job_gets_it_however_its_subscription_is_cut(
-    make: Any, server: Server, prefix: str, direct: SyncClient
+    make: Any, server: Server, prefix: str, direct: SyncClient, seed: int
 ) -> None:
     async def wait(point: Cut) -> None:
         queue = direct.queue(point)
         async with (
-            Proxy(server.port, seed=SEED) as proxy,
+            Proxy(server.port, seed=seed) as proxy,
             calling(make, proxy, prefix) as caller,
         ):
             await caller.connect()
             proxy.cut("SSUBSCRIBE", point)
             patient = Case("dequeue", lambda queue, _: queue.lease(timeout=30), equals("there"))
-            waiting = asyncio.create_task(caller.call(patient, point, None))
+            waiting = asyncio.create_task(caller.call(patient, point))
             while queue.counts().waiters == 0:
                 await asyncio.sleep(0.01)
             queue.dispatch("there")

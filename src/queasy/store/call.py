@@ -202,8 +202,8 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
 
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
     """Makes sure that the server can serve and has a library at least as new as ours."""
-    _, revision = yield from call(version(), route, patience=patience, connected=False)
     pauses = _Pauses(patience)
+    _, revision = yield from call(version(), route, patience=patience, connected=False)
     while True:
         try:
             if revision < library.revision():

@@ -25,6 +25,9 @@ __all__ = ["AsyncListener", "AsyncSignal", "SyncListener", "SyncSignal"]
 BROKEN = (RedisError, OSError, NotSent, Lost, Unreachable)
 # Who cannot listen looks for himself, this often.
 DEAF = 1.0
+# A line on which nothing was heard for so long may be dead, and its end not told: a firewall
+# forgot it, or a host vanished. It is asked, or replaced.
+QUIET = 30.0
 
 
 class AsyncSignal:
@@ -141,8 +144,13 @@ class AsyncListener:
             confirmed = ear.confirmed[channel] = asyncio.get_running_loop().create_future()
             if ear.line is not None:
                 await ear.line.send_command("SSUBSCRIBE", channel)
-        async with self._transport.in_time():
-            await asyncio.wait([confirmed])
+        try:
+            async with self._transport.in_time():
+                await asyncio.wait([confirmed])
+        except TimeoutError:
+            if ear.task is not None:
+                ear.task.cancel()  # who comes next opens another line
+            raise
         if confirmed.cancelled():
             raise ear.problem or NotSent("closed")
 
@@ -153,7 +161,7 @@ class AsyncListener:
             for channel in list(ear.confirmed):  # from now on, who comes sends for himself
                 await line.send_command("SSUBSCRIBE", channel)
             while True:
-                kind, raw_channel, message = await line.read_response()
+                kind, raw_channel, message = await self._next(ear)
                 channel = raw_channel.decode()
                 if kind == b"ssubscribe":
                     if not ear.confirmed[channel].done():
@@ -168,6 +176,15 @@ class AsyncListener:
             ear.problem = problem  # for those who wait for a confirmation
         finally:
             await self._drop(address, ear)
+
+    async def _next(self, ear: _Ear) -> Any:
+        """The next message; after a long silence the answer to a question."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(QUIET):
+                return await ear.line.read_response(disconnect_on_error=False)
+        await ear.line.send_command("SSUBSCRIBE", next(iter(ear.confirmed)))
+        async with self._transport.in_time():
+            return await ear.line.read_response()
 
     def _tell_one(self, channel: str) -> bool:
         return any(signal.set() for signal in self._signals.get(channel, ()))
@@ -217,12 +234,16 @@ class SyncSignal:
     def __init__(self, subscribe: Callable[[], Any]) -> None:
         self._subscribe = subscribe
         self._line: Any = None
+        self._heard_at = 0.0
 
     def ready(self) -> None:
         """Listen, and listen again where a connection was lost."""
+        if time.monotonic() - self._heard_at > QUIET:
+            self.close()
         if self._line is None:
             try:
                 self._line = self._subscribe()
+                self._heard_at = time.monotonic()
             except BROKEN as problem:
                 refuse_if_denied(problem, "a queue")
 
@@ -236,6 +257,7 @@ class SyncSignal:
             try:
                 if self._line.can_read(timeout=left):
                     kind, _, _ = self._line.read_response()
+                    self._heard_at = time.monotonic()
                     if kind == b"sunsubscribe":  # the slot moved away
                         self.close()
                     return

@@ -99,8 +99,7 @@ class AsyncTransport:
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case Exchange():
-                async with self._turn(effect.address):
-                    return await self._exchange_in_time(effect)
+                return await self._exchange_in_time(effect)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
             case Ensure():
@@ -115,11 +114,12 @@ class AsyncTransport:
         return turn
 
     async def _exchange_in_time(self, exchange: Exchange) -> list[Any]:
-        # One timer around it all. redis-py's own (socket_timeout) is off: it uses `wait_for`,
-        # which before Python 3.12 swallows a cancellation that comes as the wait ends.
+        # One timer around it all, standing in line for a connection included. redis-py's own
+        # (socket_timeout) is off: it uses `wait_for`, which before Python 3.12 swallows a
+        # cancellation that comes as the wait ends.
         began = asyncio.Event()
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout), self._turn(exchange.address):
                 return await self._exchange(exchange, began)
         except TimeoutError as problem:
             kind = Lost if began.is_set() else NotSent

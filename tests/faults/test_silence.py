@@ -1,0 +1,148 @@
+"""A server that accepts and never answers, and lines that die without a word."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from queasy import Client, SyncClient, Unreachable
+from tests.faults.calling import Caller
+from tests.faults.cases import CASES, Case, equals
+from tests.proxy import Proxy
+from tests.servers import Server
+from tests.worker.fleet import ON_ONE_SERVER
+from tests.worker.inline import working
+
+SOON = 10.0  # seconds; many times what it may take, far fewer than it took
+TIMEOUT = 0.4
+READS = {"counts", "get", "list", "clients", "stats", "audit"}
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(SOON):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@ON_ONE_SERVER
+async def test_every_call_to_a_server_that_never_answers_ends_in_time_and_says_so(
+    make: Any, proxy: Proxy, prefix: str, direct: SyncClient
+) -> None:
+    caller = Caller(make(proxy.url, prefix=prefix, timeout=TIMEOUT))
+    await caller.connect()
+    cases = {name.replace(" ", "-"): case for name, case in CASES.items()}
+    contexts = {name: case.before(direct.queue(name)) for name, case in cases.items()}
+
+    async def call(name: str, case: Case) -> None:
+        with pytest.raises(Unreachable, match=rf"{proxy.port}") as caught:
+            await caller.call(case, name, contexts[name])
+        if case.function in READS:  # there is nothing to be unsure of
+            assert caught.type is Unreachable
+
+    proxy.deaf()
+    async with asyncio.timeout(SOON):
+        await asyncio.gather(*(call(*pair) for pair in cases.items()))
+    proxy.calm()
+    for name in cases:
+        await caller.counts(name)
+        assert direct.queue(name).audit() == []
+    await caller.close()
+    await until(lambda: not proxy.connections)
+
+
+@ON_ONE_SERVER
+async def test_nobody_connects_to_a_server_that_never_answers(make: Any, proxy: Proxy) -> None:
+    proxy.deaf()
+    caller = Caller(make(proxy.url, timeout=TIMEOUT))
+    async with asyncio.timeout(SOON):
+        with pytest.raises(Unreachable, match="cannot reach"):
+            await caller.connect()
+    proxy.calm()
+    await caller.connect()
+    await caller.close()
+    await until(lambda: not proxy.connections)
+
+
+@ON_ONE_SERVER
+async def test_a_crowd_that_is_not_answered_does_not_stand_in_line_for_it(
+    proxy: Proxy, prefix: str
+) -> None:
+    """Who stood in line for a connection waited for all before him to be given up."""
+    async with Client(proxy.url, prefix=prefix, timeout=TIMEOUT) as client:
+        queue = client.queue("q")
+        proxy.deaf()
+        calls = [queue.counts() for _ in range(2000)]  # forty times the connections
+        async with asyncio.timeout(SOON):
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {Unreachable}
+        proxy.calm()
+        await queue.counts()
+
+
+def listeners(server: Server) -> set[str]:
+    """Connections that hear of something, by number."""
+    lines = server.call("CLIENT", "LIST", "TYPE", "PUBSUB")
+    rows = lines if isinstance(lines, list) else [line for line in lines.splitlines() if line]
+    return {str(row["id"]) if isinstance(row, dict) else row.split()[0] for row in rows}
+
+
+@ON_ONE_SERVER
+async def test_who_waits_hears_again_when_its_line_has_died_in_silence(
+    make: Any, proxy: Proxy, server: Server, prefix: str, direct: SyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """It heard nothing more, for as long as it lived, and found jobs by looking only."""
+    monkeypatch.setattr("queasy.store.listen.QUIET", 0.3)
+    monkeypatch.setattr("queasy.flow.SAFETY_POLL", 1.0)
+    caller = Caller(make(proxy.url, prefix=prefix, timeout=TIMEOUT))
+    patient = Case("dequeue", lambda queue, _: queue.lease(timeout=60), equals("there"))
+    waiting = asyncio.create_task(caller.call(patient, "q"))
+    await until(lambda: direct.queue("q").counts().waiters)
+    first = listeners(server)
+    assert len(first) == 1
+    proxy.deaf()
+    proxy.calm()  # for others: who was connected is not told
+    await until(lambda: listeners(server) - first)
+    direct.queue("q").dispatch("there")
+    assert (await waiting).data == "there"
+    await caller.close()
+
+
+@ON_ONE_SERVER
+async def test_a_subscription_that_was_not_confirmed_is_tried_on_another_line(
+    proxy: Proxy, server: Server, prefix: str
+) -> None:
+    """The first line was kept, and asked no more."""
+    proxy.swallow("SSUBSCRIBE")
+    async with Client(proxy.url, prefix=prefix, timeout=TIMEOUT) as client:
+        waiting = asyncio.create_task(client.queue("q").lease())
+        await until(lambda: proxy.lost)
+        proxy.calm()
+        await until(lambda: listeners(server))
+        await client.queue("q").dispatch("there")
+        assert (await waiting).data == "there"
+
+
+@ON_ONE_SERVER
+async def test_a_worker_goes_on_when_a_server_that_was_silent_answers_again(
+    proxy: Proxy, prefix: str, direct: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queasy.store.listen.QUIET", 0.3)
+    done: list[Any] = []
+    client = Client(proxy.url, prefix=prefix, timeout=TIMEOUT)
+    client.queue("q").handler(done.append)
+    queue = direct.queue("q")
+    async with working(client):
+        queue.dispatch("before")
+        await until(lambda: done == ["before"])
+        proxy.deaf()
+        queue.dispatch("during")
+        began = time.monotonic()
+        await until(lambda: time.monotonic() - began > 3 * TIMEOUT)
+        proxy.calm()
+        queue.dispatch("after")
+        await until(lambda: sorted(done) == ["after", "before", "during"])
+        await until(lambda: not queue.counts().active)
+    assert queue.audit() == []
+    await until(lambda: not proxy.connections)

@@ -16,7 +16,13 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from queasy.dispatch import Dispatch, new_id
-from queasy.errors import InvalidInput, Unanswered, UndecodablePayload, Unreachable
+from queasy.errors import (
+    InvalidInput,
+    QueasyError,
+    Unanswered,
+    UndecodablePayload,
+    Unreachable,
+)
 from queasy.job import Job, JobError
 from queasy.outcome import Broken
 from queasy.store.command import Command
@@ -34,6 +40,8 @@ log = logging.getLogger("queasy")
 SAFETY_POLL = 8.0
 AUDIT_PAGE = 1000
 MOST_SET_ASIDE = 10
+# For what was given up without an answer, and may yet be carried out.
+MOST_LOOKS, BETWEEN_LOOKS = 3, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +72,12 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Undoable:
-    """Run a command; when whoever waits for it is interrupted, undo it behind his back."""
+    """Run a command; when nobody learns what came of it, undo it behind his back."""
 
     command: Command[Any]
-    undo: Command[Any]
+    undo: Command[tuple[str, int]]
+    seconds: float
+    """After which it has undone itself."""
 
 
 Need = Command[Any] | Listen | Ready | Sleep | Undoable
@@ -88,17 +98,15 @@ async def follow(store: AsyncStore, flow: Flow[T]) -> T:
             match need:
                 case Command():
                     answer = await store.run(need)
-                case Undoable(command=command, undo=undo):
-                    # Undone only when it was answered: sent over another connection, the undo
-                    # could overtake it.
+                case Undoable(command=command):
                     running = asyncio.ensure_future(store.run(command))
                     try:
                         answer = await asyncio.shield(running)
                     except asyncio.CancelledError:
-                        store.run_later(undo, after=running)
+                        store.in_background(_undo(store, need, running))
                         raise
                     except Unreachable as away:  # the flow may be ready to wait
-                        store.run_later(undo)
+                        store.in_background(_undo(store, need, running))
                         problem = away
                 case Listen(channel=channel, unwanted=unwanted, abandoned=abandoned):
                     listening = store.listener.listen(
@@ -111,6 +119,26 @@ async def follow(store: AsyncStore, flow: Flow[T]) -> T:
                     answer = await signal.ready()
                 case Sleep(signal=signal, seconds=seconds):
                     answer = await signal.wait(seconds)
+
+
+async def _undo(store: AsyncStore, done: Undoable, running: asyncio.Future[Any]) -> None:
+    """Only when it was answered, or given up: the undo, over another connection, could overtake
+    it. What was given up may arrive yet, when a network that stalls lets go of it: so insist.
+    """
+    await asyncio.wait([running])
+    unanswered = isinstance(running.exception(), Unanswered)
+    over_at = time.monotonic() + done.seconds
+    looks = MOST_LOOKS if unanswered else 1
+    while looks:
+        try:
+            state, _ = await store.run(done.undo)
+            looks = 0 if state == "gone" else looks - 1
+        except QueasyError as problem:
+            if not unanswered or time.monotonic() > over_at:
+                log.warning("%s in the background failed: %s", done.undo.function, problem)
+                return
+        if looks and not await store.rest(BETWEEN_LOOKS):
+            return
 
 
 def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
@@ -203,7 +231,7 @@ def _look(
     take = commands.dequeue(
         client, lease=seconds, limit=1, waiter=waiter, waits=waits, endings=broken
     )
-    return Undoable(take, commands.evict(client, "release"))
+    return Undoable(take, commands.evict(client, "release"), seconds)
 
 
 def _wrong_codec(commands: Commands, jobs: int, problem: JobError) -> UndecodablePayload:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from queasy import Client, SyncClient, Unreachable
+from queasy import Client, SyncClient, Unanswered, Unreachable
 from tests.faults.calling import Caller
 from tests.faults.cases import CASES, Case, equals
 from tests.proxy import Proxy
 from tests.servers import Server
-from tests.worker.fleet import ON_ONE_SERVER
+from tests.worker.fleet import ON_ONE_SERVER, totals
 from tests.worker.inline import working
 
 SOON = 10.0  # seconds; many times what it may take, far fewer than it took
@@ -146,3 +146,24 @@ async def test_a_worker_goes_on_when_a_server_that_was_silent_answers_again(
         await until(lambda: not queue.counts().active)
     assert queue.audit() == []
     await until(lambda: not proxy.connections)
+
+
+@ON_ONE_SERVER
+async def test_a_lease_that_was_given_up_in_a_stall_does_not_take_a_job_when_it_is_over(
+    proxy: Proxy, prefix: str, direct: SyncClient
+) -> None:
+    """The call arrived when nobody waited for it, behind the one that should have undone it: the
+    job stayed leased to nobody, for as long as the lease was to last.
+    """
+    queue = direct.queue("q")
+    async with Client(proxy.url, prefix=prefix, timeout=TIMEOUT) as client:
+        await client.queue("q").counts()
+        queue.dispatch("mine", id="mine")
+        proxy.stall(3 * TIMEOUT)
+        with pytest.raises(Unanswered):
+            await client.queue("q").lease(3600, timeout=0)
+        await until(lambda: totals(queue).get("dequeued") == 1)
+        await until(lambda: queue.counts().due == 1)
+        job = queue.get("mine")
+        assert job is not None
+        assert job.stall_count == 0

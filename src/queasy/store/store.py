@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,6 +60,7 @@ class AsyncStore:
         self._connecting = asyncio.Lock()
         self._lines: dict[tuple[str, Durability], _Line] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
         self.listener = AsyncListener(self._transport, self._route)
 
     def _bind(self) -> None:
@@ -90,15 +93,24 @@ class AsyncStore:
         steps = call(command, self._route, patience=self._timeout, durability=durability)
         return await self._transport.run(steps)
 
-    def run_later(self, command: Command[Any], after: asyncio.Future[Any] | None = None) -> None:
+    def run_later(self, command: Command[Any]) -> None:
         """Runs a command in the background; `close` waits for it. Best effort."""
-        task = asyncio.create_task(self._run_quietly(command, after))
+        self.in_background(self._run_quietly(command))
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """`close` waits for it, so it should use `rest` where it waits itself."""
+        task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _run_quietly(self, command: Command[Any], after: asyncio.Future[Any] | None) -> None:
-        if after is not None:
-            await asyncio.gather(after, return_exceptions=True)  # whatever came of it
+    async def rest(self, seconds: float) -> bool:
+        """Waits; False when there is no time for more, because the store is being closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        return not self._closing.is_set()
+
+    async def _run_quietly(self, command: Command[Any]) -> None:
         try:
             await self.run(command)
         except QueasyError as error:
@@ -146,11 +158,13 @@ class AsyncStore:
     async def close(self) -> None:
         """Sends what is in line, then closes every connection."""
         self._bind()
+        self._closing.set()
         tasks = [line.task for line in self._lines.values() if line.task is not None]
         if tasks or self._background:
             await asyncio.wait([*tasks, *self._background])
         await self.listener.close()
         await self._transport.close()
+        self._closing.clear()
         self._loop = None
 
 

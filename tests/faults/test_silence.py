@@ -167,3 +167,31 @@ async def test_a_lease_that_was_given_up_in_a_stall_does_not_take_a_job_when_it_
         job = queue.get("mine")
         assert job is not None
         assert job.stall_count == 0
+
+
+@ON_ONE_SERVER
+async def test_a_worker_that_was_taken_for_dead_waits_for_the_server_to_begin_anew(
+    proxy: Proxy, prefix: str, direct: SyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended, with the error of the server that it could not reach."""
+    done: list[Any] = []
+    client = Client(proxy.url, prefix=prefix, timeout=TIMEOUT)
+
+    @client.queue("q").handler
+    async def handle(data: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+        done.append(data)
+        if data == "long" and done.count("long") == 1:
+            await asyncio.sleep(60)
+
+    queue = direct.queue("q")
+    with caplog.at_level("INFO", "queasy"):
+        async with working(client):
+            queue.dispatch("long")
+            await until(lambda: done == ["long"])
+            queue.evict(queue.clients()[0].id, died=False)
+            await until(lambda: "worker lost" in caplog.text)
+            proxy.deaf()
+            await until(lambda: "cannot start" in caplog.text)
+            proxy.calm()
+            await until(lambda: done == ["long", "long"])
+            await until(lambda: not queue.counts().active)

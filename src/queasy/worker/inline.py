@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Generator
 
 from queasy.dispatch import new_id
-from queasy.errors import QueasyError
+from queasy.errors import EmbeddedServerError, QueasyError, ServerError
 from queasy.options import check_whole, seconds
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
@@ -64,6 +64,7 @@ class InlineWorker:
         self._worker: Worker | None = None
         self._over: asyncio.Event | None = None
         self._lost = False
+        self._lived = False
         self._stopping = False
 
     async def run(self) -> None:
@@ -78,7 +79,12 @@ class InlineWorker:
             with stop_on_signals(self.stop, wanted=self._signals):
                 control.listen(self._plan.place.controls(self._group, queues))
                 while not self._stopping:
-                    await self._live(self._new_worker(store))
+                    try:
+                        await self._live(self._new_worker(store))
+                    except (ServerError, EmbeddedServerError) as problem:
+                        if not self._lived:  # most likely a mistake: be told
+                            raise
+                        event("cannot start", logging.WARNING, error=problem)
                     if not self._stopping:
                         await asyncio.sleep(BETWEEN_LIVES)
         finally:
@@ -109,6 +115,7 @@ class InlineWorker:
         try:
             with _beating(worker, self._plan, self._was_lost):
                 await worker.start(record, served)
+                self._lived = True
                 event("worker started", client=worker.client, queues=sorted(served),
                       capacity=self._capacity)  # fmt: skip
                 await self._over.wait()

@@ -6,6 +6,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import uvloop
+
 from tests.proxy import Proxy
 
 
@@ -36,4 +38,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):
-        asyncio.run(main())
+        uvloop.run(main())

@@ -1,6 +1,7 @@
 """Just enough of the server's protocol to see where a command or a reply ends."""
 
 FUNCTION = b"queasy_v1_"
+ARRAY, BULK = b"*$"
 
 
 def end_of(data: bytearray) -> int:
@@ -10,12 +11,12 @@ def end_of(data: bytearray) -> int:
         end = data.find(b"\r\n", at)
         if end < 0:
             return 0
-        kind, rest = data[at : at + 1], data[at + 1 : end]
-        at, values = end + 2, values - 1
-        if kind == b"*":
-            values += max(0, int(rest))
-        elif kind == b"$" and int(rest) >= 0:
-            at += int(rest) + 2
+        kind, size, at = data[at], data[at + 1 : end], end + 2
+        values -= 1
+        if kind == ARRAY:
+            values += max(0, int(size))
+        elif kind == BULK and size != b"-1":
+            at += int(size) + 2
     return at if at <= len(data) else 0
 
 

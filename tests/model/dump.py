@@ -16,12 +16,13 @@ import msgspec
 
 from queasy.store.keys import NAMES, QueueKeys
 from tests.model.model import Queue
-from tests.model.values import Held
+from tests.model.values import Call, Held
 
 State = dict[str, Any]
 
-ZSETS = {"waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at"}
+ZSETS = {"waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at", "callers"}
 UPDATES = ("update_data", "reset")
+WORDS = {"c": "created", "u": "updated", "b": "blocked", "n": "unchanged"}
 
 
 class Link:
@@ -100,7 +101,7 @@ def pairs(flat: list[Any]) -> Iterable[tuple[Any, Any]]:
 
 def _normal(raw: dict[str, dict[str, bytes]]) -> State:
     state: State = {name: raw[name] for name in ("data", "workers")}
-    for name in ("waiting", "clients", "waiters"):
+    for name in ("waiting", "clients", "waiters", "callers"):
         state[name] = {key: float(score) for key, score in raw[name].items()}
     for name in ("leases", "cancels"):
         state[name] = set(raw[name])
@@ -111,6 +112,7 @@ def _normal(raw: dict[str, dict[str, bytes]]) -> State:
     state["info"] = {id_: unpack(value) for id_, value in raw["info"].items()}
     state["active"] = {id_: _active(value) for id_, value in raw["active"].items()}
     state["blocked"] = {id_: _blocked(value) for id_, value in raw["blocked"].items()}
+    state["calls"] = {caller: _call(value) for caller, value in raw["calls"].items()}
     state["requests"] = {client: value.decode() for client, value in raw["requests"].items()}
     state["meta"] = {
         name: unpack(value) if name == "limits" else float(value)
@@ -183,6 +185,11 @@ def _active(raw: bytes) -> tuple[int, float, str, bool]:
     return int(token), float(score), client, bool(cancel)
 
 
+def _call(raw: bytes) -> Call:
+    number, noted, letters = raw.decode().split(" ")
+    return Call(int(number), float(noted), [WORDS[letter] for letter in letters])
+
+
 def _blocked(raw: bytes) -> State:
     held, payload = split(raw)
     options = held.get("options", {})
@@ -220,6 +227,8 @@ def state_of(queue: Queue) -> State:
         | dict.fromkeys(queue.swept, "swept"),
         "workers": queue.workers,
         "waiters": queue.waiters,
+        "calls": queue.calls,
+        "callers": {caller: call.noted for caller, call in queue.calls.items()},
         "meta": _meta(queue),
         "stats": queue.stats,
     } | _records(queue)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.model.clock import Clock
-from tests.model.values import Dispatch, Held, Item, Job, Run
+from tests.model.values import Call, Dispatch, Held, Item, Job, Run
 
 DEFAULTS = {
     "max_retries": 10, "max_stalls": 3, "max_timeouts": 3,
@@ -18,6 +18,10 @@ DEFAULTS = {
 STALLS = {"stall", "death"}  # its client was not heard of, or somebody saw it die
 COMES_BACK = {"release", "retry", "timeout"} | STALLS
 ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail": "failed"}
+
+
+NOTE, CALLER_GONE = 60_000, 600_000
+REFUSED = "refused"
 
 
 class Jobs(Clock):
@@ -29,6 +33,7 @@ class Jobs(Clock):
         self.waiting: dict[str, Job] = {}
         self.active: dict[str, Run] = {}
         self.waiters: dict[str, float] = {}
+        self.calls: dict[str, Call] = {}
         self.records: dict[str, dict[str, tuple[dict[str, Any], bytes]]]
         self.records = {"failed": {}, "broken": {}}  # oldest first
         self.settings: dict[str, Any] = {}
@@ -68,12 +73,31 @@ class Jobs(Clock):
 
     # Dispatch and cancel
 
-    def dispatch(self, now: float, items: Sequence[Item]) -> list[str]:
+    def dispatch(
+        self, now: float, items: Sequence[Item], call: tuple[str, int] | None = None
+    ) -> list[str] | str:
+        """A `call` is a caller and its number. The last one again is answered as it was."""
         self.open(now)
+        caller, number = call or ("", 0)
+        last = self.calls.get(caller)
+        if last and number <= last.number:
+            same = number == last.number and len(items) == len(last.replies)
+            return last.replies if same else REFUSED
         replies = [self.dispatch_one(item) for item in items]
+        if caller:
+            self.calls[caller] = Call(number, self.note(caller, last), replies)
         self.write()
         self.wake(leases=False)
         return replies
+
+    def note(self, caller: str, last: Call | None) -> float:
+        """When it is noted that the caller is there; then some who are gone are forgotten."""
+        if last and abs(self.now - last.noted) <= NOTE:
+            return last.noted
+        gone = [c for c in self.calls if self.calls[c].noted <= self.now - CALLER_GONE]
+        for one in sorted(gone, key=lambda c: (self.calls[c].noted, c))[:100]:
+            del self.calls[one]
+        return self.now
 
     def dispatch_one(self, item: Item) -> str:
         run_at = self.schedule(item.when)

@@ -62,6 +62,8 @@ settings_changed = st.fixed_dictionaries(
     },
 )
 items = st.lists(st.tuples(few, payloads, whens, flags, options), min_size=1, max_size=4)
+# A caller, and how much further its number is than that of its last call.
+calls = st.sampled_from((None, None, ("p", 1), ("p", 1), ("q", 1), ("q", 3), ("p", 0), ("q", -1)))
 verbs = st.sampled_from(
     ("finish", "retry", "retry", "timeout", "fail", "fail", "release", "cancel", "broken")
 )
@@ -88,7 +90,7 @@ record_verbs = st.sampled_from(("requeue", "requeue", "drop", "trim"))
 # The arguments of each move; and how often it is made.
 MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "wait": (3, {"jump": jumps}),
-    "dispatch": (8, {"items": items}),
+    "dispatch": (8, {"items": items, "call": calls}),
     "dequeue": (
         9,
         {
@@ -102,7 +104,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     ),
     "settle": (8, {"ended": endings}),
     "cancel": (2, {"ids": picks, "running": st.booleans()}),
-    "send_the_same_again": (2, {"later": passed}),
+    "send_the_same_again": (3, {"later": passed, "back": st.sampled_from((0, 0, 0, 1, 2, 5))}),
     "care": (
         4,
         {"care": cares, "clients": st.lists(clients, min_size=1, max_size=3), "lease": leases},
@@ -191,13 +193,17 @@ class QueueMachine(RuleBasedStateMachine):
     def wait(self, jump: float) -> None:
         self.now += jump
 
-    def dispatch(self, items: list[Any]) -> None:
+    def dispatch(self, items: list[Any], call: tuple[str, int] | None) -> None:
         ids = IDS if self.on == "main" else FAIL_QUEUE_IDS
         sent = [
             Item(ids[pick % len(ids)], payload, self.when(when), flags, given)
             for pick, payload, when, flags, given in items
         ]
-        self.step("dispatch", items=sent)
+        if call:
+            caller, further = call
+            last = self.model.calls.get(caller)
+            call = caller, max(0, (last.number if last else 0) + further)
+        self.step("dispatch", items=sent, call=call)
 
     def cancel(self, ids: list[int], running: bool) -> None:
         self.step("cancel", ids=[self.id(pick) for pick in ids], running=running)
@@ -217,8 +223,9 @@ class QueueMachine(RuleBasedStateMachine):
     def settle(self, ended: list[Any]) -> None:
         self.step("settle", endings=self.endings(ended))
 
-    def send_the_same_again(self, later: float) -> None:
-        name, self.on, self.now, arguments = self.pair.steps[-1]
+    def send_the_same_again(self, later: float, back: int) -> None:
+        """The last call, or one before it that others have overtaken."""
+        name, self.on, _, arguments = self.pair.steps[-1 - back % len(self.pair.steps)]
         self.now += later
         self.step(name, **arguments)
 

@@ -21,6 +21,7 @@ from tests.model.dump import (
     state_of,
     unpack,
 )
+from tests.model.jobs import REFUSED
 from tests.model.model import Queue
 from tests.model.values import Ending, Item
 
@@ -59,10 +60,11 @@ class Pair:
         self.steps.append((name, queue, now, arguments))
         request = function(name, self._keys_of(name, queue), repr(now), *WIRE[name](**arguments))
         reply, *dumped = self.link.call(request + self._dump, 1 + self._dumped)
-        if isinstance(reply, Exception):
-            raise self._difference(f"the server refused: {reply}")
         expected = getattr(self.queues[queue], name)(now, **arguments)
-        got = READ.get(name, _plain)(reply)
+        refused = isinstance(reply, Exception)
+        if refused != (expected == REFUSED):
+            raise self._difference(f"reply\n  server {reply}\n  model  {expected}")
+        got = REFUSED if refused else READ.get(name, _plain)(reply)
         if got != expected:
             raise self._difference(f"reply\n  server {got}\n  model  {expected}")
         self._compare(dumped)
@@ -78,7 +80,7 @@ class Pair:
         keys = self.keys[queue]
         if name in FAIL_KEYS:
             return keys.with_fail_queue
-        return keys.for_dispatch if name in DISPATCH_KEYS else keys.all
+        return keys.for_dispatch if name in DISPATCH_KEYS else keys.most
 
     def _compare(self, dumped: list[Any]) -> None:
         audits: list[bytes] = []
@@ -110,12 +112,12 @@ def _packed(value: Any) -> bytes:
     return b"" if value is None else msgspec.msgpack.encode(value)
 
 
-def _dispatch(items: Sequence[Item]) -> Args:
+def _dispatch(items: Sequence[Item], call: tuple[str, int] | None = None) -> Args:
     args: Args = []
     for id_, payload, when, flags, given in items:
         options = b"" if given is None else _packed({"set": given[0], "update": given[1]})
         args += [id_, payload, when, flags, options]
-    return args
+    return args + list(call or ())
 
 
 def _endings(endings: Sequence[Ending]) -> Args:

@@ -17,6 +17,15 @@ class Item(NamedTuple):
     """Options: the values set, and the names that are updated."""
 
 
+class Call(NamedTuple):
+    """What was answered to the last call of a caller."""
+
+    number: int
+    noted: float
+    """When the caller was last noted to be there."""
+    replies: list[str]
+
+
 class Ending(NamedTuple):
     verb: str
     id: str

@@ -2,7 +2,8 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import redis
@@ -29,10 +30,10 @@ Dump = dict[str, dict[bytes, Any]]
 START = 1_700_000_000.0
 EVERYTHING = 1_000_000
 SORTED_SETS = {
-    "waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at",
+    "waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at", "callers",
 }  # fmt: skip
-# What an empty queue may leave behind: its settings and clock, its counters.
-FIXED = {"meta", "stats"}
+# What an empty queue may leave behind: its settings and clock, its counters, who dispatched lately.
+FIXED = {"meta", "stats", "calls", "callers"}
 
 _numbers = itertools.count(1)
 _first_key = re.compile(r"^(.*):\{(.*)\}(-fail)?:waiting$")
@@ -54,6 +55,18 @@ def send(connection: redis.Redis, command: Command[T]) -> T:
 def words_of(error: BaseException) -> str:
     """The kind of error and what it says: the client strips the server's code word from some."""
     return f"{type(error).__name__} {error}"
+
+
+@contextmanager
+def refused(why: str) -> Iterator[None]:
+    """Asserts that the server refuses what is called here, for this reason."""
+    try:
+        yield
+    except redis.RedisError as error:
+        if why not in words_of(error):
+            raise AssertionError(f"refused, but not for {why}") from error
+    else:
+        raise AssertionError(f"expected the call to be refused: {why}")
 
 
 def problems_of(connection: redis.Redis, keys: QueueKeys) -> list[str]:

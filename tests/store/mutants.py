@@ -342,6 +342,73 @@ mutant(
     ("if run.cancelled and COMES_BACK[verb] then", "if false then"),
 )
 
+# Calls that are sent again
+
+mutant(
+    "a_call_is_not_looked_for",
+    "a_dispatch_sent_again_after_its_job_finished_runs_no_job",
+    ("if not number or number < call.number then", "if true then"),
+)
+mutant(
+    "a_call_is_not_kept",
+    "a_dispatch_sent_again_after_its_job_finished_runs_no_job",
+    ("  if call then\n    keep_call", "  if false then\n    keep_call"),
+)
+mutant(
+    "the_last_call_is_taken_for_a_new_one",
+    "a_dispatch_sent_again_is_answered_as_before_and_changes_nothing",
+    ("if not number or number < call.number then", "if not number or number <= call.number then"),
+)
+mutant(
+    "only_the_last_call_is_known",
+    "a_dispatch_that_its_caller_has_overtaken_is_refused",
+    ("if not number or number < call.number then", "if number ~= call.number then"),
+)
+mutant(
+    "every_call_of_a_caller_is_the_same",
+    "the_next_dispatch_of_a_caller_is_carried_out",
+    ("if not number or number < call.number then", "if not number then"),
+    ("if number > call.number or #letters ~= jobs then", "if number > call.number then"),
+)
+mutant(
+    "every_call_is_of_one_caller",
+    "callers_do_not_get_in_each_others_way",
+    ("{ caller = client_arg(argv[last + 1]), number", "{ caller = 'p', number"),
+)
+mutant(
+    "another_call_of_the_same_number_is_not_noticed",
+    "a_dispatch_that_its_caller_has_overtaken_is_refused",
+    ("if number > call.number or #letters ~= jobs then", "if number > call.number then"),
+)
+mutant(
+    "a_call_sent_again_is_answered_somehow",
+    "a_dispatch_sent_again_is_answered_as_before_and_changes_nothing",
+    ("replies[i] = WORDS[letters:sub(i, i)]", "replies[i] = 'unchanged'"),
+)
+mutant(
+    "callers_pile_up",
+    "callers_who_are_gone_are_forgotten",
+    ("CALLER_GONE_MS = 600000", "CALLER_GONE_MS = 6e9"),
+)
+mutant(
+    "callers_are_forgotten_too_soon",
+    "a_call_is_known_for_nine_minutes",
+    ("CALLER_GONE_MS = 600000", "CALLER_GONE_MS = 60000"),
+)
+mutant(
+    "a_caller_is_noted_once",
+    "a_caller_who_goes_on_calling_is_not_forgotten",
+    ("if not noted or math.abs(q.now - noted) > NOTE_MS then", "if not noted then"),
+)
+mutant(
+    "any_number_of_callers_is_forgotten_at_once",
+    "callers_who_are_gone_are_forgotten",
+    (
+        "q.now - CALLER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 100,",
+        "q.now - CALLER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 1000,",
+    ),
+)
+
 # Order, time, budgets
 
 mutant(

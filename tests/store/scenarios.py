@@ -77,6 +77,26 @@ def dispatch_updates(h: Harness) -> Command[Any]:
 
 
 @scenario
+def dispatch_of_a_new_caller(h: Harness) -> Command[Any]:
+    return h.commands.dispatch([_item("a"), _item("b")]).with_number("p", 1)
+
+
+@scenario
+def dispatch_of_a_caller_in_place_of_some_who_are_gone(h: Harness) -> Command[Any]:
+    for caller in ("p", "q", "r"):
+        h.call(h.commands.dispatch([_item("a")]).with_number(caller, 1))
+    h.later(1000)
+    return h.commands.dispatch([_item("a"), _item("b")]).with_number("p", 2)
+
+
+@scenario
+def dispatch_sent_again(h: Harness) -> Command[Any]:
+    command = h.commands.dispatch([_item("a"), _item("b")]).with_number("p", 1)
+    h.call(command)
+    return command
+
+
+@scenario
 def dispatch_changes_nothing(h: Harness) -> Command[Any]:
     h.dispatch("a", after=60)
     return h.commands.dispatch([_item("a", "", "0f00"), _item("a", "", "1t11")])

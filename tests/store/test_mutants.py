@@ -8,6 +8,7 @@ import redis
 from tests.servers import ServerKind, start_server
 from tests.store import (
     promises,
+    promises_calls,
     promises_dispatch,
     promises_order,
     promises_server,
@@ -18,7 +19,8 @@ from tests.store.mutants import MUTANTS
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # by being imported
-    promises, promises_dispatch, promises_order, promises_server, promises_suspects,
+    promises, promises_calls, promises_dispatch, promises_order, promises_server,
+    promises_suspects,
 )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar
 
 __all__ = ["Argument", "Command"]
 
@@ -25,3 +25,7 @@ class Command(Generic[T]):
     """What to send when the answer to a first try was lost, if not the same again."""
     unclear_when_repeated: Callable[[T], bool] | None = None
     """Whether the answer to a repeat leaves open if the first try had happened."""
+
+    def with_number(self, caller: str, number: int) -> Self:
+        """One call of a caller, however often it is sent."""
+        return replace(self, args=(*self.args, caller, number))

@@ -35,7 +35,7 @@ ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed"
 # What the audit adds up, in its order (TALLIES in lua/audit.lua).
 AUDIT_TALLIES = (
     "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
-    "requests", "workers",
+    "requests", "workers", "calls",
 )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ class Commands:
         # Of an id that runs, the first try may have ended a dispatch held behind it.
         unclear = {"absent"} if running else {"absent", "active"}
         return Command(
-            "cancel", self.keys.all, args, _words,
+            "cancel", self.keys.most, args, _words,
             unclear_when_repeated=lambda words: not unclear.isdisjoint(words),
         )  # fmt: skip
 
@@ -137,14 +137,14 @@ class Commands:
     def extend(self, id_: str, token: int, lease: float) -> Command[str]:
         """The holder's lease anew: ok, cancel (asked to stop) or lost."""
         args = (self._now, encode_id(id_), token, _whole_ms(lease))
-        return Command("extend", self.keys.all, args, _word)
+        return Command("extend", self.keys.most, args, _word)
 
     # Clients
 
     def register(self, client: str, lease: float, worker: bytes = b"") -> Command[str]:
         """Create a client: ok, or lost when it was swept before."""
         args = (self._now, client, _whole_ms(lease), worker)
-        return Command("register", self.keys.all, args, _word)
+        return Command("register", self.keys.most, args, _word)
 
     def bump(
         self, clients: Sequence[str], lease: float
@@ -202,13 +202,13 @@ class Commands:
             "" if broken_limit is None else broken_limit,
             "" if paused is None else _flag(paused),
         )
-        return Command("configure", self.keys.all, args, _word)
+        return Command("configure", self.keys.most, args, _word)
 
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
         """Failed or broken jobs wait again: requeued, exists or absent, for each."""
         args = (self._now, kind, *map(encode_id, ids))
         return Command(
-            "requeue", self.keys.all, args, _words,
+            "requeue", self.keys.most, args, _words,
             unclear_when_repeated=lambda words: "absent" in words,
         )  # fmt: skip
 
@@ -217,7 +217,7 @@ class Commands:
         args = (self._now, kind, *map(encode_id, ids))
         return Command(
             "drop",
-            self.keys.all,
+            self.keys.most,
             args,
             int,
             unclear_when_repeated=lambda dropped: dropped < len(ids),
@@ -225,7 +225,7 @@ class Commands:
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:
         """Keep the newest records only; call again while it answers more than 0."""
-        return Command("trim", self.keys.all, (self._now, kind, keep), int)
+        return Command("trim", self.keys.most, (self._now, kind, keep), int)
 
     # Reading
 
@@ -269,10 +269,11 @@ class Commands:
             problems, tallies, sizes = reply
             return AuditPage([decode_text(problem) for problem in problems], tallies, sizes)
 
-        return self._read_only("audit", read, offset, limit)
+        args = (self._now, offset, limit)
+        return Command("audit", self.keys.all, args, read, read_only=True)
 
     def _read_only(self, function: str, read: Any, *args: Any) -> Command[Any]:
-        return Command(function, self.keys.all, (self._now, *args), read, read_only=True)
+        return Command(function, self.keys.most, (self._now, *args), read, read_only=True)
 
 
 def version() -> Command[tuple[int, int]]:

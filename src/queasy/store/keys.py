@@ -11,9 +11,10 @@ __all__ = ["NAMES", "QueueKeys"]
 NAMES = (
     "waiting", "data", "info", "active", "blocked", "meta", "stats", "waiters",
     "leases", "clients", "requests", "cancels", "workers", "failed", "failed_at",
-    "broken", "broken_at",
+    "broken", "broken_at", "calls", "callers",
 )  # fmt: skip
-DISPATCH_KEYS = 8
+QUEUE_KEYS = 17
+FAIL_KEYS = 8
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,20 @@ class QueueKeys:
         return tuple(self.base + name for name in NAMES)
 
     @cached_property
+    def most(self) -> tuple[str, ...]:
+        """What functions are given that know nothing of calls."""
+        return self.all[:QUEUE_KEYS]
+
+    @cached_property
     def for_dispatch(self) -> tuple[str, ...]:
-        return self.all[:DISPATCH_KEYS]
+        return self.all[:FAIL_KEYS] + self.all[QUEUE_KEYS:]
 
     @cached_property
     def with_fail_queue(self) -> tuple[str, ...]:
         """For functions that may give a job up. A fail queue has no fail queue of its own."""
         if self.fail:
-            return self.all
-        return self.all + QueueKeys(self.prefix, self.queue, fail=True).for_dispatch
+            return self.most
+        return self.most + QueueKeys(self.prefix, self.queue, fail=True).all[:FAIL_KEYS]
 
     @property
     def name(self) -> str:

@@ -13,8 +13,8 @@ LIBRARY = f"queasy_v{PROTOCOL}"
 PREFIX = f"{LIBRARY}_"
 
 ORDER = (
-    "keys", "stats", "batch", "job", "client", "queue", "failed", "run", "take", "sweep", "inspect",
-    "audit", "api",
+    "keys", "stats", "batch", "job", "client", "call", "queue", "failed", "run", "take", "sweep",
+    "inspect", "audit", "api",
 )  # fmt: skip
 
 

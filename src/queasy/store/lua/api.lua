@@ -1,8 +1,8 @@
 -- The functions that are registered, and nothing else. Of each: the keys it is given (see
--- NAMES for their order), its arguments after `now` (empty, but in tests), its reply, and
+-- NAMES for their order; "all" are the first QUEUE_KEYS), its arguments after `now` (empty, but in tests), its reply, and
 -- what it changes. Times and durations are milliseconds.
 
-local VERSION = { 1, 2 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 3 } -- protocol, revision: a loader never replaces a higher revision
 
 -- All further arguments: the ids or clients a call is about. Bounded, as every call is.
 local function rest(argv, first)
@@ -39,12 +39,24 @@ local function kind_arg(text)
 end
 
 -- dispatch: put or update jobs.
---   keys   the first 8
---   args   id, data, when, flags, options for each job (see job.lua)
---   reply  created | updated | blocked | unchanged for each
---   writes waiting, data, info, blocked; wakes clients that wait
+--   keys   the first 8, then calls and callers, or not
+--   args   id, data, when, flags, options for each job (see job.lua); with calls and callers:
+--          caller, the number of this call of it (see call.lua), or not
+--   reply  created | updated | blocked | unchanged for each; to a caller's last call once more
+--          what it was before
+--   writes waiting, data, info, blocked, calls, callers; wakes clients that wait
 local function api_dispatch(keys, argv)
-  return dispatch(open(keys, 1, argv[1]), argv, 2)
+  local q = open(keys, 1, argv[1], FAIL_KEYS)
+  if (#argv - 1) % 5 ~= 2 then
+    return dispatch(q, argv, 2, #argv)
+  end
+  q.calls, q.callers = keys[FAIL_KEYS + 1], keys[FAIL_KEYS + 2]
+  if not q.callers then
+    refuse('expected the keys calls and callers')
+  end
+  local last = #argv - 2
+  local call = { caller = client_arg(argv[last + 1]), number = count_arg(argv[last + 2], 'the number of a call') }
+  return answered(q, call, (last - 1) / 5) or dispatch(q, argv, 2, last, call)
 end
 
 -- cancel: end the wait of jobs, drop held dispatches, ask runs to stop.
@@ -332,6 +344,7 @@ local function api_stats(keys, argv)
 end
 
 -- audit: a page of the invariants (see audit.lua).
+--   keys   all, and calls and callers, or those are not looked at
 --   args   offset, limit
 --   reply  { problems, tallies, sizes }
 local function api_audit(keys, argv)
@@ -339,7 +352,7 @@ local function api_audit(keys, argv)
   if kind ~= 'none' and kind ~= 'hash' then -- `open` could not read it
     return { { 'key meta is a ' .. kind .. ', expected a hash' }, {}, {} }
   end
-  return audit(open(keys, 1, argv[1]), count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit'))
+  return audit(open(keys, 1, argv[1], #NAMES), count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit'))
 end
 
 -- version: { protocol, revision }. No keys, no arguments.

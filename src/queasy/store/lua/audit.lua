@@ -6,13 +6,13 @@ local TYPES = {
   waiting = 'zset', data = 'hash', info = 'hash', active = 'hash', blocked = 'hash',
   meta = 'hash', stats = 'hash', waiters = 'zset', leases = 'zset', clients = 'zset',
   requests = 'hash', cancels = 'zset', workers = 'hash', failed = 'hash',
-  failed_at = 'zset', broken = 'hash', broken_at = 'zset',
+  failed_at = 'zset', broken = 'hash', broken_at = 'zset', calls = 'hash', callers = 'zset',
 }
 
 local function audit_types(q, say)
   local fine = true
   for _, name in ipairs(NAMES) do
-    local kind = redis.call('TYPE', q[name]).ok
+    local kind = q[name] and redis.call('TYPE', q[name]).ok or 'none'
     if kind ~= 'none' and kind ~= TYPES[name] then
       say('key ' .. name .. ' is a ' .. kind .. ', expected a ' .. TYPES[name])
       fine = false
@@ -109,12 +109,27 @@ local function audit_clients(q, offset, limit, tally)
   end
 end
 
+-- Of every caller that was noted the last call is kept, and of no other.
+local function audit_calls(q, offset, limit, say, tally)
+  local callers = redis.call('ZRANGE', q.callers, offset, offset + limit - 1, 'WITHSCORES')
+  for i = 1, #callers, 2 do
+    local _, noted = read_call(redis.call('HGET', q.calls, callers[i]))
+    tally.calls = tally.calls + 1
+    if noted ~= tonumber(callers[i + 1]) then
+      say('the last call of caller ' .. callers[i] .. ' cannot be read, or is not of when it was noted')
+    end
+  end
+end
+
 local TALLIES = {
   'waiting', 'data', 'info', 'leases', 'active', 'blocked', 'failed', 'broken', 'clients',
-  'requests', 'workers',
+  'requests', 'workers', 'calls',
 }
 
 local function size(q, name)
+  if not q[name] then
+    return 0
+  end
   return redis.call(TYPES[name] == 'zset' and 'ZCARD' or 'HLEN', q[name])
 end
 
@@ -135,6 +150,9 @@ local function audit(q, offset, limit)
   audit_records(q, 'failed', offset, limit, say, tally)
   audit_records(q, 'broken', offset, limit, say, tally)
   audit_clients(q, offset, limit, tally)
+  if q.callers then
+    audit_calls(q, offset, limit, say, tally)
+  end
   if offset == 0 and redis.call('ZCARD', q.cancels) > redis.call('ZCARD', q.leases) then
     say('there are more cancel requests than leases')
   end

@@ -1,14 +1,15 @@
 -- Keys, settings and the clock of one queue.
 --
 -- A queue is a fixed set of keys in one slot. Every function is given them in this one
--- order, as many as it needs; a function that may give a job up is given the first
--- FAIL_KEYS of the queue's fail queue after them.
+-- order, most of them the first QUEUE_KEYS; a function that may give a job up is given the
+-- first FAIL_KEYS of the queue's fail queue after them.
 
 local NAMES = {
   'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters',
   'leases', 'clients', 'requests', 'cancels', 'workers', 'failed', 'failed_at',
-  'broken', 'broken_at',
+  'broken', 'broken_at', 'calls', 'callers',
 }
+local QUEUE_KEYS = 17
 local FAIL_KEYS = 8
 
 -- One step of a score: what a double can tell apart in milliseconds until the year 2109. No
@@ -64,11 +65,11 @@ local function server_time()
   return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000
 end
 
--- Opens the queue whose keys begin at `first`. `now` is empty but in tests, which pass a
+-- Opens the queue of which `n` keys begin at `first`. `now` is empty but in tests, which pass a
 -- logical time: no client's clock decides anything.
-local function open(keys, first, now)
+local function open(keys, first, now, n)
   local q = { counts = {}, keys = keys }
-  for i = 1, #NAMES do
+  for i = 1, n or QUEUE_KEYS do
     local key = keys[first + i - 1]
     if not key then
       break
@@ -103,8 +104,8 @@ end
 
 -- The fail queue beside `q`, opened when it is first needed; nil when it has none.
 local function fail_queue_of(q)
-  if not q.fail_queue and q.keys[#NAMES + 1] then
-    q.fail_queue = open(q.keys, #NAMES + 1, q.now)
+  if not q.fail_queue and q.keys[QUEUE_KEYS + 1] then
+    q.fail_queue = open(q.keys, QUEUE_KEYS + 1, q.now, FAIL_KEYS)
   end
   return q.fail_queue
 end

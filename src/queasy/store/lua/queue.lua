@@ -176,9 +176,10 @@ local function keep(q, batch, id, job)
   end
 end
 
--- Puts or updates jobs: id, data, when, flags, options of each, from argv[first].
-local function dispatch(q, argv, first)
-  local n = (#argv - first + 1) / 5
+-- Puts or updates jobs: id, data, when, flags, options of each, from argv[first] to argv[last].
+-- A `call` is known from now on.
+local function dispatch(q, argv, first, last, call)
+  local n = (last - first + 1) / 5
   if n < 1 or n > CHUNK or n ~= math.floor(n) then
     refuse('expected five arguments for each of 1 to ' .. CHUNK .. ' jobs')
   end
@@ -207,6 +208,9 @@ local function dispatch(q, argv, first)
   end
   for id, job in pairs(jobs) do
     keep(q, batch, id, job)
+  end
+  if call then
+    keep_call(q, batch, call, replies)
   end
   batch:commit(q)
   wake_for(q)

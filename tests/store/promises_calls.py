@@ -1,0 +1,146 @@
+"""What is promised of calls that are sent again: each is carried out once."""
+
+from typing import Any
+
+from queasy.outcome import Finish
+from queasy.store.records import DispatchItem
+from tests.store.harness import Harness, problems_of, refused
+from tests.store.promise import promise
+
+
+def _call(h: Harness, caller: str, number: int, *ids: str, payload: bytes = b"1") -> list[str]:
+    items = [DispatchItem(id_, payload) for id_ in ids or ("a",)]
+    command = h.commands.dispatch(items).with_number(caller, number)
+    return [done.status for done in h.call(command)]
+
+
+def _is_refused(h: Harness, caller: str, number: int, *ids: str) -> None:
+    before = h.dump()
+    with refused("expected a number higher than"):
+        _call(h, caller, number, *ids)
+    assert h.dump() == before
+
+
+def _callers(h: Harness) -> set[Any]:
+    return set(h.dump().get(":callers", {}))
+
+
+@promise
+def a_dispatch_sent_again_after_its_job_finished_runs_no_job(h: Harness) -> None:
+    assert _call(h, "p", 1) == ["created"]
+    h.end(h.take_one(), Finish())
+    h.later(1)
+    assert _call(h, "p", 1) == ["created"]
+    assert h.take() == []
+    assert h.left() == set()
+
+
+@promise
+def a_dispatch_sent_again_is_answered_as_before_and_changes_nothing(h: Harness) -> None:
+    h.dispatch_many("active", "there")
+    assert [job.id for job in h.take()] == ["active"]
+    ids = ("new", "new", "active", "there")
+    answer = _call(h, "p", 1, *ids)
+    assert answer == ["created", "updated", "blocked", "updated"]
+    before = h.dump()
+    h.later(1)
+    assert _call(h, "p", 1, *ids) == answer
+    assert h.dump() == before, "nothing, not even the counters"
+
+
+@promise
+def the_next_dispatch_of_a_caller_is_carried_out(h: Harness) -> None:
+    _call(h, "p", 1, payload=b"1")
+    assert _call(h, "p", 2, payload=b"2") == ["updated"]
+    h.end(h.take_one(), Finish())
+    assert _call(h, "p", 9) == ["created"], "those between were of other queues"
+
+
+@promise
+def a_dispatch_that_its_caller_has_overtaken_is_refused(h: Harness) -> None:
+    _call(h, "p", 9)
+    h.end(h.take_one(), Finish())
+    _call(h, "p", 10, "b", "c")
+    _is_refused(h, "p", 9)
+    _is_refused(h, "p", 10, "b")  # the same number, another call
+    assert h.waiting() == ["b", "c"]
+
+
+@promise
+def callers_do_not_get_in_each_others_way(h: Harness) -> None:
+    assert _call(h, "p", 7, "a") == ["created"]
+    assert _call(h, "q", 7, "b") == ["created"]
+    assert _call(h, "p", 7, "a") == ["created"]
+    assert h.waiting() == ["a", "b"]
+
+
+@promise
+def callers_who_are_gone_are_forgotten(h: Harness) -> None:
+    for number in range(150):
+        _call(h, f"c{number}", 1)
+    h.later(601)
+    _call(h, "p", 1)
+    assert len(_callers(h)) == 51, "a hundred at a time"
+    h.later(61)
+    _call(h, "p", 2)
+    assert _callers(h) == {b"p"}
+    h.audit()
+
+
+@promise
+def a_caller_who_goes_on_calling_is_not_forgotten(h: Harness) -> None:
+    for number in range(1, 20):
+        _call(h, "p", number)
+        h.later(59)
+    for number in range(20):
+        _call(h, f"c{number}", 1)
+    assert b"p" in _callers(h)
+    _is_refused(h, "p", 18)
+
+
+@promise
+def a_call_is_known_for_nine_minutes(h: Harness) -> None:
+    _call(h, "p", 1)
+    h.later(59)
+    _call(h, "p", 2, "b")
+    h.later(9 * 60)
+    _call(h, "q", 1, "c")
+    h.end(h.take_one(), Finish())
+    h.end(h.take_one(), Finish())
+    assert _call(h, "p", 2, "b") == ["created"]
+    assert h.waiting() == ["c"]
+
+
+@promise
+def a_client_that_knows_nothing_of_calls_is_served_as_before(h: Harness) -> None:
+    _call(h, "p", 1)
+    eight, job = h.keys.all[:8], ("", "a", "2", "", "", "")
+    for keys in (eight, h.keys.for_dispatch):
+        assert h.redis.fcall("queasy_v1_dispatch", len(keys), *keys, *job) == [b"updated"]
+    with refused("expected the keys calls and callers"):
+        h.redis.fcall("queasy_v1_dispatch", 8, *eight, *job, "p", 2)
+    problems, tallies, sizes = h.redis.fcall("queasy_v1_audit", 17, *h.keys.most, "", 0, 10)
+    assert (problems, tallies) == ([], sizes)
+
+
+@promise
+def a_call_that_cannot_be_read_is_taken_for_none(h: Harness) -> None:
+    _call(h, "p", 5)
+    h.redis.hset(h.keys.base + "calls", "p", b"junk")
+    h.end(h.take_one(), Finish())
+    assert _call(h, "p", 1) == ["created"]
+    h.end(h.take_one(), Finish())
+    assert _call(h, "p", 1) == ["created"]
+    assert h.waiting() == []
+
+
+@promise
+def the_audit_tells_of_callers_without_a_call_and_calls_without_a_caller(h: Harness) -> None:
+    _call(h, "p", 1)
+    h.redis.hdel(h.keys.base + "calls", "p")
+    found = problems_of(h.redis, h.keys)
+    assert any("the last call of caller p cannot be read" in text for text in found), found
+    _call(h, "p", 2)
+    h.redis.delete(h.keys.base + "callers")
+    assert problems_of(h.redis, h.keys) == ["q: calls: 0 belong to something, 1 are there"]
+    h.redis.delete(h.keys.base + "calls")

@@ -53,7 +53,6 @@ class Dispatch:
             when=self._when(),
             flags=self._flags(),
             options=self._options(),
-            generated_id=self.id is None,
         )
 
     def _when(self) -> str:

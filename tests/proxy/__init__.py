@@ -12,7 +12,7 @@ Or a program, steered by lines on a unix socket (calm, harass 0.01, stall 3, dea
 import asyncio
 import enum
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -20,6 +20,7 @@ from typing import Any, Self
 from tests.proxy.resp import end_of, name_of
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Meanwhile = Callable[[], Awaitable[None]]
 CHUNK = 65536
 STALLS = 0.05  # how likely one is in each second of harassment
 LONGEST_STALL = 3.0
@@ -53,6 +54,9 @@ class Proxy:
         self.port = port
         self._random = random.Random(seed)
         self._doomed: list[tuple[str, Cut]] = []
+        self._meanwhile: list[Meanwhile] = []
+        self._delayed: list[tuple[str, asyncio.Event, asyncio.Event]] = []
+        self._late: list[asyncio.Task[None]] = []
         self._swallowed: set[str] = set()
         self._rate = 0.0
         self._harassing: asyncio.Task[None] | None = None
@@ -74,7 +78,9 @@ class Proxy:
         self.calm()
         tasks = list(self._links.values())
         self.cut_all()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for late in self._late:
+            late.cancel()
+        await asyncio.gather(*tasks, *self._late, return_exceptions=True)
 
     @property
     def url(self) -> str:
@@ -88,8 +94,22 @@ class Proxy:
         """The next call of this function, or next command of this name, is cut there."""
         self._doomed.append((command, point))
 
-    def lose_answer_to(self, command: str) -> None:
+    def lose_answer_to(self, command: str, meanwhile: Meanwhile | None = None) -> None:
+        """What happens `meanwhile` happens before whoever called can know."""
         self.cut(command, Cut.UNANSWERED)
+        if meanwhile is not None:
+            self._meanwhile.append(meanwhile)
+
+    def delay(self, command: str) -> Meanwhile:
+        """The next call of this function is given up, but arrives later: await the result."""
+        arrives, arrived = asyncio.Event(), asyncio.Event()
+        self._delayed.append((command, arrives, arrived))
+
+        async def arrive() -> None:
+            arrives.set()
+            await arrived.wait()
+
+        return arrive
 
     def swallow(self, command: str) -> None:
         """It never arrives and is never answered, but the line stays."""
@@ -184,6 +204,11 @@ class Proxy:
                 if name in self._swallowed:
                     self.lost += 1
                     continue
+                if delayed := next((one for one in self._delayed if one[0] == name), None):
+                    self._delayed.remove(delayed)
+                    self.lost += 1
+                    self._late.append(asyncio.create_task(self._deliver(command, *delayed[1:])))
+                    return
                 point = self._point_for(name)
                 if point is Cut.HALF_SENT:
                     writer.write(command[: self._random.randrange(1, len(command))])
@@ -206,9 +231,22 @@ class Proxy:
                 if point is not Cut.UNANSWERED:
                     writer.write(buffer[:end])
                 if point is not None:
+                    while self._meanwhile:
+                        await self._meanwhile.pop()()
                     return
                 del buffer[:end]
             await writer.drain()
+
+    async def _deliver(
+        self, command: bytes, arrives: asyncio.Event, arrived: asyncio.Event
+    ) -> None:
+        """As the network does with a packet whose sender has given up."""
+        await arrives.wait()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+        writer.write(command)
+        await reader.read(1)  # carried out: the first byte of its answer is here
+        writer.close()
+        arrived.set()
 
     async def _read(self, reader: Reader) -> bytes:
         await self._passing.wait()  # before, so that what is sent meanwhile piles up

@@ -110,12 +110,9 @@ class _Attempt:
                 raise NotSent(str(problem)) from problem
             self.library_missing = False
         command = self.command
-        args = command.args
-        if self.repeated and command.repeat_args is not None:
-            args = command.repeat_args
         fcall = "FCALL_RO" if command.read_only else "FCALL"
-        function = library.PREFIX + command.function
-        sent: list[tuple[Any, ...]] = [(fcall, function, len(command.keys), *command.keys, *args)]
+        function, keys = library.PREFIX + command.function, command.keys
+        sent: list[tuple[Any, ...]] = [(fcall, function, len(keys), *keys, *command.args)]
         address = self.asked
         if address is not None:
             sent.insert(0, ("ASKING",))

@@ -21,8 +21,8 @@ class Command(Generic[T]):
     args: tuple[Argument, ...]
     read: Callable[[Any], T]
     read_only: bool = False
-    repeat_args: tuple[Argument, ...] | None = None
-    """What to send when the answer to a first try was lost, if not the same again."""
+    numbered: bool = False
+    """The server is told who calls, and which of its calls this is: it knows one sent again."""
     unclear_when_repeated: Callable[[T], bool] | None = None
     """Whether the answer to a repeat leaves open if the first try had happened."""
 

@@ -62,10 +62,8 @@ class Commands:
     def dispatch(self, items: Sequence[DispatchItem]) -> Command[list[Dispatched]]:
         """Put or update jobs."""
         args: list[Any] = [self._now]
-        again: list[Any] = [self._now]
         for item in items:
             args.extend(item.args())
-            again.extend(item.repeat_args())
 
         def read(reply: list[bytes]) -> list[Dispatched]:
             return [
@@ -73,9 +71,7 @@ class Commands:
                 for item, status in zip(items, reply, strict=True)
             ]
 
-        return Command(
-            "dispatch", self.keys.for_dispatch, tuple(args), read, repeat_args=tuple(again)
-        )
+        return Command("dispatch", self.keys.for_dispatch, tuple(args), read, numbered=True)
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""

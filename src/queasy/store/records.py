@@ -36,22 +36,9 @@ class DispatchItem:
     when: str = ""
     flags: str = ""
     options: bytes = b""
-    generated_id: bool = False
 
     def args(self) -> tuple[Argument, ...]:
         return (encode_id(self.id), self.payload, self.when, self.flags, self.options)
-
-    def repeat_args(self) -> tuple[Argument, ...]:
-        """Nobody else has a generated id: if it is there, the first try put it there."""
-        if not self.generated_id:
-            return self.args()
-        return (
-            self.id,
-            self.payload,
-            self.when,
-            (self.flags or DEFAULT_FLAGS)[:3] + "1",
-            self.options,
-        )
 
 
 @dataclass(frozen=True, slots=True)

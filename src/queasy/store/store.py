@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from queasy.errors import InvalidInput, QueasyError
 from queasy.options import Durability
 from queasy.store.call import call, connect
+from queasy.store.callers import Callers
 from queasy.store.command import Command
 from queasy.store.commands import Commands
 from queasy.store.listen import AsyncListener, SyncListener
@@ -47,6 +48,7 @@ class AsyncStore:
         self._timeout = timeout
         self._folder = folder
         self._connections = connections
+        self._callers = Callers()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start()
 
@@ -90,8 +92,9 @@ class AsyncStore:
         self._bind()
         if not self._connected:
             await self.connect()
-        steps = call(command, self._route, patience=self._timeout, durability=durability)
-        return await self._transport.run(steps)
+        with self._callers.number(command) as command:
+            steps = call(command, self._route, patience=self._timeout, durability=durability)
+            return await self._transport.run(steps)
 
     def run_later(self, command: Command[Any]) -> None:
         """Runs a command in the background; `close` waits for it. Best effort."""
@@ -206,6 +209,7 @@ class SyncStore:
         self._route = route_to(target)
         self._transport = SyncTransport(target, timeout, folder)
         self._timeout = timeout
+        self._callers = Callers()
         self._connected = False
         self._connecting = threading.Lock()
         self.listener = SyncListener(self._transport, self._route)
@@ -221,8 +225,9 @@ class SyncStore:
         """The answer to a command."""
         if not self._connected:
             self.connect()
-        steps = call(command, self._route, patience=self._timeout, durability=durability)
-        return self._transport.run(steps)
+        with self._callers.number(command) as command:
+            steps = call(command, self._route, patience=self._timeout, durability=durability)
+            return self._transport.run(steps)
 
     def close(self) -> None:
         self._transport.close()

@@ -1,0 +1,171 @@
+"""Calls that are sent again because their answer was lost: each is carried out once."""
+
+import asyncio
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from queasy import Client, NotDurable, SyncClient
+from tests.proxy import Proxy
+from tests.servers import Server, ServerKind, start_replica, start_server
+
+
+class Consumer:
+    """Takes and finishes all there is, on a line of its own, and remembers what it ran."""
+
+    def __init__(self, server: Server, prefix: str) -> None:
+        self._url, self._prefix = server.url, prefix
+        self.ran: list[object] = []
+
+    async def run_all(self) -> None:
+        async with Client(self._url, prefix=self._prefix) as client:
+            while (lease := await client.queue("q").lease(timeout=0)) is not None:
+                self.ran.append(lease.data)
+                assert await lease.complete()
+
+
+@pytest.fixture
+def consumer(server: Server, prefix: str) -> Consumer:
+    return Consumer(server, prefix)
+
+
+async def test_a_job_that_ran_before_its_dispatch_is_sent_again_runs_once(
+    proxy: Proxy, prefix: str, consumer: Consumer
+) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+        assert (await client.queue("q").dispatch("once")).status == "created"
+    await consumer.run_all()
+    assert (consumer.ran, proxy.lost) == (["once"], 1)
+
+
+async def test_jobs_that_share_a_round_trip_run_once_though_it_is_sent_again(
+    proxy: Proxy, prefix: str, consumer: Consumer
+) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        for first in (0, 20):
+            proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+            jobs = range(first, first + 20)
+            done = await asyncio.gather(*(queue.dispatch(number) for number in jobs))
+            assert {one.status for one in done} == {"created"}
+            assert len(consumer.ran) == first + 20, "all of them, in one call"
+    await consumer.run_all()
+    assert (consumer.ran, proxy.lost) == ([*range(40)], 2)
+
+
+async def test_many_jobs_in_several_calls_run_once_though_each_is_sent_again(
+    proxy: Proxy, prefix: str, consumer: Consumer
+) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        for _ in range(3):
+            proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+        done = await client.queue("q").dispatch_many(range(2100))
+        assert {one.status for one in done} == {"created"}
+        assert len(done) == 2100
+    await consumer.run_all()
+    assert (consumer.ran, proxy.lost) == ([*range(2100)], 3)
+
+
+async def test_jobs_of_several_threads_run_once_though_some_are_sent_again(
+    proxy: Proxy, prefix: str, consumer: Consumer
+) -> None:
+    def send() -> set[str]:
+        with SyncClient(proxy.url, prefix=prefix) as client, ThreadPoolExecutor(6) as threads:
+            done = threads.map(client.queue("q").dispatch, range(60))
+            return {one.status for one in done}
+
+    for _ in range(12):
+        proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+    assert await asyncio.to_thread(send) == {"created"}
+    await consumer.run_all()
+    assert (sorted(map(str, consumer.ran)), proxy.lost) == (sorted(map(str, range(60))), 12)
+
+
+async def test_an_update_that_was_carried_out_is_not_a_new_job_when_it_is_sent_again(
+    proxy: Proxy, prefix: str, consumer: Consumer
+) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        await queue.dispatch("old", id="a")
+        proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+        assert (await queue.dispatch("new", id="a")).status == "updated"
+    await consumer.run_all()
+    assert consumer.ran == ["new"]
+
+
+async def test_a_held_dispatch_that_is_sent_again_is_held_once(
+    proxy: Proxy, prefix: str, consumer: Consumer, client: Client
+) -> None:
+    lease = None
+
+    async def finish_both() -> None:
+        assert lease is not None
+        assert await lease.complete()
+        await consumer.run_all()
+
+    async with Client(proxy.url, prefix=prefix) as behind:
+        queue = behind.queue("q")
+        await queue.dispatch("first", id="a")
+        lease = await client.queue("q").lease()
+        proxy.lose_answer_to("dispatch", meanwhile=finish_both)
+        assert (await queue.dispatch("held", id="a")).status == "blocked"
+    await consumer.run_all()
+    assert consumer.ran == ["held"]
+
+
+async def test_a_first_try_that_arrives_after_the_second_puts_nothing(
+    proxy: Proxy, prefix: str, consumer: Consumer
+) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        first_try, another = proxy.delay("dispatch"), proxy.delay("dispatch")
+        assert (await queue.dispatch("once")).status == "created"
+        assert proxy.lost == 2, "so the third was answered"
+        await consumer.run_all()
+        await first_try()
+        await queue.dispatch("the next")
+        await another()
+    await consumer.run_all()
+    assert consumer.ran == ["once", "the next"]
+
+
+async def test_a_dispatch_that_is_sent_again_is_as_safe_as_was_asked(kind: ServerKind) -> None:
+    """What was written by the first try must have reached the replica before the second says so."""
+    with start_server(kind) as primary, start_replica(primary) as replica:
+        async with Proxy(primary.port) as proxy, Client(proxy.url, timeout=2) as client:
+            queue = client.queue("q")
+            assert (await queue.dispatch(1, durability="replicated")).status == "created"
+            replica.pause()
+            proxy.lose_answer_to("dispatch")
+            with pytest.raises(NotDurable):
+                await queue.dispatch(2, durability="replicated")
+            replica.resume()
+            proxy.lose_answer_to("dispatch")
+            assert (await queue.dispatch(3, durability="replicated")).status == "created"
+            assert proxy.lost == 2
+
+
+FORKED = """
+import os, sys
+from queasy import SyncClient
+
+client = SyncClient(sys.argv[1], prefix=sys.argv[2])
+queue = client.queue("q")
+queue.dispatch("before")
+child = os.fork()
+queue.dispatch("child" if child == 0 else "parent")
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_process_that_was_forked_is_another_caller(
+    server: Server, prefix: str, sync_client: SyncClient
+) -> None:
+    subprocess.run([sys.executable, "-c", FORKED, server.url, prefix], check=True, timeout=60)
+    ran = {job.data for job in sync_client.queue("q").jobs()}
+    assert ran == {"before", "child", "parent"}

@@ -1,0 +1,54 @@
+"""Who calls: the numbers by which the server knows a call that is sent again."""
+
+from contextlib import ExitStack
+from typing import Any
+
+from queasy.store.callers import Callers
+from queasy.store.command import Command
+from queasy.store.commands import Commands
+from queasy.store.keys import QueueKeys
+from queasy.store.records import DispatchItem
+
+COMMANDS = Commands(QueueKeys("p", "q"))
+DISPATCH = COMMANDS.dispatch([DispatchItem("a", b"1")])
+
+
+def number_of(command: Command[Any]) -> tuple[Any, ...]:
+    return command.args[-2:]
+
+
+def test_calls_at_the_same_time_have_different_callers() -> None:
+    callers = Callers()
+    for _ in range(3):
+        with ExitStack() as busy:
+            calls = [busy.enter_context(callers.number(DISPATCH)) for _ in range(5)]
+            assert len({number_of(call)[0] for call in calls}) == 5
+
+
+def test_calls_one_after_another_are_numbered_and_of_one_caller() -> None:
+    callers, numbers = Callers(), list[Any]()
+    for _ in range(3):
+        with callers.number(DISPATCH) as call:
+            numbers.append(number_of(call))
+    assert [number for _, number in numbers] == [1, 2, 3]
+    assert len({caller for caller, _ in numbers}) == 1
+
+
+def test_a_call_that_failed_is_not_numbered_again() -> None:
+    callers, numbers = Callers(), list[Any]()
+    for _ in range(2):
+        try:
+            with callers.number(DISPATCH) as call:
+                numbers.append(number_of(call))
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            pass
+    (one, first), (same, second) = numbers
+    assert one == same
+    assert first < second
+
+
+def test_other_calls_have_no_number() -> None:
+    counts = COMMANDS.counts()
+    with Callers().number(counts) as call:
+        assert call is counts

@@ -22,7 +22,11 @@ State = dict[str, Any]
 
 ZSETS = {"waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at", "callers"}
 UPDATES = ("update_data", "reset")
-WORDS = {"c": "created", "u": "updated", "b": "blocked", "n": "unchanged"}
+WORDS = {
+    "c": "created", "u": "updated", "b": "blocked", "n": "unchanged",
+    "x": "cancelled", "r": "requested", "a": "active", "-": "absent",
+    "q": "requeued", "e": "exists",
+}  # fmt: skip
 
 
 class Link:

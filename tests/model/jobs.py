@@ -22,6 +22,8 @@ ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail"
 
 NOTE, CALLER_GONE = 60_000, 600_000
 REFUSED = "refused"
+Number = tuple[str, int] | None
+"""A caller, and the number of its call."""
 
 
 class Jobs(Clock):
@@ -73,22 +75,29 @@ class Jobs(Clock):
 
     # Dispatch and cancel
 
-    def dispatch(
-        self, now: float, items: Sequence[Item], call: tuple[str, int] | None = None
-    ) -> list[str] | str:
-        """A `call` is a caller and its number. The last one again is answered as it was."""
+    def dispatch(self, now: float, items: Sequence[Item], call: Number = None) -> list[str] | str:
         self.open(now)
-        caller, number = call or ("", 0)
-        last = self.calls.get(caller)
-        if last and number <= last.number:
-            same = number == last.number and len(items) == len(last.replies)
-            return last.replies if same else REFUSED
+        if before := self.answered(call, items):
+            return before
         replies = [self.dispatch_one(item) for item in items]
-        if caller:
-            self.calls[caller] = Call(number, self.note(caller, last), replies)
+        self.keep_call(call, replies)
         self.write()
         self.wake(leases=False)
         return replies
+
+    def answered(self, call: Number, things: Sequence[Any]) -> list[str] | str | None:
+        """The last call of a caller again is answered as it was; one before it is refused."""
+        last = self.calls.get(call[0]) if call else None
+        if not call or not last or call[1] > last.number:
+            return None
+        same = call[1] == last.number and len(things) == len(last.replies)
+        return last.replies if same else REFUSED
+
+    def keep_call(self, call: Number, replies: list[str]) -> None:
+        if call:
+            caller, number = call
+            noted = self.note(caller, self.calls.get(caller))
+            self.calls[caller] = Call(number, noted, replies)
 
     def note(self, caller: str, last: Call | None) -> float:
         """When it is noted that the caller is there; then some who are gone are forgotten."""
@@ -137,12 +146,17 @@ class Jobs(Clock):
             job.reset()
         return dispatch.update_data or (job.run_at, job.facts()) != before
 
-    def cancel(self, now: float, ids: Sequence[str], running: bool) -> list[str]:
+    def cancel(
+        self, now: float, ids: Sequence[str], running: bool, call: Number = None
+    ) -> list[str] | str:
         self.open(now)
+        if before := self.answered(call, ids):
+            return before
         replies = [
             "absent" if id_ in ids[:at] else self.cancel_one(id_, running)
             for at, id_ in enumerate(ids)
         ]
+        self.keep_call(call, replies)
         self.write()
         return replies
 
@@ -295,10 +309,15 @@ class Jobs(Clock):
             del self.records[kind][id_]
         return len(excess)
 
-    def requeue(self, now: float, kind: str, ids: Sequence[str]) -> list[str]:
+    def requeue(
+        self, now: float, kind: str, ids: Sequence[str], call: Number = None
+    ) -> list[str] | str:
         self.open(now)
+        if before := self.answered(call, ids):
+            return before
         known = set(self.records[kind])
         replies = [self.requeue_one(kind, id_, id_ in known) for id_ in ids]
+        self.keep_call(call, replies)
         self.write()
         self.wake()
         return replies

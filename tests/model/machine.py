@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from tests.model.jobs import Number
 from tests.model.model import Queue
 from tests.model.pair import Pair
 from tests.model.values import Ending, Item
@@ -103,7 +104,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         },
     ),
     "settle": (8, {"ended": endings}),
-    "cancel": (2, {"ids": picks, "running": st.booleans()}),
+    "cancel": (2, {"ids": picks, "running": st.booleans(), "call": calls}),
     "send_the_same_again": (3, {"later": passed, "back": st.sampled_from((0, 0, 0, 1, 2, 5))}),
     "care": (
         4,
@@ -112,7 +113,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "crash": (3, {"client": clients, "pick": few, "started": started, "limit": limits_of_a_batch}),
     "extend": (1, {"pick": few, "token": tokens, "lease": leases}),
     "configure": (1, {"settings": settings_changed}),
-    "records": (3, {"verb": record_verbs, "kind": kinds, "ids": picks}),
+    "records": (3, {"verb": record_verbs, "kind": kinds, "ids": picks, "call": calls}),
 }
 WEIGHTED = [name for name, (weight, _) in MOVES.items() for _ in range(weight)]
 moves = st.sampled_from(WEIGHTED)
@@ -182,6 +183,13 @@ class QueueMachine(RuleBasedStateMachine):
     def when(self, when: str | int) -> str:
         return when if isinstance(when, str) else repr(self.now + when)
 
+    def call(self, drawn: Number) -> Number:
+        if drawn is None:
+            return None
+        caller, further = drawn
+        last = self.model.calls.get(caller)
+        return caller, max(0, (last.number if last else 0) + further)
+
     def endings(self, drawn: list[Any]) -> list[Ending]:
         return [
             Ending(verb, *self.lease(pick, token), self.when(when), error)
@@ -193,20 +201,17 @@ class QueueMachine(RuleBasedStateMachine):
     def wait(self, jump: float) -> None:
         self.now += jump
 
-    def dispatch(self, items: list[Any], call: tuple[str, int] | None) -> None:
+    def dispatch(self, items: list[Any], call: Number) -> None:
         ids = IDS if self.on == "main" else FAIL_QUEUE_IDS
         sent = [
             Item(ids[pick % len(ids)], payload, self.when(when), flags, given)
             for pick, payload, when, flags, given in items
         ]
-        if call:
-            caller, further = call
-            last = self.model.calls.get(caller)
-            call = caller, max(0, (last.number if last else 0) + further)
-        self.step("dispatch", items=sent, call=call)
+        self.step("dispatch", items=sent, call=self.call(call))
 
-    def cancel(self, ids: list[int], running: bool) -> None:
-        self.step("cancel", ids=[self.id(pick) for pick in ids], running=running)
+    def cancel(self, ids: list[int], running: bool, call: Number) -> None:
+        picked = [self.id(pick) for pick in ids]
+        self.step("cancel", ids=picked, running=running, call=self.call(call))
 
     def dequeue(
         self, client: str, lease: int, limit: int, again: bool, waits: int, ended: list[Any]
@@ -260,12 +265,16 @@ class QueueMachine(RuleBasedStateMachine):
     def configure(self, settings: dict[str, Any]) -> None:
         self.step("configure", **settings)
 
-    def records(self, verb: str, kind: str, ids: list[int]) -> None:
-        if verb == "trim":
-            self.step("trim", kind=kind, keep=ids[0] % 4)
-        else:
-            there = [*self.model.records[kind], "c"]
-            self.step(verb, kind=kind, ids=[there[pick % len(there)] for pick in ids])
+    def records(self, verb: str, kind: str, ids: list[int], call: Number) -> None:
+        there = [*self.model.records[kind], "c"]
+        picked = [there[pick % len(there)] for pick in ids]
+        match verb:
+            case "trim":
+                self.step("trim", kind=kind, keep=ids[0] % 4)
+            case "requeue":
+                self.step("requeue", kind=kind, ids=picked, call=self.call(call))
+            case _:
+                self.step(verb, kind=kind, ids=picked)
 
 
 class CrowdMachine(QueueMachine):

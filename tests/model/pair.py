@@ -21,7 +21,7 @@ from tests.model.dump import (
     state_of,
     unpack,
 )
-from tests.model.jobs import REFUSED
+from tests.model.jobs import REFUSED, Number
 from tests.model.model import Queue
 from tests.model.values import Ending, Item
 
@@ -58,7 +58,7 @@ class Pair:
     def run(self, name: str, queue: str, now: float, /, **arguments: Any) -> Any:
         """Takes one step on both sides, compares everything, and returns the reply."""
         self.steps.append((name, queue, now, arguments))
-        request = function(name, self._keys_of(name, queue), repr(now), *WIRE[name](**arguments))
+        request = self._request(name, queue, now, **arguments)
         reply, *dumped = self.link.call(request + self._dump, 1 + self._dumped)
         expected = getattr(self.queues[queue], name)(now, **arguments)
         refused = isinstance(reply, Exception)
@@ -75,6 +75,14 @@ class Pair:
         for name, queue, now, arguments in steps:
             reply = self.run(name, queue, now, **arguments)
         return reply
+
+    def _request(
+        self, name: str, queue: str, now: float, call: Number = None, **arguments: Any
+    ) -> bytes:
+        keys, args = self._keys_of(name, queue), WIRE[name](**arguments)
+        if call:
+            keys, args = (*keys, *self.keys[queue].of_calls), [*args, *call]
+        return function(name, keys, repr(now), *args)
 
     def _keys_of(self, name: str, queue: str) -> Sequence[str]:
         keys = self.keys[queue]
@@ -112,12 +120,12 @@ def _packed(value: Any) -> bytes:
     return b"" if value is None else msgspec.msgpack.encode(value)
 
 
-def _dispatch(items: Sequence[Item], call: tuple[str, int] | None = None) -> Args:
+def _dispatch(items: Sequence[Item]) -> Args:
     args: Args = []
     for id_, payload, when, flags, given in items:
         options = b"" if given is None else _packed({"set": given[0], "update": given[1]})
         args += [id_, payload, when, flags, options]
-    return args + list(call or ())
+    return args
 
 
 def _endings(endings: Sequence[Ending]) -> Args:

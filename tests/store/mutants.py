@@ -352,7 +352,7 @@ mutant(
 mutant(
     "a_call_is_not_kept",
     "a_dispatch_sent_again_after_its_job_finished_runs_no_job",
-    ("  if call then\n    keep_call", "  if false then\n    keep_call"),
+    ("  if not call then\n    return\n", "  if true then\n    return\n"),
 )
 mutant(
     "the_last_call_is_taken_for_a_new_one",
@@ -374,6 +374,16 @@ mutant(
     "every_call_is_of_one_caller",
     "callers_do_not_get_in_each_others_way",
     ("{ caller = client_arg(argv[last + 1]), number", "{ caller = 'p', number"),
+)
+mutant(
+    "a_cancel_is_not_kept",
+    "a_cancel_sent_again_does_not_hit_a_job_dispatched_since",
+    ("or cancel(q, ids, argv[2] == '1', call)", "or cancel(q, ids, argv[2] == '1')"),
+)
+mutant(
+    "a_requeue_is_not_kept",
+    "a_requeue_sent_again_does_not_run_a_job_that_failed_since",
+    ("or requeue(q, kind, ids, call)", "or requeue(q, kind, ids)"),
 )
 mutant(
     "another_call_of_the_same_number_is_not_noticed",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from queasy.outcome import Finish
+from queasy.outcome import Fail, Finish
 from queasy.store.records import DispatchItem
 from tests.store.harness import Harness, problems_of, refused
 from tests.store.promise import promise
@@ -114,13 +114,52 @@ def a_call_is_known_for_nine_minutes(h: Harness) -> None:
 @promise
 def a_client_that_knows_nothing_of_calls_is_served_as_before(h: Harness) -> None:
     _call(h, "p", 1)
-    eight, job = h.keys.all[:8], ("", "a", "2", "", "", "")
-    for keys in (eight, h.keys.for_dispatch):
-        assert h.redis.fcall("queasy_v1_dispatch", len(keys), *keys, *job) == [b"updated"]
-    with refused("expected the keys calls and callers"):
-        h.redis.fcall("queasy_v1_dispatch", 8, *eight, *job, "p", 2)
+    assert h.dispatch(payload=b"2") == "updated"
+    assert h.dispatch(payload=b"2", flags="0f00") == "unchanged"
     problems, tallies, sizes = h.redis.fcall("queasy_v1_audit", 17, *h.keys.most, "", 0, 10)
     assert (problems, tallies) == ([], sizes)
+
+
+@promise
+def a_number_that_cannot_be_is_refused(h: Harness) -> None:
+    keys, job = h.keys.for_dispatch + h.keys.of_calls, ("b", "x", "", "", "")
+    before = h.dump()
+    for args in [
+        (), ("p", 1), job, (*job, "no:colons", 1), (*job, "p", "1.5"), (*job, "p", -1),
+        ("b", "x", "nan", "", "", "p", 1),
+    ]:  # fmt: skip
+        with refused("QUEASYBAD"):
+            h.redis.fcall("queasy_v1_dispatch", len(keys), *keys, "", *args)
+    assert h.dump() == before
+
+
+@promise
+def a_cancel_sent_again_does_not_hit_a_job_dispatched_since(h: Harness) -> None:
+    h.dispatch("a")
+    cancel = h.commands.cancel(["a", "b"]).with_number("p", 1)
+    assert h.call(cancel) == ["cancelled", "absent"]
+    h.dispatch_many("a", "b")
+    assert h.call(cancel) == ["cancelled", "absent"]
+    assert h.waiting() == ["a", "b"]
+    run = h.take_one()
+    stop = h.commands.cancel(["a"], running=True).with_number("p", 2)
+    assert h.call(stop) == ["requested"]
+    h.end(run, Finish())
+    h.dispatch("a")
+    assert [h.take_one().id, h.take_one().id] == ["b", "a"]
+    assert h.call(stop) == ["requested"]
+    assert not h.row("active").cancelled
+
+
+@promise
+def a_requeue_sent_again_does_not_run_a_job_that_failed_since(h: Harness) -> None:
+    h.dispatch("a")
+    h.end(h.take_one(), Fail())
+    requeue = h.commands.requeue("failed", ["a", "b"]).with_number("p", 1)
+    assert h.call(requeue) == ["requeued", "absent"]
+    h.end(h.take_one(), Fail())
+    assert h.call(requeue) == ["requeued", "absent"]
+    assert (h.waiting(), [job.id for job in h.records()]) == ([], ["a"])
 
 
 @promise

@@ -97,6 +97,19 @@ def dispatch_sent_again(h: Harness) -> Command[Any]:
 
 
 @scenario
+def cancel_of_a_caller(h: Harness) -> Command[Any]:
+    busy(h)
+    return h.commands.cancel(["a", "d", "e", "x"], running=True).with_number("p", 1)
+
+
+@scenario
+def requeue_of_a_caller(h: Harness) -> Command[Any]:
+    h.dispatch_many("a", "b")
+    h.call(h.commands.settle(endings_of(h.take(limit=2), Fail(WHY))))
+    return h.commands.requeue("failed", ["a", "b", "x"]).with_number("p", 1)
+
+
+@scenario
 def dispatch_changes_nothing(h: Harness) -> Command[Any]:
     h.dispatch("a", after=60)
     return h.commands.dispatch([_item("a", "", "0f00"), _item("a", "", "1t11")])

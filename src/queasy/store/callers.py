@@ -35,7 +35,7 @@ class Callers:
     @contextmanager
     def number(self, command: Command[T]) -> Generator[Command[T]]:
         """The command as one call of a caller, who is busy with it meanwhile."""
-        if not command.numbered:
+        if not command.call_keys:
             yield command
             return
         if self._process != os.getpid():  # forked: these are the parent's, who goes on counting

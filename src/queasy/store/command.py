@@ -21,11 +21,13 @@ class Command(Generic[T]):
     args: tuple[Argument, ...]
     read: Callable[[Any], T]
     read_only: bool = False
-    numbered: bool = False
-    """The server is told who calls, and which of its calls this is: it knows one sent again."""
+    call_keys: tuple[str, ...] = ()
+    """Keys by which the server knows a call that is sent again, if it must: see `with_number`."""
     unclear_when_repeated: Callable[[T], bool] | None = None
     """Whether the answer to a repeat leaves open if the first try had happened."""
 
     def with_number(self, caller: str, number: int) -> Self:
         """One call of a caller, however often it is sent."""
-        return replace(self, args=(*self.args, caller, number))
+        return replace(
+            self, keys=self.keys + self.call_keys, args=(*self.args, caller, number), call_keys=()
+        )

@@ -71,17 +71,13 @@ class Commands:
                 for item, status in zip(items, reply, strict=True)
             ]
 
-        return Command("dispatch", self.keys.for_dispatch, tuple(args), read, numbered=True)
+        keys, call_keys = self.keys.for_dispatch, self.keys.of_calls
+        return Command("dispatch", keys, tuple(args), read, call_keys=call_keys)
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""
         args = (self._now, _flag(running), *map(encode_id, ids))
-        # Of an id that runs, the first try may have ended a dispatch held behind it.
-        unclear = {"absent"} if running else {"absent", "active"}
-        return Command(
-            "cancel", self.keys.most, args, _words,
-            unclear_when_repeated=lambda words: not unclear.isdisjoint(words),
-        )  # fmt: skip
+        return Command("cancel", self.keys.most, args, _words, call_keys=self.keys.of_calls)
 
     # Taking and ending
 
@@ -203,10 +199,7 @@ class Commands:
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
         """Failed or broken jobs wait again: requeued, exists or absent, for each."""
         args = (self._now, kind, *map(encode_id, ids))
-        return Command(
-            "requeue", self.keys.most, args, _words,
-            unclear_when_repeated=lambda words: "absent" in words,
-        )  # fmt: skip
+        return Command("requeue", self.keys.most, args, _words, call_keys=self.keys.of_calls)
 
     def drop(self, kind: RecordKind, ids: Sequence[str]) -> Command[int]:
         """Forget failed or broken jobs; how many there were."""

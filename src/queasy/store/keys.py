@@ -40,14 +40,19 @@ class QueueKeys:
 
     @cached_property
     def for_dispatch(self) -> tuple[str, ...]:
-        return self.all[:FAIL_KEYS] + self.all[QUEUE_KEYS:]
+        return self.all[:FAIL_KEYS]
+
+    @cached_property
+    def of_calls(self) -> tuple[str, ...]:
+        """What a function is given, besides, to know a call that is sent again."""
+        return self.all[QUEUE_KEYS:]
 
     @cached_property
     def with_fail_queue(self) -> tuple[str, ...]:
         """For functions that may give a job up. A fail queue has no fail queue of its own."""
         if self.fail:
             return self.most
-        return self.most + QueueKeys(self.prefix, self.queue, fail=True).all[:FAIL_KEYS]
+        return self.most + QueueKeys(self.prefix, self.queue, fail=True).for_dispatch
 
     @property
     def name(self) -> str:

@@ -5,12 +5,13 @@
 local VERSION = { 1, 3 } -- protocol, revision: a loader never replaces a higher revision
 
 -- All further arguments: the ids or clients a call is about. Bounded, as every call is.
-local function rest(argv, first)
-  if #argv - first + 1 > CHUNK then
+local function rest(argv, first, last)
+  last = last or #argv
+  if last - first + 1 > CHUNK then
     refuse('expected at most ' .. CHUNK .. ' of them in one call')
   end
   local out = {}
-  for i = first, #argv do
+  for i = first, last do
     out[#out + 1] = argv[i]
   end
   return out
@@ -38,34 +39,44 @@ local function kind_arg(text)
   return text
 end
 
--- dispatch: put or update jobs.
---   keys   the first 8, then calls and callers, or not
---   args   id, data, when, flags, options for each job (see job.lua); with calls and callers:
---          caller, the number of this call of it (see call.lua), or not
---   reply  created | updated | blocked | unchanged for each; to a caller's last call once more
---          what it was before
---   writes waiting, data, info, blocked, calls, callers; wakes clients that wait
-local function api_dispatch(keys, argv)
-  local q = open(keys, 1, argv[1], FAIL_KEYS)
-  if (#argv - 1) % 5 ~= 2 then
-    return dispatch(q, argv, 2, #argv)
-  end
-  q.calls, q.callers = keys[FAIL_KEYS + 1], keys[FAIL_KEYS + 2]
+-- Whose call this is, and which, when the keys calls and callers are given behind the `n` others;
+-- and where the other arguments end.
+local function call_arg(q, keys, n, argv)
+  q.calls, q.callers = keys[n + 1], keys[n + 2]
   if not q.callers then
-    refuse('expected the keys calls and callers')
+    return nil, #argv
   end
   local last = #argv - 2
-  local call = { caller = client_arg(argv[last + 1]), number = count_arg(argv[last + 2], 'the number of a call') }
-  return answered(q, call, (last - 1) / 5) or dispatch(q, argv, 2, last, call)
+  if last < 1 then
+    refuse('expected a caller and the number of its call')
+  end
+  local number = count_arg(argv[last + 2], 'the number of a call')
+  return { caller = client_arg(argv[last + 1]), number = number }, last
+end
+
+-- dispatch: put or update jobs.
+--   keys   the first 8, and calls, callers or not
+--   args   id, data, when, flags, options for each job (see job.lua), and caller, number
+--   reply  created | updated | blocked | unchanged for each
+--   writes waiting, data, info, blocked, calls, callers; wakes clients that wait. The last call
+--          of a caller again is answered as it was, and changes nothing
+local function api_dispatch(keys, argv)
+  local q = open(keys, 1, argv[1], FAIL_KEYS)
+  local call, last = call_arg(q, keys, FAIL_KEYS, argv)
+  return call and answered(q, call, (last - 1) / 5) or dispatch(q, argv, 2, last, call)
 end
 
 -- cancel: end the wait of jobs, drop held dispatches, ask runs to stop.
---   keys   all
---   args   running (1, 0), id ...
+--   keys   all, and calls, callers or not
+--   args   running (1, 0), id ..., and caller, number
 --   reply  cancelled | requested | active | absent for each
---   writes waiting, data, info, blocked; with running: active, cancels, and tells the holder
+--   writes waiting, data, info, blocked, calls, callers; with running: active, cancels, and tells
+--          the holder. A repeat: as dispatch
 local function api_cancel(keys, argv)
-  return cancel(open(keys, 1, argv[1]), rest(argv, 3), argv[2] == '1')
+  local q = open(keys, 1, argv[1])
+  local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
+  local ids = rest(argv, 3, last)
+  return call and answered(q, call, #ids) or cancel(q, ids, argv[2] == '1', call)
 end
 
 -- register: create a client. Only this, and a dequeue for a client '~…', creates one.
@@ -283,12 +294,16 @@ local function api_configure(keys, argv)
 end
 
 -- requeue: failed or broken jobs wait again.
---   keys   all
---   args   failed | broken, id ...
+--   keys   all, and calls, callers or not
+--   args   failed | broken, id ..., and caller, number
 --   reply  requeued | exists (the id waits or runs) | absent, for each
---   writes waiting, data, info, failed or broken; wakes clients that wait
+--   writes waiting, data, info, failed or broken, calls, callers; wakes clients that wait. A
+--          repeat: as dispatch
 local function api_requeue(keys, argv)
-  return requeue(open(keys, 1, argv[1]), kind_arg(argv[2]), rest(argv, 3))
+  local q = open(keys, 1, argv[1])
+  local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
+  local kind, ids = kind_arg(argv[2]), rest(argv, 3, last)
+  return call and answered(q, call, #ids) or requeue(q, kind, ids, call)
 end
 
 -- drop: forget failed or broken jobs.

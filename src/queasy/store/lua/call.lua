@@ -2,6 +2,8 @@
 -- again and not carried out again. The job that it put may have run, and be gone, by then.
 --
 -- A caller sends one call at a time and numbers them, so its last one is all there is to keep.
+-- Whoever gives the keys calls and callers behind the others, gives caller and number behind the
+-- other arguments.
 --
 -- calls    caller -> 'number noted letters': its last call, when it was noted in `callers`, and a
 --          letter for what became of each job.
@@ -12,12 +14,20 @@ local NOTE_MS = 60000
 -- Who was noted this long ago is gone: nobody waits for an answer, nothing is still on its way.
 local CALLER_GONE_MS = 600000
 
-local LETTERS = { created = 'c', updated = 'u', blocked = 'b', unchanged = 'n' }
-local WORDS = { c = 'created', u = 'updated', b = 'blocked', n = 'unchanged' }
+local LETTERS = {
+  created = 'c', updated = 'u', blocked = 'b', unchanged = 'n', -- dispatch
+  cancelled = 'x', requested = 'r', active = 'a', absent = '-', -- cancel
+  requeued = 'q', exists = 'e', -- requeue
+}
+local WORDS = {
+  c = 'created', u = 'updated', b = 'blocked', n = 'unchanged',
+  x = 'cancelled', r = 'requested', a = 'active', ['-'] = 'absent',
+  q = 'requeued', e = 'exists',
+}
 
 -- number, noted, letters of an entry of `calls`; nil when there is none that can be read.
 local function read_call(raw)
-  local number, noted, letters = tostring(raw):match('^(%d+) (%S+) ([cubn]+)$')
+  local number, noted, letters = tostring(raw):match('^(%d+) (%S+) ([cubnxra%-qe]+)$')
   if tonumber(noted) then
     return tonumber(number), tonumber(noted), letters
   end
@@ -60,7 +70,11 @@ local function note(q, batch, caller)
   return q.now
 end
 
+-- A `call` (nil when it has no number) is known from now on.
 local function keep_call(q, batch, call, replies)
+  if not call then
+    return
+  end
   local letters = {}
   for i, word in ipairs(replies) do
     letters[i] = LETTERS[word]

@@ -92,7 +92,7 @@ end
 
 -- Brings records back to life as waiting jobs, with their counts at zero. An id that is
 -- waiting or running already keeps its record.
-local function requeue(q, kind, ids)
+local function requeue(q, kind, ids, call)
   local jobs = load_waiting(q, ids)
   local raws = many('HMGET', q[kind], ids)
   local times = many('ZMSCORE', q[kind .. '_at'], ids)
@@ -116,6 +116,7 @@ local function requeue(q, kind, ids)
       replies[i] = 'requeued'
     end
   end
+  keep_call(q, batch, call, replies)
   batch:commit(q)
   wake_for(q)
   return replies

@@ -177,7 +177,6 @@ local function keep(q, batch, id, job)
 end
 
 -- Puts or updates jobs: id, data, when, flags, options of each, from argv[first] to argv[last].
--- A `call` is known from now on.
 local function dispatch(q, argv, first, last, call)
   local n = (last - first + 1) / 5
   if n < 1 or n > CHUNK or n ~= math.floor(n) then
@@ -209,9 +208,7 @@ local function dispatch(q, argv, first, last, call)
   for id, job in pairs(jobs) do
     keep(q, batch, id, job)
   end
-  if call then
-    keep_call(q, batch, call, replies)
-  end
+  keep_call(q, batch, call, replies)
   batch:commit(q)
   wake_for(q)
   return replies
@@ -219,7 +216,7 @@ end
 
 -- Ends the wait of jobs, and drops dispatches held behind a run. With `running`, a run in
 -- progress is asked to stop: the request stands in the server until the run has ended.
-local function cancel(q, ids, running)
+local function cancel(q, ids, running, call)
   local jobs = load_waiting(q, ids)
   local infos = many('HMGET', q.info, ids)
   local helds = many('HMGET', q.blocked, ids)
@@ -256,6 +253,7 @@ local function cancel(q, ids, running)
     job.done = true
     replies[i] = status
   end
+  keep_call(q, batch, call, replies)
   batch:commit(q)
   for _, message in ipairs(told) do -- best effort: a bump delivers the request as well
     redis.pcall('SPUBLISH', channel(q, message[1]), message[2])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from queasy.errors import InvalidTime, LeaseLost
+from queasy.errors import InvalidTime, LeaseLost, Unanswered
 from queasy.job import Job, JobError
 from queasy.options import Seconds, When, epoch, seconds
 from queasy.outcome import Cancel, Fail, Finish, Outcome, Release, Retry
@@ -28,12 +29,27 @@ class Held:
         """Somebody asked to cancel this job; learnt when the lease is extended."""
         self.ended: str | None = None
         """The server's word once it ended: finished, retried, failed, released, lost ..."""
+        self._unsure = False
         self._commands = commands
 
     def _ending(self, outcome: Outcome) -> Command[list[str]]:
         return self._commands.settle([Ending(self.job.id, self.token, outcome)])
 
+    @contextmanager
+    def _settling(self) -> Generator[None]:
+        """Remembers that the answer to an ending was lost: it may be what ended the lease."""
+        try:
+            yield
+        except Unanswered:
+            self._unsure = True
+            raise
+
     def _end(self, words: list[str]) -> bool:
+        if words[0] == "lost" and self._unsure:
+            raise Unanswered(
+                f"job {self.job.id!r} of queue {self.job.queue!r}: the lease is over, and whether "
+                "by an earlier call, whose answer was lost, or by itself cannot be told"
+            )
         if self.ended is None:  # the first word stands
             self.ended = words[0]
         return words[0] != "lost"
@@ -95,9 +111,13 @@ class Lease(Held):
         super().__init__(job, commands)
         self._store = store
 
+    async def _settle(self, ending: Command[list[str]]) -> bool:
+        with self._settling():
+            return self._end(await self._store.run(ending))
+
     async def complete(self) -> bool:
         """The job is done. True for exactly one caller, ever."""
-        return self._end(await self._store.run(self._ending(Finish())))
+        return await self._settle(self._ending(Finish()))
 
     async def retry(
         self, *, at: When | None = None, after: Seconds | None = None, error: object = None
@@ -106,19 +126,19 @@ class Lease(Held):
 
         A job without retries left is given up instead: `ended` says "failed".
         """
-        return self._end(await self._store.run(self._retry(at, after, error)))
+        return await self._settle(self._retry(at, after, error))
 
     async def fail(self, error: object = None) -> bool:
         """Give the job up: into the failed record, and to the fail handler if there is one."""
-        return self._end(await self._store.run(self._ending(Fail(JobError.of(error, "permanent")))))
+        return await self._settle(self._ending(Fail(JobError.of(error, "permanent"))))
 
     async def release(self) -> bool:
         """Back to the front of the queue; not counted as an attempt."""
-        return self._end(await self._store.run(self._ending(Release())))
+        return await self._settle(self._ending(Release()))
 
     async def cancel(self) -> bool:
         """Give in to a cancel request: the job is gone."""
-        return self._end(await self._store.run(self._ending(Cancel())))
+        return await self._settle(self._ending(Cancel()))
 
     async def extend(self, seconds: Seconds) -> bool:
         """That many seconds from now. Also tells whether somebody asked to cancel."""
@@ -136,7 +156,7 @@ class Lease(Held):
         """Completes on success, retries on an exception."""
         outcome = self._outcome_of(error)
         if outcome is not None:
-            self._end(await self._store.run(self._ending(outcome)))
+            await self._settle(self._ending(outcome))
             self._check_end(error)
 
 

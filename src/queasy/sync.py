@@ -39,6 +39,7 @@ from queasy.queue import (
     check_state,
     check_timeout,
 )
+from queasy.store.command import Command
 from queasy.store.commands import Commands, ListState, RecordKind
 from queasy.store.keys import QueueKeys
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
@@ -57,27 +58,31 @@ class SyncLease(Held):
         super().__init__(job, commands)
         self._store = store
 
+    def _settle(self, ending: Command[list[str]]) -> bool:
+        with self._settling():
+            return self._end(self._store.run(ending))
+
     def complete(self) -> bool:
         """The job is done. True for exactly one caller, ever."""
-        return self._end(self._store.run(self._ending(Finish())))
+        return self._settle(self._ending(Finish()))
 
     def retry(
         self, *, at: When | None = None, after: Seconds | None = None, error: object = None
     ) -> bool:
         """Again, at a time, after some seconds, or (default) after its backoff."""
-        return self._end(self._store.run(self._retry(at, after, error)))
+        return self._settle(self._retry(at, after, error))
 
     def fail(self, error: object = None) -> bool:
         """Give the job up: into the failed record, and to the fail handler if there is one."""
-        return self._end(self._store.run(self._ending(Fail(JobError.of(error, "permanent")))))
+        return self._settle(self._ending(Fail(JobError.of(error, "permanent"))))
 
     def release(self) -> bool:
         """Back to the front of the queue; not counted as an attempt."""
-        return self._end(self._store.run(self._ending(Release())))
+        return self._settle(self._ending(Release()))
 
     def cancel(self) -> bool:
         """Give in to a cancel request: the job is gone."""
-        return self._end(self._store.run(self._ending(Cancel())))
+        return self._settle(self._ending(Cancel()))
 
     def extend(self, seconds: Seconds) -> bool:
         """That many seconds from now. Also tells whether somebody asked to cancel."""
@@ -95,7 +100,7 @@ class SyncLease(Held):
         """Completes on success, retries on an exception."""
         outcome = self._outcome_of(error)
         if outcome is not None:
-            self._end(self._store.run(self._ending(outcome)))
+            self._settle(self._ending(outcome))
             self._check_end(error)
 
 

@@ -202,6 +202,36 @@ async def test_a_complete_whose_answer_is_lost_is_not_guessed(proxy: Proxy, pref
         assert (await queue.counts()).active == 0
 
 
+async def test_who_may_have_completed_a_job_is_not_told_that_another_did(
+    proxy: Proxy, prefix: str
+) -> None:
+    """Asked again, it said False; and a with block, that the job would run again."""
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        await queue.dispatch_many(range(2))
+        lease = await queue.lease()
+        proxy.lose_answer_to("settle")
+        with pytest.raises(Unanswered, match="cannot tell"):
+            await lease.complete()
+        with pytest.raises(Unanswered, match="earlier call"):
+            await lease.complete()
+        with pytest.raises(Unanswered, match="earlier call"):
+            async with lease:
+                pass
+
+    def pull() -> None:
+        with SyncClient(proxy.url, prefix=prefix) as sync:
+            lease = sync.queue("q").lease()
+            proxy.lose_answer_to("settle")
+            with pytest.raises(Unanswered, match="cannot tell"):
+                lease.complete()
+            with pytest.raises(Unanswered, match="earlier call"):
+                lease.complete()
+
+    await asyncio.to_thread(pull)
+    assert proxy.lost == 2
+
+
 async def test_a_server_that_may_lose_jobs_is_warned_of(
     kind: ServerKind, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -113,7 +113,7 @@ CASES = {
     "dispatch that updates": Case(
         "dispatch",
         lambda q, _: q.dispatch("other", id="mine", delay=FAR, options=JobOptions(max_retries=1)),
-        status("updated", "unchanged"),
+        status("updated"),
         lambda q: q.dispatch("mine", id="mine"),
     ),
     "dispatch behind a run": Case(
@@ -121,13 +121,13 @@ CASES = {
     ),
     "cancel": Case(
         "cancel", lambda q, _: q.cancel("mine"), equals(True),
-        lambda q: q.dispatch("mine", id="mine"), unclear=True,
+        lambda q: q.dispatch("mine", id="mine"),
     ),
     "cancel of a run": Case(
         "cancel", lambda q, _: q.cancel("mine", running=True), equals(True), taken
     ),
     "cancel of what is held behind a run": Case(
-        "cancel", lambda q, _: q.cancel("held"), equals(True), seed, unclear=True
+        "cancel", lambda q, _: q.cancel("held"), equals(True), seed
     ),
     "lease": Case(
         "dequeue", lambda q, _: q.lease(FAR, timeout=5), lambda lease: lease.data == "first",
@@ -168,7 +168,7 @@ CASES = {
         equals(None),
     ),
     "pause": Case("configure", lambda q, _: q.pause(), equals(None)),
-    "requeue": Case("requeue", lambda q, _: q.requeue("failed"), equals(1), seed, unclear=True),
+    "requeue": Case("requeue", lambda q, _: q.requeue("failed"), equals(1), seed),
     "drop": Case("drop", lambda q, _: q.drop("failed"), equals(1), seed, unclear=True),
     "trim": Case("trim", lambda q, _: q.trim(1), lambda dropped: dropped in (0, 1), seed),
     "counts": Case("counts", lambda q, _: q.counts(), lambda counts: counts.waiting == 2, seed),

@@ -275,8 +275,11 @@ def requeue(commands: Commands, kind: RecordKind, ids: list[str]) -> Flow[int]:
     """How many of the ids, however many they are, wait again."""
     total = 0
     for some in _thousands(ids):
-        words: list[str] = yield commands.requeue(kind, some)
-        total += words.count("requeued")
+        left = some
+        while left:
+            words: list[str] = yield commands.requeue(kind, left)
+            total += words.count("requeued")
+            left = [id_ for id_, word in zip(left, words, strict=True) if word == "later"]
     return total
 
 

@@ -25,7 +25,7 @@ UPDATES = ("update_data", "reset")
 WORDS = {
     "c": "created", "u": "updated", "b": "blocked", "n": "unchanged",
     "x": "cancelled", "r": "requested", "a": "active", "-": "absent",
-    "q": "requeued", "e": "exists",
+    "q": "requeued", "e": "exists", "l": "later",
 }  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def _normal(raw: dict[str, dict[str, bytes]]) -> State:
     state["active"] = {id_: _active(value) for id_, value in raw["active"].items()}
     state["blocked"] = {id_: _blocked(value) for id_, value in raw["blocked"].items()}
     state["calls"] = {caller: _call(value) for caller, value in raw["calls"].items()}
-    state["requests"] = {client: value.decode() for client, value in raw["requests"].items()}
+    state["requests"] = {client: _request(value) for client, value in raw["requests"].items()}
     state["meta"] = {
         name: unpack(value) if name == "limits" else float(value)
         for name, value in raw["meta"].items()
@@ -208,6 +208,12 @@ def _blocked(raw: bytes) -> State:
     }
 
 
+def _request(raw: bytes) -> tuple[str, list[str] | None]:
+    """The last dequeue of a client, and the ids of it where those are kept."""
+    words = raw.split(b" ", 3)
+    return b" ".join(words[:3]).decode(), unpack(words[3]) if words[3:] else None
+
+
 # The model, in the same form
 
 
@@ -227,8 +233,11 @@ def state_of(queue: Queue) -> State:
         "leases": set(leases.values()),
         "cancels": {leases[id_] for id_, run in queue.active.items() if run.cancelled},
         "clients": queue.clients,
-        "requests": {c: " ".join(map(str, r)) for c, r in queue.requests.items()}
-        | dict.fromkeys(queue.swept, "swept"),
+        "requests": {
+            client: (" ".join(map(str, request)), queue.batches.get(client))
+            for client, request in queue.requests.items()
+        }
+        | dict.fromkeys(queue.swept, ("swept", None)),
         "workers": queue.workers,
         "waiters": queue.waiters,
         "calls": queue.calls,

@@ -15,6 +15,7 @@ DEFAULTS = {
     "max_retries": 10, "max_stalls": 3, "max_timeouts": 3,
     "min_backoff": 2_000, "max_backoff": 300_000,
 }  # fmt: skip
+BYTES = 2 * 2**20  # of payloads: what one call handles at most, and one job more
 STALLS = {"stall", "death"}  # its client was not heard of, or somebody saw it die
 COMES_BACK = {"release", "retry", "timeout"} | STALLS
 ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail": "failed"}
@@ -315,8 +316,11 @@ class Jobs(Clock):
         self.open(now)
         if before := self.answered(call, ids):
             return before
-        known = set(self.records[kind])
-        replies = [self.requeue_one(kind, id_, id_ in known) for id_ in ids]
+        sizes = {id_: len(payload) for id_, (_, payload) in self.records[kind].items()}
+        replies: list[str] = []
+        for at, id_ in enumerate(ids):
+            enough = sum(sizes.get(before, 0) for before in ids[:at]) >= BYTES
+            replies.append("later" if enough else self.requeue_one(kind, id_, id_ in sizes))
         self.keep_call(call, replies)
         self.write()
         self.wake()

@@ -11,11 +11,26 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.model.jobs import Jobs
+from tests.model.jobs import BYTES, Jobs
 from tests.model.values import Ending, Run
 
 SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
+FEW_LEASES, READ_AT_ONCE = 100, 5
 WAITER_GONE = 60_000
+
+
+class Room:
+    """What one sweep may still do."""
+
+    def __init__(self) -> None:
+        self.ended = self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return self.ended < SWEEP_JOBS and self.bytes < BYTES
+
+    def take(self, size: int) -> None:
+        self.ended += 1
+        self.bytes += size
 
 
 class Queue(Jobs):
@@ -23,6 +38,7 @@ class Queue(Jobs):
         super().__init__(fail)
         self.clients: dict[str, float] = {}  # until when each is taken to be alive
         self.requests: dict[str, tuple[str, int, int]] = {}  # the last, and its tokens
+        self.batches: dict[str, list[str]] = {}  # the ids of the last, of who holds many
         self.swept: set[str] = set()  # those who lost some of their jobs: the rest will follow
         self.workers: dict[str, bytes] = {}
         self.token = 0
@@ -64,7 +80,7 @@ class Queue(Jobs):
 
     def forget(self, client: str) -> None:
         self.swept.discard(client)
-        for known in (self.clients, self.requests, self.workers, self.waiters):
+        for known in (self.clients, self.requests, self.batches, self.workers, self.waiters):
             known.pop(client, None)
 
     def register(self, now: float, client: str, lease: int, worker: bytes) -> str:
@@ -109,36 +125,44 @@ class Queue(Jobs):
         return ended
 
     def sweep_some(self) -> int:
-        line, room = self.dead_line(), SWEEP_JOBS
+        line, room = self.dead_line(), Room()
         dead = sorted((expiry, client) for client, expiry in self.clients.items() if expiry <= line)
         for _, client in dead[:SWEEP_CLIENTS]:
             if room:
-                room -= self.end_client(client, room, "stall")
+                self.end_client(client, room, "stall")
         if not dead:
             self.heard()
             return 0
         self.write_records()
-        return max(1, SWEEP_JOBS - room)
+        return max(1, room.ended)
 
     def end_client(
-        self, client: str, room: int, verb: str, started: Sequence[str] | None = None
-    ) -> int:
-        ids = self.runs_of(client)
-        for id_ in ids[:room]:
-            self.end(id_, verb if started is None or id_ in started else "release")
-        if len(ids) <= room:
+        self, client: str, room: Room, verb: str, started: Sequence[str] | None = None
+    ) -> None:
+        for id_ in self.runs_of(client):
+            if not room:
+                break
+            run = self.active[id_]
+            own, held = len(run.job.payload), len(run.held.job.payload) if run.held else 0
+            status = self.end(id_, verb if started is None or id_ in started else "release")
+            overwritten = run.held and any(d.update_data for d in run.held.dispatches)
+            handled = overwritten or status in ("failed", "cancelled")
+            room.take(held + (own if handled else 0))
+        if not self.runs_of(client):
             self.forget(client)
         else:
             self.swept.add(client)
             self.requests.pop(client, None)
-        return min(len(ids), room)
+            self.batches.pop(client, None)
 
     def evict(self, now: float, client: str, verb: str, ids: Sequence[str]) -> tuple[str, int]:
         self.open(now)
         state, ended = "absent", 0
         if client in self.clients:
             verb = "death" if verb == "stall" else verb
-            ended = self.end_client(client, SWEEP_JOBS, verb, ids or None)
+            room = Room()
+            self.end_client(client, room, verb, ids or None)
+            ended = room.ended
             self.write_records()
             state = "more" if client in self.clients else "gone"
         self.wake()
@@ -189,7 +213,7 @@ class Queue(Jobs):
         return sorted(ids, key=lambda id_: self.active[id_].token)
 
     def take(self, client: str, lease: int, limit: int, request: str) -> list[str]:
-        ids = self.due()[:limit]
+        ids = self.within_bytes(self.due()[:limit])
         suspects = [at for at, id_ in enumerate(ids) if self.waiting[id_].suspect]
         if suspects:  # each comes alone
             ids = ids[: max(1, suspects[0])]
@@ -202,9 +226,19 @@ class Queue(Jobs):
             self.clients[client] = self.now + lease
             if request:
                 self.requests[client] = (request, self.token + 1, self.token + len(ids))
+                self.batches.pop(client, None)
+                if len(self.runs_of(client)) > FEW_LEASES:
+                    self.batches[client] = ids
             self.token += len(ids)
             self.write()
         return ids
+
+    def within_bytes(self, ids: list[str]) -> list[str]:
+        """The first of them, in fives, until they are enough."""
+        taken: list[str] = []
+        while len(taken) < len(ids) and sum(len(self.waiting[i].payload) for i in taken) < BYTES:
+            taken = ids[: len(taken) + READ_AT_ONCE]
+        return taken
 
     def due(self) -> list[str]:
         order = [(job.run_at, id_.encode(), id_) for id_, job in self.waiting.items()]

@@ -15,6 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.machine import CrowdMachine, QueueMachine
 from tests.model.pair import Pair
+from tests.model.values import Item
 
 STEPS = 20_000
 STEPS_OF_A_CROWD = 1 / 40
@@ -87,6 +88,32 @@ def test_a_crowd_of_leases_is_swept_as_the_model_says(
     pair: Pair, steps: int, first_seed: int
 ) -> None:
     run(CrowdMachine, pair, max(1, int(steps * STEPS_OF_A_CROWD)), first_seed, length=20)
+
+
+def test_large_payloads_are_handled_in_part_as_the_model_says(pair: Pair) -> None:
+    sizes = [2**20, 10, 3 * 2**20, 5 * 2**20, 2**21, 2**21, 0, 2**19, *[2**20] * 6, 7]
+    ids = [f"n{n:02}" for n in range(len(sizes))]
+    items = [Item(id_, bytes(size)) for id_, size in zip(ids, sizes, strict=True)]
+    pair.run("configure", "main", 1000.0, limits={"max_stalls": 2}, fail_handler=1)
+    pair.run("dispatch", "main", 1000.0, items=items)
+    now = 1000.0
+    for round_ in range(2):
+        pair.run("register", "main", now, client=f"w{round_}", lease=5, worker=b"")
+        while pair.queues["main"].waiting:
+            pair.run(
+                "dequeue", "main", now, client=f"w{round_}", lease=5, limit=100,
+                request=f"r{len(pair.steps)}", waiter="", waits=0, endings=[],
+            )  # fmt: skip
+        held = [Item(id_, bytes(2**20)) for id_ in ids[:3]]
+        pair.run("dispatch", "main", now, items=held)
+        pair.run("cancel", "main", now, ids=ids[3:5] * round_, running=True)
+        now += 1000
+        while pair.run("sweep", "main", now):
+            pass
+    records = list(pair.queues["main"].records["failed"])
+    assert len(records) > 9
+    while "later" in pair.run("requeue", "main", now, kind="failed", ids=records):
+        pass
 
 
 def test_one_sweep_ends_ten_clients(pair: Pair) -> None:

@@ -4,6 +4,7 @@ import pytest
 pytest.register_assert_rewrite(
     "tests.store.harness",
     "tests.store.promises",
+    "tests.store.promises_bounds",
     "tests.store.promises_dispatch",
     "tests.store.promises_order",
     "tests.store.promises_server",

@@ -111,6 +111,42 @@ mutant(
     ("SWEEP_CLIENTS = 10", "SWEEP_CLIENTS = 1e6"),
 )
 
+mutant(
+    "a_sweep_of_any_number_of_bytes",
+    "a_sweep_ends_only_so_many_bytes",
+    ("room.jobs > 0 and room.bytes > 0", "room.jobs > 0"),
+)
+mutant(
+    "held_dispatches_weigh_nothing",
+    "what_is_held_behind_a_run_counts_when_it_is_swept",
+    ("#(run.data or '') + #(run.held_data or run.old_held or '')", "#(run.data or '')"),
+)
+mutant(
+    "cancelled_runs_weigh_nothing",
+    "a_sweep_ends_only_so_many_bytes_of_cancelled_runs",
+    ("  if run.cancelled then\n    run.data", "  if false then\n    run.data"),
+)
+mutant(
+    "a_dequeue_of_any_number_of_bytes",
+    "a_dequeue_takes_only_so_many_bytes",
+    ("    if bytes >= BYTES then\n      break", "    if false then\n      break"),
+)
+mutant(
+    "a_requeue_of_any_number_of_bytes",
+    "a_requeue_moves_only_so_many_bytes",
+    ("local later = bytes >= BYTES", "local later = false"),
+)
+mutant(
+    "a_repeat_looks_through_a_thousand_leases",
+    "a_repeated_dequeue_is_the_same_however_much_its_client_holds",
+    ("local FEW_LEASES = 100\n", "local FEW_LEASES = 1e6\n"),
+)
+mutant(
+    "a_repeat_returns_what_another_holds_by_now",
+    "a_repeated_dequeue_is_of_what_its_client_still_holds",
+    ("n and holder == client and n >= first_token and n <= last_token", "n"),
+)
+
 # Leases, clients, sweeps
 
 mutant(
@@ -541,7 +577,7 @@ mutant(
     "requeue_keeps_the_record",
     "a_requeued_job_begins_anew",
     (
-        "      batch:del(q[kind], id, raws[i])\n      batch:rem(q[kind .. '_at'], id, times[i])\n      count(q, 'requeued')",
+        "      batch:del(q[kind], id, raw)\n      batch:rem(q[kind .. '_at'], id, times[i])\n      count(q, 'requeued')",
         "      count(q, 'requeued')",
     ),
 )
@@ -556,7 +592,7 @@ mutant(
 mutant(
     "finish_keeps_data",
     "nothing_is_kept_of_a_finished_job",
-    ("  end\n  batch:del_last(q.data, run.id)\nend\n", "  end\nend\n"),
+    ("  else\n    batch:del_last(q.data, run.id)\n  end\n", "  end\n"),
 )
 mutant(
     "a_swept_client_is_remembered",

@@ -8,6 +8,7 @@ import redis
 from tests.servers import ServerKind, start_server
 from tests.store import (
     promises,
+    promises_bounds,
     promises_calls,
     promises_dispatch,
     promises_order,
@@ -19,7 +20,7 @@ from tests.store.mutants import MUTANTS
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # by being imported
-    promises, promises_calls, promises_dispatch, promises_order, promises_server,
+    promises, promises_bounds, promises_calls, promises_dispatch, promises_order, promises_server,
     promises_suspects,
 )  # fmt: skip
 

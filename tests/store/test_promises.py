@@ -4,6 +4,7 @@ import pytest
 
 from tests.store import (
     promises,
+    promises_bounds,
     promises_calls,
     promises_dispatch,
     promises_order,
@@ -14,7 +15,7 @@ from tests.store.harness import Harness
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # by being imported
-    promises, promises_calls, promises_dispatch, promises_order, promises_server,
+    promises, promises_bounds, promises_calls, promises_dispatch, promises_order, promises_server,
     promises_suspects,
 )  # fmt: skip
 

@@ -197,7 +197,7 @@ class Commands:
         return Command("configure", self.keys.most, args, _word)
 
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
-        """Failed or broken jobs wait again: requeued, exists or absent, for each."""
+        """Failed or broken jobs wait again: requeued, exists, absent or later (ask again)."""
         args = (self._now, kind, *map(encode_id, ids))
         return Command("requeue", self.keys.most, args, _words, call_keys=self.keys.of_calls)
 

@@ -112,11 +112,12 @@ local function settle_and_take(q, argv, client, expiry_in, limit)
   end
   sweep(q)
   local request = tostring(not one_lease and redis.call('HGET', q.requests, client) or '')
-  local same, first, last = request:match('^(%S+) (%d+) (%d+)$')
+  local same, first, last, packed = request:match('^(%S+) (%d+) (%d+) ?(.*)$')
   if one_lease and expiry then
-    return 'ok', settled, same_again(q, client, 0, math.huge)
+    return 'ok', settled, same_again(q, client, leased_to(q, client), 0, math.huge)
   elseif same and same == argv[5] then
-    return 'ok', settled, same_again(q, client, tonumber(first), tonumber(last))
+    local ids = unpack_table(packed) or leased_to(q, client)
+    return 'ok', settled, same_again(q, client, ids, tonumber(first), tonumber(last))
   elseif q.paused then
     return 'paused', settled, {}
   elseif limit == 0 then
@@ -221,7 +222,8 @@ local function api_extend(keys, argv)
   return cancelled and 'cancel' or 'ok'
 end
 
--- sweep: return the jobs of dead clients; bounded, call again while it answers more than 0.
+-- sweep: return the jobs of dead clients; bounded in leases, clients and bytes: call again while it
+-- answers more than 0.
 --   keys   all, and the fail queue's
 --   reply  leases ended, at least 1 when any client was
 --   writes all
@@ -296,7 +298,8 @@ end
 -- requeue: failed or broken jobs wait again.
 --   keys   all, and calls, callers or not
 --   args   failed | broken, id ..., and caller, number
---   reply  requeued | exists (the id waits or runs) | absent, for each
+--   reply  requeued | exists (the id waits or runs) | absent | later (not looked at: those before
+--          it were large; call again with these), for each
 --   writes waiting, data, info, failed or broken, calls, callers; wakes clients that wait. A
 --          repeat: as dispatch
 local function api_requeue(keys, argv)

@@ -17,17 +17,17 @@ local CALLER_GONE_MS = 600000
 local LETTERS = {
   created = 'c', updated = 'u', blocked = 'b', unchanged = 'n', -- dispatch
   cancelled = 'x', requested = 'r', active = 'a', absent = '-', -- cancel
-  requeued = 'q', exists = 'e', -- requeue
+  requeued = 'q', exists = 'e', later = 'l', -- requeue
 }
 local WORDS = {
   c = 'created', u = 'updated', b = 'blocked', n = 'unchanged',
   x = 'cancelled', r = 'requested', a = 'active', ['-'] = 'absent',
-  q = 'requeued', e = 'exists',
+  q = 'requeued', e = 'exists', l = 'later',
 }
 
 -- number, noted, letters of an entry of `calls`; nil when there is none that can be read.
 local function read_call(raw)
-  local number, noted, letters = tostring(raw):match('^(%d+) (%S+) ([cubnxra%-qe]+)$')
+  local number, noted, letters = tostring(raw):match('^(%d+) (%S+) ([cubnxra%-qel]+)$')
   if tonumber(noted) then
     return tonumber(number), tonumber(noted), letters
   end

@@ -91,17 +91,19 @@ local function readable(raw)
 end
 
 -- Brings records back to life as waiting jobs, with their counts at zero. An id that is
--- waiting or running already keeps its record.
+-- waiting or running already keeps its record. Bounded: what is beyond it is to be asked for again.
 local function requeue(q, kind, ids, call)
   local jobs = load_waiting(q, ids)
-  local raws = many('HMGET', q[kind], ids)
   local times = many('ZMSCORE', q[kind .. '_at'], ids)
-  local batch, replies = Batch.new(), {}
+  local batch, replies, bytes = Batch.new(), {}, 0
   for i, id in ipairs(ids) do
-    local record, payload = readable(raws[i])
-    replies[i] = 'absent'
-    if jobs[id].active or jobs[id].score then
-      replies[i] = raws[i] and 'exists' or 'absent'
+    local later = bytes >= BYTES
+    local raw = not later and redis.call('HGET', q[kind], id)
+    local record, payload = readable(raw)
+    bytes = bytes + #(payload or raw or '')
+    replies[i] = later and 'later' or 'absent'
+    if raw and (jobs[id].active or jobs[id].score) then
+      replies[i] = 'exists'
     elseif record then
       local score = tick(q)
       jobs[id].score = score
@@ -109,7 +111,7 @@ local function requeue(q, kind, ids, call)
       batch:add(q.waiting, id, score)
       local info = { options = record.options, origin = record.origin, dispatched_at = record.dispatched_at }
       keep_info(q, batch, id, info, score)
-      batch:del(q[kind], id, raws[i])
+      batch:del(q[kind], id, raw)
       batch:rem(q[kind .. '_at'], id, times[i])
       count(q, 'requeued')
       made_due(q, score)

@@ -22,6 +22,11 @@ local OUTAGE_MS = 10000
 -- `unpack` and a command's arguments are bounded by Lua's stack.
 local CHUNK = 1000
 
+-- Payloads are copied several times on their way from one record to another, at milliseconds for
+-- each megabyte. A call that may stop half way does so when it has handled this many bytes, and so
+-- is over in a fraction of 50 ms; one job it always handles, however large.
+local BYTES = 2 * 2 ^ 20
+
 local META = {
   'time', 'token', 'paused', 'limits', 'fail_handler', 'failed_limit', 'broken_limit',
   'gap_from', 'grace_until',

@@ -64,7 +64,11 @@ local function remove(q, batch, run)
   if run.old_info then
     batch:del(q.info, run.id, run.old_info)
   end
-  batch:del_last(q.data, run.id)
+  if run.data then
+    batch:del(q.data, run.id, run.data)
+  else
+    batch:del_last(q.data, run.id)
+  end
 end
 
 -- The job waits again, from `score`; a dispatch held behind the run is applied to it.

@@ -4,6 +4,14 @@
 local SWEEP_CLIENTS = 10
 local SWEEP_JOBS = 100
 
+local function new_room()
+  return { jobs = SWEEP_JOBS, bytes = BYTES }
+end
+
+local function is_left(room)
+  return room.jobs > 0 and room.bytes > 0
+end
+
 -- A lease whose job cannot be read any more.
 local function quarantine_run(q, batch, client, id, active, info)
   local problem = { kind = 'broken', type = 'Unreadable', message = 'the lease of this job cannot be read' }
@@ -18,33 +26,52 @@ local function quarantine_run(q, batch, client, id, active, info)
   if info then
     batch:del(q.info, id, info)
   end
-  batch:del_last(q.data, id)
+  if data then
+    batch:del(q.data, id, data)
+  end
   count(q, 'broken')
+  return #(data or '') + #(held or '')
 end
 
--- Ends up to `room` leases of one client with `verb`, but those of jobs that are not in `started`
--- (nil: all are) as released. Returns how many it ended, and whether that was all of them.
+-- Ends the lease of a run; returns how many bytes of payload that took.
+local function end_one(q, batch, run, verb)
+  if run.cancelled then
+    run.data = redis.call('HGET', q.data, run.id) -- or `commit` may read all of them, unbounded
+  end
+  end_run(q, batch, run, verb)
+  return #(run.data or '') + #(run.held_data or run.old_held or '')
+end
+
+-- Ends leases of one client with `verb` while there is room, but those of jobs that are not in
+-- `started` (nil: all are) as released. Returns how many it ended, and whether that was all of them.
 local function end_leases(q, batch, client, room, verb, started)
   local low, high = range_of(client)
-  local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, room + 1)
+  local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, room.jobs + 1)
   local ids = {}
-  for i = 1, math.min(#leases, room) do
+  for i = 1, math.min(#leases, room.jobs) do
     ids[i] = id_of(leases[i], client)
   end
   local active = many('HMGET', q.active, ids)
   local infos = many('HMGET', q.info, ids)
-  local helds = many('HMGET', q.blocked, ids)
+  local ended = 0
   for i, id in ipairs(ids) do
-    local run = active[i] and read_run(id, active[i], infos[i], helds[i])
+    if not is_left(room) then
+      break
+    end
+    local held = active[i] and redis.call('HGET', q.blocked, id)
+    local run = active[i] and read_run(id, active[i], infos[i], held)
+    local bytes = 0
     if run and run.client == client then
-      end_run(q, batch, run, started and not started[id] and 'release' or verb)
+      bytes = end_one(q, batch, run, started and not started[id] and 'release' or verb)
     elseif run or not active[i] then
       batch:rem(q.leases, lease_of(client, id), '0') -- a lease of nothing
     else
-      quarantine_run(q, batch, client, id, active[i], infos[i])
+      bytes = quarantine_run(q, batch, client, id, active[i], infos[i])
     end
+    ended = ended + 1
+    room.jobs, room.bytes = room.jobs - 1, room.bytes - bytes
   end
-  return #ids, #leases <= room
+  return ended, ended == #leases
 end
 
 -- Ends the leases of one client and, when that was all, the client.
@@ -69,10 +96,10 @@ local function sweep(q)
     end
     return 0
   end
-  local batch, ended = Batch.new(), 0
+  local batch, room, ended = Batch.new(), new_room(), 0
   for _, client in ipairs(dead) do
-    if ended < SWEEP_JOBS then
-      ended = ended + (end_client(q, batch, client, SWEEP_JOBS - ended, 'stall'))
+    if is_left(room) then
+      ended = ended + (end_client(q, batch, client, room, 'stall'))
     end
   end
   commit_runs(q, batch)
@@ -85,7 +112,7 @@ local function evict(q, client, verb, started)
     return { 'absent', 0 }
   end
   local batch = Batch.new()
-  local ended, all = end_client(q, batch, client, SWEEP_JOBS, verb, started)
+  local ended, all = end_client(q, batch, client, new_room(), verb, started)
   commit_runs(q, batch)
   return { all and 'gone' or 'more', ended }
 end

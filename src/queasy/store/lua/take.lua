@@ -1,19 +1,29 @@
 -- Dequeue: due jobs, oldest first, each under a lease of the client that asks.
 
--- The jobs of an earlier call with the same request id: the answer was lost, not the jobs.
-local function same_again(q, client, first_token, last_token)
+-- Who holds more leases than this has the ids of its last batch kept with its request: a repeat
+-- of that must not look through all its leases.
+local FEW_LEASES = 100
+
+-- How many payloads are read at once, before their bytes are counted.
+local SOME = 5
+
+local function leased_to(q, client)
   local low, high = range_of(client)
-  local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX')
   local ids = {}
-  for i, lease in ipairs(leases) do
+  for i, lease in ipairs(redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, CHUNK)) do
     ids[i] = id_of(lease, client)
   end
+  return ids
+end
+
+-- The jobs of an earlier call with the same request id: the answer was lost, not the jobs.
+local function same_again(q, client, ids, first_token, last_token)
   local active = many('HMGET', q.active, ids)
   local runs = {}
   for i, id in ipairs(ids) do
-    local token, score = read_active(active[i] or '')
+    local token, score, holder = read_active(active[i] or '')
     local n = tonumber(token)
-    if n and n >= first_token and n <= last_token then
+    if n and holder == client and n >= first_token and n <= last_token then
       runs[#runs + 1] = { id = id, token = token, score = score, n = n }
     end
   end
@@ -43,8 +53,40 @@ local function quarantine(q, batch, id, score, data, info, message)
   count(q, 'broken')
 end
 
+-- The payloads of the first ids, in their order; of fewer of them when those are large.
+local function first_payloads(q, ids)
+  local payloads, bytes = {}, 0
+  for first = 1, #ids, SOME do
+    if bytes >= BYTES then
+      break
+    end
+    local last = math.min(first + SOME - 1, #ids)
+    local part = redis.call('HMGET', q.data, unpack(ids, first, last))
+    for i = first, last do
+      payloads[i] = part[i - first + 1]
+      bytes = bytes + #(payloads[i] or '')
+    end
+  end
+  return payloads
+end
+
+-- What is kept of a dequeue, to know it again.
+local function request_of(q, client, request, first, jobs)
+  local kept = string.format('%s %.0f %.0f', request, first, q.token)
+  local held = redis.call('ZLEXCOUNT', q.leases, range_of(client)) + #jobs / 5
+  if held <= FEW_LEASES then
+    return kept
+  end
+  local ids = {}
+  for i = 1, #jobs, 5 do
+    ids[#ids + 1] = jobs[i]
+  end
+  return kept .. ' ' .. cmsgpack.pack(ids)
+end
+
 -- Leases up to `limit` due jobs to `client` until `expiry`. Flat: id, token, run_at, data,
--- info of each. A suspect comes alone: the batch ends before it, or is that one job.
+-- info of each. A suspect comes alone: the batch ends before it, or is that one job; and it ends
+-- when it has enough bytes.
 local function take(q, client, expiry, limit, request)
   local due = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
   if #due == 0 then
@@ -54,14 +96,14 @@ local function take(q, client, expiry, limit, request)
   for i = 1, #due, 2 do
     ids[#ids + 1], scores[#scores + 1] = due[i], due[i + 1]
   end
-  local payloads = many('HMGET', q.data, ids)
+  local payloads = first_payloads(q, ids)
   local infos = many('HMGET', q.info, ids)
   -- Tokens follow the clock: one that was given out is not given out again although the server
   -- forgot about it (a crash, a failover to a replica that lagged behind).
   q.token = math.max(q.token, math.floor(q.now * 1000))
   local batch, jobs, n, first = Batch.new(), {}, 0, q.token + 1
-  for i, id in ipairs(ids) do
-    local score, data, info = scores[i], payloads[i], infos[i]
+  for i = 1, #payloads do
+    local id, score, data, info = ids[i], scores[i], payloads[i], infos[i]
     local record = info and read_info(info)
     local suspect = record and record.suspect
     if not data then
@@ -87,8 +129,8 @@ local function take(q, client, expiry, limit, request)
     count(q, 'dequeued', n / 5)
     batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
     if request ~= '' then
-      local range = string.format('%s %.0f %.0f', request, first, q.token)
-      batch:set(q.requests, client, range, redis.call('HGET', q.requests, client))
+      local kept = request_of(q, client, request, first, jobs)
+      batch:set(q.requests, client, kept, redis.call('HGET', q.requests, client))
     end
   end
   commit_runs(q, batch)

@@ -1,0 +1,125 @@
+"""What is promised of how much one call does, however many jobs there are and however large."""
+
+from queasy.job import Job, JobError
+from queasy.options import JobOptions
+from queasy.outcome import Fail
+from queasy.store.records import DispatchItem
+from tests.store.harness import Harness, endings_of
+from tests.store.promise import promise
+
+MEGABYTE = bytes(2**20)
+WHY = JobError(type="Boom", message="it broke")
+# A call stops when it has handled two megabytes; a dequeue reads five payloads at once.
+
+
+def take_large(h: Harness, number: int = 6, payload: bytes = MEGABYTE) -> list[Job]:
+    """All leased to one client, which lives for five seconds."""
+    h.join("c1", lease=5)
+    h.call(h.commands.dispatch([DispatchItem(f"j{n:02}", payload) for n in range(number)]))
+    jobs: list[Job] = []
+    while len(jobs) < number:
+        jobs += h.take("c1", limit=1000, lease=5)
+    return jobs
+
+
+@promise
+def a_sweep_ends_only_so_many_bytes(h: Harness) -> None:
+    h.call(h.commands.configure(limits=JobOptions(max_stalls=1), fail_handler=True))
+    take_large(h)
+    h.later(6)
+    assert [h.sweep() for _ in range(4)] == [2, 2, 2, 0]
+    assert len(h.records()) == 6
+
+
+@promise
+def a_sweep_ends_one_job_however_large(h: Harness) -> None:
+    h.call(h.commands.configure(limits=JobOptions(max_stalls=1)))
+    take_large(h, 2, 9 * MEGABYTE)
+    h.later(6)
+    assert [h.sweep() for _ in range(3)] == [1, 1, 0]
+
+
+@promise
+def jobs_that_come_back_weigh_nothing(h: Harness) -> None:
+    take_large(h)
+    h.later(6)
+    assert [h.sweep(), h.sweep()] == [6, 0], "their payloads stay where they are"
+
+
+@promise
+def what_is_held_behind_a_run_counts_when_it_is_swept(h: Harness) -> None:
+    take_large(h, payload=b"small")
+    for n in range(6):
+        assert h.dispatch(f"j{n:02}", MEGABYTE) == "blocked"
+    h.later(6)
+    assert [h.sweep() for _ in range(4)] == [2, 2, 2, 0]
+
+
+@promise
+def a_sweep_ends_only_so_many_bytes_of_cancelled_runs(h: Harness) -> None:
+    take_large(h)
+    h.cancel(*(f"j{n:02}" for n in range(6)), running=True)
+    h.later(6)
+    assert [h.sweep() for _ in range(4)] == [2, 2, 2, 0]
+
+
+@promise
+def an_eviction_ends_only_so_many_bytes(h: Harness) -> None:
+    h.call(h.commands.configure(limits=JobOptions(max_stalls=1)))
+    take_large(h)
+    evict = h.commands.evict("c1", "stall")
+    assert [h.call(evict) for _ in range(4)] == [
+        ("more", 2), ("more", 2), ("gone", 2), ("absent", 0),
+    ]  # fmt: skip
+
+
+@promise
+def a_dequeue_takes_only_so_many_bytes(h: Harness) -> None:
+    h.join("c1")
+    h.call(h.commands.dispatch([DispatchItem(f"j{n:02}", MEGABYTE) for n in range(13)]))
+    batches = [h.dequeue("c1", limit=1000, request=f"r{n}") for n in range(4)]
+    assert [len(taken.jobs) for taken in batches] == [5, 5, 3, 0]
+    assert [job.id for taken in batches for job in taken.jobs] == [f"j{n:02}" for n in range(13)]
+    assert [taken.next_in for taken in batches][:2] == [0, 0], "there is more, at once"
+
+
+@promise
+def a_requeue_moves_only_so_many_bytes(h: Harness) -> None:
+    ids = [f"j{n:02}" for n in range(6)]
+    h.call(h.commands.settle(endings_of(take_large(h), Fail(WHY))))
+    for done in (0, 2, 4):
+        words = h.call(h.commands.requeue("failed", ids[done:]))
+        assert words == ["requeued"] * 2 + ["later"] * (4 - done)
+    assert h.waiting() == ids
+
+
+# A client that holds very much
+
+
+def take_thousands(h: Harness) -> list[Job]:
+    """Into the hands of one client; returns the last batch."""
+    h.join("c1")
+    jobs: list[Job] = []
+    for batch in range(3):
+        h.dispatch_many(*(f"{batch}-{n:03}" for n in range(600)))
+        jobs = h.take("c1", limit=600, request=f"r{batch}")
+    return jobs
+
+
+@promise
+def a_repeated_dequeue_is_the_same_however_much_its_client_holds(h: Harness) -> None:
+    last = take_thousands(h)
+    assert [job.id for job in last] == [f"2-{n:03}" for n in range(600)]
+    again = h.take("c1", limit=600, request="r2")
+    assert [(job.id, job.token) for job in again] == [(job.id, job.token) for job in last]
+
+
+@promise
+def a_repeated_dequeue_is_of_what_its_client_still_holds(h: Harness) -> None:
+    last = take_thousands(h)
+    h.call(h.commands.settle(endings_of(last[:300], Fail(WHY))))
+    h.dispatch_many(*(job.id for job in last[:200]))
+    h.take("~other", limit=100)
+    h.take("c1", limit=100)  # the same ids under other tokens, in no request
+    again = h.take("c1", limit=600, request="r2")
+    assert [job.id for job in again] == [job.id for job in last[300:]]

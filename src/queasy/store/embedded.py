@@ -11,6 +11,7 @@ connection, calls `ensure` again, which is quick.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import re
@@ -32,6 +33,8 @@ from queasy.store import keeper
 __all__ = ["IDLE_SECONDS", "ensure", "find_server"]
 
 IDLE_SECONDS = 5.0
+
+log = logging.getLogger("queasy")
 
 _FOLDER = Path(".queasy")
 _OLDEST_SERVER = (7, 0)
@@ -216,15 +219,22 @@ def _start_keeper(home: Path, deadline: float) -> None:
         if log_path.exists() and log_path.stat().st_size > _LARGEST_LOG:
             log_path.unlink()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        log = os.fdopen(os.open(log_path, flags, 0o600), "ab")
+        log_file = os.fdopen(os.open(log_path, flags, 0o600), "ab")
     except OSError as error:
         raise _unusable(home, error) from error
-    with log:
-        before = log.tell()
-        told = _run_keeper([str(home), str(server), str(idle)], log.fileno(), deadline)
+    with log_file:
+        before = log_file.tell()
+        told = _run_keeper([str(home), str(server), str(idle)], log_file.fileno(), deadline)
     if told is None:
         raise _too_slow(home)
-    if told not in (keeper.READY, keeper.TAKEN):  # taken: by a keeper whose starter was killed
+    if told == keeper.CUT_SHORT:
+        log.warning(
+            "the embedded server in %s found its data without an end, as a power cut leaves it: "
+            "what was accepted last, within some two seconds, is lost; see %s",
+            home,
+            log_path,
+        )
+    elif told not in (keeper.READY, keeper.TAKEN):  # taken: by a keeper whose starter was killed
         raise EmbeddedServerError(
             f"The embedded server {server} could not be started in {home}:"
             f" {told or 'its keeper ended'}. See {log_path}, {_OTHERWISE}."

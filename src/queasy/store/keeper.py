@@ -41,6 +41,7 @@ SERVER_LOCK = "server.lock"
 
 # What a keeper tells its starter; anything else is the reason why there is no server.
 READY = "ready"
+CUT_SHORT = "ready, without the end of its data"
 TAKEN = "taken"
 
 # Both Valkey and Redis 7 know all of these.
@@ -141,13 +142,18 @@ def main(folder: str, server: str, idle: float) -> None:
             f" (process {_recorded_pid()}): stop it"
         )
         return
+    logged = _size_of_log()
     process = _start(server, data)
     while look(SOCKET, timeout=1.0) != "ready":
         if (status := _status(process)) is not None:
             _tell(f"it ended with status {status}")
             return
         time.sleep(_PAUSE)
-    _tell(READY)
+    if _was_cut_short(logged):
+        _write_anew()
+        _tell(CUT_SHORT)
+    else:
+        _tell(READY)
     _watch(process, idle)
 
 
@@ -195,6 +201,33 @@ def _start(server: str, data: int) -> int:
         os.write(2, f"cannot run {server}: {error}\n".encode())
     finally:
         os._exit(127)
+
+
+def _size_of_log() -> int:
+    try:
+        return os.stat(LOG).st_size  # noqa: PTH116 - see _socket_exists
+    except FileNotFoundError:
+        return 0
+
+
+def _was_cut_short(logged: int) -> bool:
+    """Whether the server found its file without an end, as a power cut leaves it, and said so."""
+    with suppress(FileNotFoundError), open(LOG, "rb") as log:  # noqa: PTH123 - see _socket_exists
+        log.seek(logged)
+        return b"because aof-load-truncated is enabled" in log.read()
+    return False
+
+
+def _write_anew() -> None:
+    """Have the server write its file anew, before anybody uses it.
+
+    Redis may leave the beginning of a transaction at its end: what is appended to that is
+    undone, or half of the transaction done, by the next start.
+    """
+    with suppress(OSError), connect(SOCKET, timeout=None) as connection:
+        ask(connection, "BGREWRITEAOF")
+        while b"aof_rewrite_in_progress:1" in ask(connection, "INFO persistence"):
+            time.sleep(_PAUSE)
 
 
 def _end_with(keeper: int) -> None:

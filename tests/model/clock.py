@@ -55,7 +55,11 @@ class Clock:
 
     def dead_line(self) -> float:
         """Who has not been heard since is dead."""
-        return self.gap_from if self.now < self.grace_until else self.now
+        return self.gap_from if self.in_grace() else self.now
+
+    def in_grace(self) -> bool:
+        """Just after an outage; not when the clock was set back to before its end."""
+        return self.grace_until - OUTAGE <= self.now < self.grace_until
 
     def place(self, old: float, new: float) -> float:
         """A job that is due and would still be due keeps its place."""

@@ -261,8 +261,8 @@ class Queue(Jobs):
         job_due = super().next_event()
         times = [] if job_due is None else [job_due if job_due > self.time else self.now]
         for expiry in self.clients.values() if leases else ():
-            dead = expiry <= self.dead_line()
-            times.append(expiry if dead else max(expiry, self.grace_until))
+            spared = self.in_grace() and expiry > self.gap_from
+            times.append(max(expiry, self.grace_until) if spared else expiry)
         return min(times, default=None)
 
     def next_in(self) -> int:

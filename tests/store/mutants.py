@@ -147,6 +147,17 @@ mutant(
     ("n and holder == client and n >= first_token and n <= last_token", "n"),
 )
 
+mutant(
+    "a_grace_that_began_later",
+    "a_clock_set_back_to_before_an_outage_stalls_nobody",
+    ("q.now < q.grace_until and q.now >= q.grace_until - OUTAGE_MS", "q.now < q.grace_until"),
+)
+mutant(
+    "a_grace_that_lasts_until_the_clock_has_caught_up",
+    "a_clock_set_back_does_not_prolong_the_grace_after_an_outage",
+    ("q.now < q.grace_until and q.now >= q.grace_until - OUTAGE_MS", "q.now < q.grace_until"),
+)
+
 # Leases, clients, sweeps
 
 mutant(
@@ -182,7 +193,10 @@ mutant(
 mutant(
     "grace_without_end",
     "who_does_not_come_back_after_an_outage_is_swept",
-    ("  if q.now < q.grace_until then", "  if q.grace_until > 0 then"),
+    (
+        "  return in_grace(q) and q.gap_from or q.now",
+        "  return q.grace_until > 0 and q.gap_from or q.now",
+    ),
 )
 mutant(
     "grace_for_the_dead",

@@ -106,6 +106,33 @@ def a_clock_that_steps_back_stops_nothing(h: Harness) -> None:
 
 
 @promise
+def a_clock_set_back_to_before_an_outage_stalls_nobody(h: Harness) -> None:
+    h.join("c1")
+    h.later(60)  # nobody was heard: an outage, or nothing to do
+    h.dispatch("a")
+    h.later(-3600)
+    h.join("c1")
+    run = h.take_one("c1")
+    assert h.bump("c1") == ["ok"]
+    assert h.sweep() == 0, "its lease is by the clock as it is"
+    h.later(9)
+    assert h.bump("c1") == ["ok"]
+    assert h.end(run, Finish()) == "finished"
+
+
+@promise
+def a_clock_set_back_does_not_prolong_the_grace_after_an_outage(h: Harness) -> None:
+    h.join("c1")
+    h.later(3600)
+    h.dispatch_many("a")
+    h.later(-3590)
+    h.take_one("~dead", lease=5)
+    h.dispatch("later", after=7200)
+    h.later(6)
+    assert h.sweep() == 1, "it died, and not an hour from now"
+
+
+@promise
 def a_paused_queue_gives_nothing_out_and_forgets_nothing(h: Harness) -> None:
     h.join("c1")
     h.dispatch_many("a", "b")

@@ -128,12 +128,15 @@ local function tick(q)
   return q.time
 end
 
+-- Whether it is the time after an outage. Before that time it is when the clock was set back since:
+-- then those who live have leases by that clock, which end before the outage began.
+local function in_grace(q)
+  return q.now < q.grace_until and q.now >= q.grace_until - OUTAGE_MS
+end
+
 -- A client whose lease ran out at or before this is dead.
 local function dead_line(q)
-  if q.now < q.grace_until then
-    return q.gap_from
-  end
-  return q.now
+  return in_grace(q) and q.gap_from or q.now
 end
 
 -- When a job asked for with `when` is to run: '' is now, '+5000' is in five seconds,

@@ -37,7 +37,7 @@ local function next_event(q)
   local first_out = q.clients and redis.pcall('ZRANGE', q.clients, 0, 0, 'WITHSCORES') or {}
   local expiry = not first_out.err and tonumber(first_out[2] or nil) or nil
   if expiry then
-    if expiry > dead_line(q) then
+    if in_grace(q) and expiry > q.gap_from then
       expiry = math.max(expiry, q.grace_until)
     end
     at = math.min(at or expiry, expiry)

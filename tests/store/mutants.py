@@ -168,7 +168,7 @@ mutant(
 mutant(
     "tokens_begin_anew_in_each_call",
     "tokens_only_ever_increase",
-    ("q.token = tonumber(meta[2] or 0)", "q.token = 0"),
+    ("q.token = kept(meta[2], MOST) or 0", "q.token = 0"),
 )
 mutant(
     "a_client_of_one_lease_stays",
@@ -557,7 +557,7 @@ mutant(
 mutant(
     "take_forgets_info",
     "a_job_is_retried_exactly_max_retries_times",
-    ("id, token, score, data, info or ''\n", "id, token, score, data, ''\n"),
+    ("id, token, run_at, data, info or ''\n", "id, token, run_at, data, ''\n"),
 )
 
 # What is kept
@@ -677,4 +677,38 @@ mutant(
     "a_fail_job_overwrites_who_has_its_id",
     "a_fail_id_that_is_taken_is_left_alone",
     ("    while redis.call('HEXISTS', fq.data, fail_id) == 1 do\n", "    while false do\n"),
+)
+
+# What somebody put there by hand
+
+mutant(
+    "a_clock_that_is_no_number",
+    "settings_and_clocks_that_cannot_be_read_count_as_not_set",
+    (
+        "  q.heard = kept(meta[1], LATEST)",
+        "  q.heard = meta[1] and tonumber(meta[1])",
+    ),
+)
+mutant(
+    "limits_of_any_kind",
+    "settings_and_clocks_that_cannot_be_read_count_as_not_set",
+    ("kept(meta[6], MOST)", "tonumber(meta[6])"),
+)
+mutant(
+    "a_held_dispatch_of_any_kind",
+    "a_held_dispatch_that_cannot_be_read_is_set_aside_when_the_run_ends",
+    (
+        "    run.held, run.held_data = read_held(held)\n",
+        "    run.held, run.held_data = split(held)\n",
+    ),
+)
+mutant(
+    "who_is_active_is_taken_again",
+    "a_job_that_waits_and_is_held_is_not_handed_out_again",
+    ("    if active[i] and is_held(q, id, active[i]) then", "    if false then"),
+)
+mutant(
+    "the_wrong_key_is_not_named",
+    "a_key_of_the_wrong_type_is_named",
+    ("      explain(reply, keys)\n", "      error({ err = reply })\n"),
 )

@@ -222,3 +222,52 @@ def a_fail_id_that_is_taken_is_left_alone(h: Harness) -> None:
     jobs, _ = h.call(fail_queue.jobs("waiting", b"", 10))
     assert [job.payload for job in jobs if job.origin is None] == [b"mine"]
     assert len(jobs) == 2
+
+
+@promise
+def settings_and_clocks_that_cannot_be_read_count_as_not_set(h: Harness) -> None:
+    h.join("c1")
+    for name in ("time", "token", "limits", "failed_limit", "broken_limit", "grace_until"):
+        for value in ("junk", "nan", "inf", "-1", "1e300"):
+            h.redis.hset(h.keys.base + "meta", name, value)
+            h.later(1)
+            try:
+                assert h.dispatch("a") == "created"
+                assert h.end(h.take_one("c1"), Retry(after=0)) == "retried"
+                assert h.end(h.take_one("c1"), Fail()) == "failed"
+            except redis.RedisError as error:
+                raise AssertionError(f"{name}={value}") from error
+            h.redis.hdel(h.keys.base + "meta", name)
+
+
+@promise
+def a_held_dispatch_that_cannot_be_read_is_set_aside_when_the_run_ends(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch("a")
+    run = h.take_one("c1")
+    h.redis.hset(h.keys.base + "blocked", "a", b"\x81\xa6run_at\xa1xpayload")
+    try:
+        assert {"active", "blocked"} == set(h.rows("a"))
+        assert h.end(run, Finish()) == "finished"
+    except redis.RedisError as error:
+        raise AssertionError("the run cannot end") from error
+    assert [job.id for job in h.records("broken")] == ["a"]
+
+
+@promise
+def a_job_that_waits_and_is_held_is_not_handed_out_again(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch_many("a", "b")
+    run, _ = h.take("c1", limit=2)
+    h.redis.zadd(h.keys.base + "waiting", {"a": 1})
+    assert h.take(limit=9) == []
+    assert h.end(run, Finish()) == "finished"
+    assert [job.id for job in h.records("broken")] == ["a"]
+
+
+@promise
+def a_key_of_the_wrong_type_is_named(h: Harness) -> None:
+    h.redis.set(h.keys.base + "waiting", "junk")
+    with _refused(f"key {h.keys.base}waiting is a string, expected a zset"):
+        h.dispatch()
+    h.redis.delete(h.keys.base + "waiting")

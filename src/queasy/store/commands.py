@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed"
 # What the audit adds up, in its order (TALLIES in lua/audit.lua).
 AUDIT_TALLIES = (
     "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
-    "requests", "workers", "calls",
+    "requests", "workers", "cancels", "calls",
 )  # fmt: skip
 
 
@@ -222,6 +223,7 @@ class Commands:
         def read(reply: list[Any]) -> Counts:
             *numbers, paused, first, now = reply
             late = (float(now) - float(first)) / 1000 if first else 0.0
+            late = late if math.isfinite(late) else 0.0  # of a run_at that is no time
             return Counts(*numbers, paused=bool(paused), latency=max(0.0, late))
 
         return self._read_only("counts", read)

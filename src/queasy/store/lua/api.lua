@@ -378,8 +378,30 @@ local function api_version()
   return VERSION
 end
 
+-- Raises again what `pcall` caught: it makes a text of an error, and its code word must stay in
+-- front. The server does not say which key has the wrong type: that one is named.
+local function explain(problem, keys)
+  local text = tostring(type(problem) == 'table' and problem.err or problem)
+  if text:find('WRONGTYPE', 1, true) then
+    for i, key in ipairs(keys) do
+      local kind, expected = redis.call('TYPE', key).ok, TYPES[NAMES[(i - 1) % #NAMES + 1]]
+      if kind ~= 'none' and kind ~= expected then
+        error({ err = 'WRONGTYPE key ' .. key .. ' is a ' .. kind .. ', expected a ' .. expected })
+      end
+    end
+  end
+  error({ err = text:match('^%u+ ') and text or 'ERR ' .. text })
+end
+
 local function register(name, callback, ...)
-  redis.register_function({ function_name = 'queasy_v1_' .. name, callback = callback, flags = { ... } })
+  local function call(keys, argv)
+    local ok, reply = pcall(callback, keys, argv)
+    if not ok then
+      explain(reply, keys)
+    end
+    return reply
+  end
+  redis.register_function({ function_name = 'queasy_v1_' .. name, callback = call, flags = { ... } })
 end
 
 -- A full server refuses dispatch and requeue; all that drains it goes on.

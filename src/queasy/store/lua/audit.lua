@@ -44,17 +44,24 @@ local function audit_waiting(q, offset, limit, say, tally)
     if redis.call('HEXISTS', q.blocked, id) == 1 then
       say('a dispatch is held behind job ' .. id .. ', which is not active')
     end
-    if not (score > 0) then
-      say('the run_at of job ' .. id .. ' is not positive')
+    if not (score > 0 and score < math.huge) then
+      say('the run_at of job ' .. id .. ' is not positive, or no time at all')
     end
   end
 end
 
 local function audit_active(q, offset, limit, say, tally)
-  for _, lease in ipairs(redis.call('ZRANGE', q.leases, offset, offset + limit - 1)) do
+  local found = redis.call('ZRANGE', q.leases, offset, offset + limit - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local lease = found[i]
     local holder, id = lease:match('^([^:]*):(.*)$')
     local active = redis.call('HGET', q.active, id or '')
+    local asked = redis.call('ZSCORE', q.cancels, lease) ~= false
     tally.leases = tally.leases + 1
+    tally.cancels = tally.cancels + (asked and 1 or 0)
+    if tonumber(found[i + 1]) ~= 0 then
+      say('lease ' .. lease .. ' has a score, and will not be found')
+    end
     if not active then
       say('lease ' .. lease .. ' is of a job that is not active')
     else
@@ -68,7 +75,7 @@ local function audit_active(q, offset, limit, say, tally)
       if not redis.call('ZSCORE', q.clients, holder) then
         say('job ' .. id .. ' is leased to ' .. holder .. ', who is no client')
       end
-      if (redis.call('ZSCORE', q.cancels, lease) ~= false) ~= (cancelled or false) then
+      if asked ~= (cancelled or false) then
         say('the cancel request of job ' .. id .. ' is in one place only')
       end
       if token and tonumber(token) > q.token then
@@ -78,7 +85,11 @@ local function audit_active(q, offset, limit, say, tally)
     local info = redis.call('HGET', q.info, id or '')
     tally.data = tally.data + redis.call('HEXISTS', q.data, id or '')
     tally.info = tally.info + (info and 1 or 0)
-    tally.blocked = tally.blocked + redis.call('HEXISTS', q.blocked, id or '')
+    local held = redis.call('HGET', q.blocked, id or '')
+    tally.blocked = tally.blocked + (held and 1 or 0)
+    if held and not read_held(held) then
+      say('the dispatch held behind job ' .. id .. ' cannot be read')
+    end
     if redis.call('HEXISTS', q.data, id or '') == 0 then
       say('active job ' .. tostring(id) .. ' has no payload')
     end
@@ -101,8 +112,13 @@ local function audit_records(q, kind, offset, limit, say, tally)
 end
 
 -- What is known of a client (requests, workers) is known of a client that exists.
-local function audit_clients(q, offset, limit, tally)
-  for _, client in ipairs(redis.call('ZRANGE', q.clients, offset, offset + limit - 1)) do
+local function audit_clients(q, offset, limit, say, tally)
+  local found = redis.call('ZRANGE', q.clients, offset, offset + limit - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local client = found[i]
+    if tonumber(found[i + 1]) > LATEST then
+      say('the lease of client ' .. client .. ' never runs out')
+    end
     tally.clients = tally.clients + 1
     tally.requests = tally.requests + redis.call('HEXISTS', q.requests, client)
     tally.workers = tally.workers + redis.call('HEXISTS', q.workers, client)
@@ -123,8 +139,24 @@ end
 
 local TALLIES = {
   'waiting', 'data', 'info', 'leases', 'active', 'blocked', 'failed', 'broken', 'clients',
-  'requests', 'workers', 'calls',
+  'requests', 'workers', 'cancels', 'calls',
 }
+
+-- The settings and the clock. What cannot be read counts as not set.
+local function audit_meta(q, say)
+  for _, name in ipairs(META) do
+    local raw = redis.call('HGET', q.meta, name)
+    local fine
+    if name == 'limits' then
+      fine = not raw or are_options(unpack_table(raw))
+    else
+      fine = not raw or kept(raw, (name == 'time' or name == 'gap_from' or name == 'grace_until') and LATEST or MOST)
+    end
+    if not fine then
+      say('the setting ' .. name .. ' in meta cannot be read')
+    end
+  end
+end
 
 local function size(q, name)
   if not q[name] then
@@ -149,12 +181,12 @@ local function audit(q, offset, limit)
   audit_active(q, offset, limit, say, tally)
   audit_records(q, 'failed', offset, limit, say, tally)
   audit_records(q, 'broken', offset, limit, say, tally)
-  audit_clients(q, offset, limit, tally)
+  audit_clients(q, offset, limit, say, tally)
   if q.callers then
     audit_calls(q, offset, limit, say, tally)
   end
-  if offset == 0 and redis.call('ZCARD', q.cancels) > redis.call('ZCARD', q.leases) then
-    say('there are more cancel requests than leases')
+  if offset == 0 then
+    audit_meta(q, say)
   end
   local tallies, sizes = {}, {}
   for i, name in ipairs(TALLIES) do

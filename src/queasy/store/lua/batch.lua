@@ -183,7 +183,7 @@ function Batch:commit(...)
     end
   end
   for _, q in ipairs({ ... }) do -- a later batch of the same call starts from here
-    q.old_time, q.old_token = q.time, q.token
+    q.old_time, q.heard, q.old_token = q.time, q.time, q.token
     q.old_gap_from, q.old_grace_until = q.gap_from, q.grace_until
     q.counts = {}
   end

@@ -84,7 +84,8 @@ end
 -- The record and the payload of `raw`; nil when there is none that could wait again.
 local function readable(raw)
   local record, payload = split(raw or '')
-  if record and read_info(cmsgpack.pack({ options = record.options, dispatched_at = record.dispatched_at })) then
+  if record and (record.origin == nil or type(record.origin) == 'table')
+    and read_info(cmsgpack.pack({ options = record.options, dispatched_at = record.dispatched_at })) then
     return record, payload
   end
   return nil
@@ -129,9 +130,11 @@ local function drop(q, kind, ids)
   local batch, dropped, seen = Batch.new(), 0, {}
   local times = many('ZMSCORE', q[kind .. '_at'], ids)
   for i, id in ipairs(ids) do
-    if times[i] and not seen[id] then
+    if not seen[id] and (times[i] or redis.call('HEXISTS', q[kind], id) == 1) then
       seen[id] = true
-      batch:rem(q[kind .. '_at'], id, times[i])
+      if times[i] then
+        batch:rem(q[kind .. '_at'], id, times[i])
+      end
       batch:del_last(q[kind], id)
       dropped = dropped + 1
     end

@@ -27,14 +27,14 @@ local function active_row(q, id, active)
     note.cancelled = true
   end
   if held then
-    note.blocked = (split(held) or {}).run_at or 0
+    note.blocked = (read_held(held) or {}).run_at or 0
   end
   return row(id, 'active', score and string.format('%.17g', score), token, client,
     redis.call('HGET', q.info, id), redis.call('HGET', q.data, id), next(note) and cmsgpack.pack(note))
 end
 
 local function blocked_row(id, raw)
-  local held, payload = split(raw)
+  local held, payload = read_held(raw)
   if not held then
     return row(id, 'blocked', '', '', '', '', raw, '')
   end
@@ -52,7 +52,7 @@ local function record_row(q, kind, id)
   if not record then
     return row(id, kind, '', '', '', '', raw, '')
   end
-  return row(id, kind, '', record.token, '', pick(record, FAILED_INFO), payload,
+  return row(id, kind, '', kept(record.token, MOST) and record.token, '', pick(record, FAILED_INFO), payload,
     cmsgpack.pack({ at = record.failed_at or record.broken_at }))
 end
 
@@ -148,7 +148,8 @@ local function each_active(q, cursor, limit, row_of)
   local from = cursor == '' and '-' or '(' .. cursor
   local leases = redis.call('ZRANGE', q.leases, from, '+', 'BYLEX', 'LIMIT', 0, limit)
   for _, lease in ipairs(leases) do
-    local found = row_of(lease:match('^[^:]*:(.*)$'))
+    local id = lease:match('^[^:]*:(.*)$')
+    local found = id and row_of(id)
     if found then
       rows[#rows + 1] = found
     end

@@ -23,6 +23,27 @@ local function unpack_table(raw)
   return nil
 end
 
+-- A point in time, and a count or duration, that a record may hold. NaN is neither.
+local function is_time(value)
+  return type(value) == 'number' and value > -math.huge and value < math.huge
+end
+
+local function is_amount(value)
+  return is_time(value) and value >= 0
+end
+
+local function are_options(value)
+  if type(value) ~= 'table' then
+    return false
+  end
+  for name, amount in pairs(value) do
+    if type(name) ~= 'string' or not is_amount(amount) then
+      return false
+    end
+  end
+  return true
+end
+
 -- The info in `raw` (false for none); nil when it cannot be read.
 local function read_info(raw)
   if not raw then
@@ -33,21 +54,14 @@ local function read_info(raw)
     return nil
   end
   for _, name in ipairs(COUNTS) do
-    if info[name] ~= nil and type(info[name]) ~= 'number' then
+    if info[name] ~= nil and not is_amount(info[name]) then
       return nil
     end
   end
-  if info.options ~= nil then
-    if type(info.options) ~= 'table' then
-      return nil
-    end
-    for _, value in pairs(info.options) do
-      if type(value) ~= 'number' then
-        return nil
-      end
-    end
+  if info.options ~= nil and not are_options(info.options) then
+    return nil
   end
-  if info.dispatched_at ~= nil and type(info.dispatched_at) ~= 'number' then
+  if info.dispatched_at ~= nil and not is_time(info.dispatched_at) then
     return nil
   end
   if info.suspect ~= nil and type(info.suspect) ~= 'boolean' then
@@ -104,6 +118,19 @@ local function split(raw)
   return record, raw:sub(offset + 1)
 end
 
+-- The dispatch held in `raw`, and its payload; nil when it cannot be read.
+local function read_held(raw)
+  local held, payload = split(raw)
+  local fine = held and is_time(held.run_at) and is_time(held.accepted)
+    and (held.low == nil or is_time(held.low)) and (held.high == nil or is_time(held.high))
+    and (held.options == nil or are_options(held.options))
+    and (held.update == nil or type(held.update) == 'table')
+  if fine then
+    return held, payload
+  end
+  return nil
+end
+
 local function pack_active(token, score, client)
   return token .. ':' .. score .. ':' .. client
 end
@@ -111,7 +138,7 @@ end
 -- token, score, client, cancelled of an entry of `active`; nil when it cannot be read.
 local function read_active(raw)
   local token, score, client, cancelled = raw:match('^(%d+):([^:]+):([^:]+)(.*)$')
-  if token and tonumber(score) and (cancelled == '' or cancelled == ':cancel') then
+  if token and kept(token, MOST) and is_time(tonumber(score)) and (cancelled == '' or cancelled == ':cancel') then
     return token, tonumber(score), client, cancelled ~= ''
   end
   return nil
@@ -127,7 +154,7 @@ local function limit_of(q, info, name)
     q.limits_table = unpack_table(q.limits) or {}
   end
   local of_queue = q.limits_table and q.limits_table[name]
-  if of_queue ~= nil then
+  if is_amount(of_queue) then
     return of_queue
   end
   return DEFAULTS[name]

@@ -15,6 +15,10 @@ local FAIL_KEYS = 8
 -- One step of a score: what a double can tell apart in milliseconds until the year 2109. No
 -- server accepts two jobs in a microsecond, so stepping never runs ahead of the clock.
 local TICK = 2 ^ -11
+local LATEST = 2 ^ 42
+
+-- Up to here a double counts one by one.
+local MOST = 2 ^ 53 - 1
 
 -- When nobody was heard for this long the server (or its clock) was away, not the clients.
 local OUTAGE_MS = 10000
@@ -43,6 +47,16 @@ local function number(text, what)
     refuse('expected a number for ' .. what)
   end
   return value
+end
+
+-- A number that the server keeps, where anybody may have put anything; nil when it is none from
+-- 0 to `most`, and then it is as if nothing were there.
+local function kept(text, most)
+  local value = tonumber(text)
+  if value and value >= 0 and value <= most then
+    return value
+  end
+  return nil
 end
 
 -- A command over many fields of one key, in bounded pieces; false where there is none.
@@ -87,15 +101,16 @@ local function open(keys, first, now, n)
   q.old_token = meta[2]
   q.old_gap_from = meta[8]
   q.old_grace_until = meta[9]
-  q.time = tonumber(meta[1] or q.now)
-  q.token = tonumber(meta[2] or 0)
+  q.heard = kept(meta[1], LATEST) -- nil: nobody ever was
+  q.time = q.heard or q.now
+  q.token = kept(meta[2], MOST) or 0
   q.paused = meta[3] == '1'
   q.limits = meta[4]
   q.fail_handler = meta[5] == '1'
-  q.failed_limit = tonumber(meta[6] or 1000)
-  q.broken_limit = tonumber(meta[7] or 1000)
-  q.gap_from = tonumber(meta[8] or 0)
-  q.grace_until = tonumber(meta[9] or 0)
+  q.failed_limit = math.floor(kept(meta[6], MOST) or 1000)
+  q.broken_limit = math.floor(kept(meta[7], MOST) or 1000)
+  q.gap_from = kept(meta[8], LATEST) or 0
+  q.grace_until = kept(meta[9], LATEST) or 0
   if q.now - q.time > OUTAGE_MS then
     -- Whoever was alive when we last heard anyone has one more lease to come back.
     q.gap_from = q.time
@@ -121,7 +136,7 @@ local function tick(q)
     q.time = q.time + TICK
   else
     q.ticked = true
-    if q.old_time and q.time <= tonumber(q.old_time) then
+    if q.heard and q.time <= q.heard then
       q.time = q.time + TICK
     end
   end

@@ -122,7 +122,7 @@ local function update(q, job, d)
   end
   local score = move(q, job.score, clamp_of(d))
   if score ~= job.score then
-    info.dispatched_at = info.dispatched_at or job.score
+    info.dispatched_at = info.dispatched_at or is_time(job.score) and job.score or q.now
     job.score = score
     changed, job.info_changed = true, true
   end
@@ -146,7 +146,7 @@ local function block(q, job, d)
   if not job.held then
     job.old_held = redis.call('HGET', q.blocked, d.id)
     if job.old_held then
-      job.held, job.held_data = split(job.old_held)
+      job.held, job.held_data = read_held(job.old_held)
       if not job.held then
         refuse('the dispatch held behind job ' .. d.id .. ' cannot be read: cancel it, then dispatch')
       end

@@ -17,7 +17,7 @@ local function read_run(id, active, info, held)
     run.info, run.unreadable = {}, true
   end
   if held then
-    run.held, run.held_data = split(held)
+    run.held, run.held_data = read_held(held)
   end
   return run
 end

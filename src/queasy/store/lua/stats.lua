@@ -21,9 +21,9 @@ local function keep_stats(batch, q)
     local old_minute, old_count = tostring(old[2] or ''):match('^(%d+) (%d+)$')
     local in_minute = n
     if tonumber(old_minute) == minute then
-      in_minute = in_minute + tonumber(old_count)
+      in_minute = in_minute + (kept(old_count, MOST) or 0)
     end
-    batch:set(q.stats, total, string.format('%.0f', (tonumber(old[1] or 0) or 0) + n), old[1])
+    batch:set(q.stats, total, string.format('%.0f', (kept(old[1], MOST) or 0) + n), old[1])
     batch:set(q.stats, slot, string.format('%.0f %.0f', minute, in_minute), old[2])
   end
 end
@@ -34,13 +34,13 @@ local function read_stats(q)
   local out = {}
   local minute = math.floor(q.now / 60000)
   for i = 1, #raw, 2 do
-    local kind = raw[i]:match('^total:(.+)$')
+    local kind = raw[i]:match('^total:([%w_]+)$')
     if kind then
-      out[#out + 1] = { kind, '', raw[i + 1] }
+      out[#out + 1] = { kind, '', string.format('%.0f', kept(raw[i + 1], MOST) or 0) }
     else
-      local slot_kind = raw[i]:match('^%d+:(.+)$')
+      local slot_kind = raw[i]:match('^%d+:([%w_]+)$')
       local of, n = raw[i + 1]:match('^(%d+) (%d+)$')
-      if slot_kind and of and minute - tonumber(of) < MINUTES then
+      if slot_kind and kept(of, minute) and kept(n, MOST) and minute - tonumber(of) < MINUTES then
         out[#out + 1] = { slot_kind, of, n }
       end
     end

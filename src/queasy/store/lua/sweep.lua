@@ -45,6 +45,9 @@ end
 -- Ends leases of one client with `verb` while there is room, but those of jobs that are not in
 -- `started` (nil: all are) as released. Returns how many it ended, and whether that was all of them.
 local function end_leases(q, batch, client, room, verb, started)
+  if client:find(':', 1, true) then
+    return 0, true -- no client has such a name: these would be leases of another
+  end
   local low, high = range_of(client)
   local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, room.jobs + 1)
   local ids = {}
@@ -91,7 +94,7 @@ local function sweep(q)
   local dead = redis.call('ZRANGE', q.clients, '-inf', dead_line(q), 'BYSCORE', 'LIMIT', 0, SWEEP_CLIENTS)
   if #dead == 0 then
     -- Who looks is heard: or every look would seem to be the first after an outage.
-    if q.now - tonumber(q.old_time or q.now) > OUTAGE_MS / 2 then
+    if q.now - (q.heard or q.now) > OUTAGE_MS / 2 then
       Batch.new():commit(q)
     end
     return 0
@@ -108,7 +111,8 @@ end
 
 -- Takes the jobs of one client away now: `death` when somebody saw it die, `release` when it leaves.
 local function evict(q, client, verb, started)
-  if not redis.call('ZSCORE', q.clients, client) then
+  local known = redis.call('ZSCORE', q.clients, client)
+  if not known and redis.call('ZLEXCOUNT', q.leases, range_of(client)) == 0 then
     return { 'absent', 0 }
   end
   local batch = Batch.new()

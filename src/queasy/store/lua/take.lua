@@ -84,6 +84,21 @@ local function request_of(q, client, request, first, jobs)
   return kept .. ' ' .. cmsgpack.pack(ids)
 end
 
+-- Whether somebody holds this job, as `active` says.
+local function is_held(q, id, active)
+  local token, _, client = read_active(active)
+  return token and redis.call('ZSCORE', q.leases, lease_of(client, id)) and true or false
+end
+
+-- A job that waits and is active, which it can only be by somebody's hand: its run goes on, and
+-- what waits is set aside.
+local function set_apart(q, batch, id, score, data)
+  local problem = { kind = 'broken', type = 'Unreadable', message = 'the job was waiting and active at once' }
+  keep_failed(q, 'broken', id, join({ broken_at = q.now, error = problem }, data or ''))
+  batch:rem(q.waiting, id, score)
+  count(q, 'broken')
+end
+
 -- Leases up to `limit` due jobs to `client` until `expiry`. Flat: id, token, run_at, data,
 -- info of each. A suspect comes alone: the batch ends before it, or is that one job; and it ends
 -- when it has enough bytes.
@@ -98,6 +113,7 @@ local function take(q, client, expiry, limit, request)
   end
   local payloads = first_payloads(q, ids)
   local infos = many('HMGET', q.info, ids)
+  local active = many('HMGET', q.active, ids)
   -- Tokens follow the clock: one that was given out is not given out again although the server
   -- forgot about it (a crash, a failover to a replica that lagged behind).
   q.token = math.max(q.token, math.floor(q.now * 1000))
@@ -106,7 +122,9 @@ local function take(q, client, expiry, limit, request)
     local id, score, data, info = ids[i], scores[i], payloads[i], infos[i]
     local record = info and read_info(info)
     local suspect = record and record.suspect
-    if not data then
+    if active[i] and is_held(q, id, active[i]) then
+      set_apart(q, batch, id, score, data)
+    elseif not data then
       quarantine(q, batch, id, score, nil, info, 'the payload is missing')
     elseif info and not record then
       quarantine(q, batch, id, score, data, info, 'the record of this job cannot be read')
@@ -115,10 +133,11 @@ local function take(q, client, expiry, limit, request)
     else
       q.token = q.token + 1
       local token = string.format('%.0f', q.token)
-      batch:set(q.active, id, pack_active(token, score, client))
+      local run_at = is_time(tonumber(score)) and score or string.format('%.17g', q.now)
+      batch:set(q.active, id, pack_active(token, run_at, client), active[i])
       batch:add(q.leases, lease_of(client, id), '0')
       batch:rem(q.waiting, id, score)
-      jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = id, token, score, data, info or ''
+      jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = id, token, run_at, data, info or ''
       n = n + 5
       if suspect then
         break
@@ -140,7 +159,7 @@ end
 -- Milliseconds until there is a reason to look again; -1 when there is none.
 local function next_in(q)
   local at = next_event(q)
-  return at and math.max(0, math.ceil(at - q.now)) or -1
+  return at and math.max(0, math.min(math.ceil(at - q.now), MOST)) or -1
 end
 
 local function is_due(q)

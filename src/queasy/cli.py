@@ -214,9 +214,15 @@ def _shown(worker: WorkerInfo) -> dict[str, Any]:
     names = [name for name in cast("Any", WorkerInfo).__slots__ if name != "jobs"]
     shown: dict[str, Any] = {name: getattr(worker, name) for name in names}
     shown["jobs"] = [
-        {"queue": job.queue, "id": job.id, "since": job.leased_at} for job in worker.jobs
+        {"queue": job.queue, "id": _printable(job.id), "since": job.leased_at}
+        for job in worker.jobs
     ]
     return shown
+
+
+def _printable(id_: str) -> str:
+    # Other programs may have put ids that are no UTF-8.
+    return id_.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _print_table(found: list[WorkerInfo]) -> None:

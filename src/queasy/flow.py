@@ -211,7 +211,7 @@ def take_one(
             if set_aside == MOST_SET_ASIDE:
                 yield commands.settle(broken)
                 raise _wrong_codec(commands, set_aside, problem)
-        elif last:
+        elif last and taken.next_in != 0:  # 0: what was due was set aside, and there is more
             return None
         elif signal is None:
             # Only now is it worth a subscription. Look once more behind it: a job that

@@ -127,7 +127,7 @@ class _Attempt:
             raise reply
         if self.durability != "ack":
             self._check_durability(replies[-1])
-        result = command.read(reply)
+        result = self._read(reply)
         unclear = command.unclear_when_repeated
         if self.repeated and unclear is not None and unclear(result):
             raise Unanswered(
@@ -135,6 +135,16 @@ class _Attempt:
                 "second cannot tell whether the first was carried out"
             )
         return result
+
+    def _read(self, reply: Any) -> Any:
+        try:
+            return self.command.read(reply)
+        except Exception as problem:
+            raise ProtocolError(
+                f"{self.command.function}{self.queue}: an answer that cannot be read "
+                f"({type(problem).__name__}: {problem}). Is this a server with Queasy's library, "
+                "and nobody else's? Run the audit"
+            ) from problem
 
     def _durability_commands(self) -> list[tuple[Any, ...]]:
         within = round(self.within * 1000)

@@ -157,7 +157,8 @@ def _diagnose_text(problem: Exception, text: str, at: str) -> Fault:
             return Fault(
                 Remedy.NONE,
                 ProtocolError(
-                    f"{at}: a key of this queue has the wrong type ({text}); run the audit"
+                    f"{at}: {text.removeprefix('WRONGTYPE ').partition(' script:')[0]}. Somebody "
+                    "else wrote to it: rename or delete that key, and the queue goes on"
                 ),
             )
     return Fault(Remedy.NONE, ServerError(f"{at}: {text}"))

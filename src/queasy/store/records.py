@@ -306,7 +306,10 @@ class JobReader:
         limits: JobOptions = _NO_OPTIONS, flag: Flag = NEVER,
     ) -> Job:  # fmt: skip
         info, note, options, origin, problem = _NO_INFO, _NO_NOTE, limits, None, None
+        due, token_number = 0.0, 0
         try:
+            token_number = int(token or 0)
+            due = float(run_at or 0) / 1000
             info = _info_decoder.decode(info_raw) if info_raw else _NO_INFO
             note = _note_decoder.decode(note_raw) if note_raw else _NO_NOTE
             options = _read_options(info.options, limits)
@@ -315,13 +318,12 @@ class JobReader:
             # Another program wrote it. One bad record, whatever is wrong with it, must not stop
             # whoever reads a page, or has leased a batch.
             problem = JobError("Unreadable", f"the job's record cannot be read: {error}", "broken")
-        due = float(run_at) / 1000 if run_at else 0.0
         return Job(
             id=decode_text(id_),
             queue=self._name,
             state=state,
             payload=payload,
-            token=int(token or 0),
+            token=token_number,
             client=client,
             retry_count=info.retry_count,
             stall_count=info.stall_count,

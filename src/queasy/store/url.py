@@ -112,9 +112,10 @@ def _parse(parts: ParseResult) -> Target:
 
 
 def _unix(parts: ParseResult, connect: dict[str, Any]) -> Target:
-    if not parts.path:
+    path = unquote(parts.path)
+    if not path or "\0" in path:
         raise InvalidUrl("url: expected unix:///path/to/socket, got no path")
-    return Target("single", (Address(path=unquote(parts.path)),), connect=connect)
+    return Target("single", (Address(path=path),), connect=connect)
 
 
 def _sentinel(parts: ParseResult, connect: dict[str, Any], tls: bool) -> Target:
@@ -153,7 +154,8 @@ def _addresses(parts: ParseResult, default_port: int) -> tuple[Address, ...]:
     found: list[Address] = []
     for entry in hosts.split(",") if hosts else ["localhost"]:
         one = urlparse(f"//{entry}")  # knows IPv6 in brackets
-        if not one.hostname:
+        if not one.hostname or not one.hostname.isprintable():
             raise InvalidUrl(f"url: expected host:port; {ESCAPE}")
+        one.hostname.encode("idna")  # what no resolver takes is a ValueError
         found.append(Address(one.hostname, one.port or default_port))
     return tuple(found)

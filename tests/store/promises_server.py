@@ -268,6 +268,6 @@ def a_job_that_waits_and_is_held_is_not_handed_out_again(h: Harness) -> None:
 @promise
 def a_key_of_the_wrong_type_is_named(h: Harness) -> None:
     h.redis.set(h.keys.base + "waiting", "junk")
-    with _refused(f"key {h.keys.base}waiting is a string, expected a zset"):
+    with refused(f"key {h.keys.base}waiting is a string, expected a zset"):
         h.dispatch()
     h.redis.delete(h.keys.base + "waiting")

@@ -73,7 +73,7 @@ class Control:
             return
         try:
             self._orders.put_nowait(msgspec.json.decode(message, type=Order))
-        except msgspec.MsgspecError as problem:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
             event("order not understood", logging.WARNING, error=problem)
 
     async def _obey(self) -> None:

@@ -66,7 +66,8 @@ class Heartbeat:
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
-        self._away = False
+        self._away: set[str] = set()
+        """Queues that could not be told."""
         self._bumping: dict[str, asyncio.Task[None]] = {}
         self.pulses: list[Pulse] = []
 
@@ -107,14 +108,15 @@ class Heartbeat:
             answers = await self._store.run(pulse.queues[index].bump(clients, lease))
         except QueasyError as problem:
             if not self._away:
-                self._away = True
                 event("heartbeat failed", logging.WARNING, error=problem)
+            self._away.add(base)
             return
         finally:
             self._bumping.pop(base, None)
-        if self._away:
-            self._away = False
-            event("heartbeat resumed")
+        if base in self._away:
+            self._away.discard(base)
+            if not self._away:
+                event("heartbeat resumed")
         for (pulse, index), (word, cancels) in zip(those, answers, strict=True):
             if pulse.gone:  # and its table with it
                 continue

@@ -11,7 +11,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from queasy.dispatch import new_id
-from queasy.errors import EmbeddedServerError, LeaseLost, QueasyError, ServerError
+from queasy.errors import (
+    EmbeddedServerError,
+    LeaseLost,
+    ProtocolError,
+    QueasyError,
+    ServerError,
+)
 from queasy.flow import evict, follow, pass_on
 from queasy.job import JobError
 from queasy.outcome import Fail
@@ -23,7 +29,7 @@ from queasy.worker.pace import Pace
 from queasy.worker.plan import IDLE_LEASE, LEASE, Service
 from queasy.worker.table import Table
 
-__all__ = ["Line", "Reach"]
+__all__ = ["LONGEST_PAUSE", "Line", "Reach"]
 
 T = TypeVar("T")
 
@@ -57,9 +63,15 @@ class Reach:
         self._client = client
         self._away = 0.0
         self._deaf = False
+        self._unusable: set[str] = set()
 
-    def failed(self, problem: Exception) -> None:
-        if not self._away:
+    def failed(self, queue: str, problem: Exception) -> None:
+        if isinstance(problem, ProtocolError):  # the server is there: this queue's keys are wrong
+            if queue not in self._unusable:
+                self._unusable.add(queue)
+                event("queue cannot be used", logging.ERROR, queue=queue, client=self._client,
+                      error=problem)  # fmt: skip
+        elif not self._away:
             self._away = time.monotonic()
             event("server away", logging.WARNING, client=self._client, error=problem)
 
@@ -68,7 +80,10 @@ class Reach:
             self._deaf = True
             event("wake-ups cannot be heard", logging.WARNING, client=self._client, error=problem)
 
-    def answered(self) -> None:
+    def answered(self, queue: str) -> None:
+        if queue in self._unusable:
+            self._unusable.discard(queue)
+            event("queue can be used again", queue=queue, client=self._client)
         if self._away:
             event("server back", client=self._client, seconds=time.monotonic() - self._away)
             self._away = 0.0
@@ -247,10 +262,10 @@ class Line:
             try:
                 answer = await call()
             except (ServerError, EmbeddedServerError) as problem:
-                self._reach.failed(problem)
+                self._reach.failed(self.service.name, problem)
                 await asyncio.sleep(random.uniform(0.2, LONGEST_PAUSE))
             else:
-                self._reach.answered()
+                self._reach.answered(self.service.name)
                 return answer
 
     async def _settle_each(self, endings: list[Ending], problem: Exception) -> None:

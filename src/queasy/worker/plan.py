@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -100,18 +101,22 @@ def _service(place: Place, handler: Handler, function: Function) -> Service:
     return Service(handler, function, commands)
 
 
+# What is more, or less, was written by somebody else.
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a worker tells of itself, for everybody to read."""
 
     group: str = ""
     """Of all workers of one supervisor."""
     host: str = ""
-    pid: int = 0
-    supervisor: int = 0
+    pid: Whole = 0
+    supervisor: Whole = 0
     version: str = ""
     started: float = 0.0
-    capacity: int = CAPACITY
-    queues: dict[str, int] = {}
+    capacity: Whole = CAPACITY
+    queues: dict[str, Whole] = {}
     """Each with the size of one of its jobs."""
 
     @classmethod
@@ -135,5 +140,5 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
         """None for what is no worker's record: a pull lease has none."""
         try:
             return msgspec.json.decode(raw, type=cls) if raw else None
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             return None

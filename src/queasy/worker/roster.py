@@ -6,9 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from queasy.errors import InvalidQueue
 from queasy.flow import Flow
 from queasy.job import Job
-from queasy.options import LATEST
+from queasy.options import LATEST, check_name
 from queasy.worker.plan import Place, Record
 
 __all__ = ["WorkerInfo", "roster"]
@@ -49,18 +50,32 @@ def roster(place: Place, queues: Collection[str]) -> Flow[list[WorkerInfo]]:
     """Of the queues named, and those that their workers serve besides."""
     seen: dict[str, _Seen] = {}
     asked: set[str] = set()
-    wanted = {name for queue in queues for name in (queue, f"{{{queue}}}-fail")}
+    if isinstance(queues, str) or not isinstance(queues, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidQueue(f"queues: expected names in a list, got {queues!r}")
+    names = [check_name(queue) for queue in queues]
+    wanted = {name for queue in names for name in (queue, f"{{{queue}}}-fail")}
     while todo := sorted(wanted - asked):
         for name in todo:
             asked.add(name)
             yield from _ask(place, name, seen)
-        wanted |= {name for one in seen.values() for name in one.record.queues}
+        named = {name for one in seen.values() for name in one.record.queues}
+        wanted |= set(filter(_is_queue, named))
     return [_info(id_, one) for id_, one in sorted(seen.items(), key=_order)]
 
 
 def _order(item: tuple[str, _Seen]) -> tuple[str, str, int]:
     record = item[1].record
     return record.host, record.group, record.pid
+
+
+def _is_queue(name: str) -> bool:
+    """Anybody may have written a record: not all that it names has keys."""
+    fail = name.startswith("{") and name.endswith("}-fail")
+    try:
+        check_name(name[1:-6] if fail else name)
+    except InvalidQueue:
+        return False
+    return True
 
 
 def _ask(place: Place, name: str, seen: dict[str, _Seen]) -> Flow[None]:

@@ -20,13 +20,13 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from queasy.errors import QueasyError
+from queasy.errors import ProtocolError, QueasyError
 from queasy.job import Job
 from queasy.outcome import Cancel, Release
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
-from queasy.worker.line import Line, Reach
+from queasy.worker.line import LONGEST_PAUSE, Line, Reach
 from queasy.worker.plan import Plan, Record
 from queasy.worker.runs import ASKED, Runs, Units
 from queasy.worker.table import Table
@@ -66,7 +66,9 @@ class Worker:
     ) -> None:
         self.client = client
         self.table = table
-        reach = Reach(client)
+        reach = self._reach = Reach(client)
+        self._late: set[asyncio.Task[None]] = set()
+        """Those that wait for a queue to be mended."""
         self._lines = [
             Line(service, index, client, store, table, reach)
             for index, service in enumerate(plan.services)
@@ -101,7 +103,13 @@ class Worker:
         """Registers with every queue (or those named) and begins to take jobs."""
         self._record = record.pack()
         lines = [line for line in self._lines if queues is None or line.service.queue in queues]
-        await asyncio.gather(*map(self._enter, lines))
+        entered = await asyncio.gather(*(self._try_to_enter(line) for line in lines))
+        problems = [problem for problem in entered if problem is not None]
+        if problems and len(problems) == len(lines):
+            raise problems[0]
+        for line in lines:
+            if not line.open:
+                self._late.add(asyncio.create_task(self._enter_later(line)))
         self._beat()
         self._fill_soon()
 
@@ -113,6 +121,27 @@ class Worker:
     async def _enter(self, line: Line) -> None:
         line.wanted = True
         await line.enter(self._record, partial(self._told, line))
+
+    async def _try_to_enter(self, line: Line) -> ProtocolError | None:
+        """A queue whose keys somebody spoilt; the others do not suffer for it."""
+        try:
+            await self._enter(line)
+        except ProtocolError as problem:
+            self._reach.failed(line.service.name, problem)
+            return problem
+        return None
+
+    async def _enter_later(self, line: Line) -> None:
+        """When somebody has mended it."""
+        while not line.open:
+            await asyncio.sleep(LONGEST_PAUSE)
+            async with line.passing:
+                if not line.wanted:
+                    return  # an order to serve it tries again
+                with contextlib.suppress(QueasyError):
+                    await self._enter(line)
+        self._reach.answered(line.service.name)
+        self._fill_soon()
 
     async def serve(self, queue: str) -> None:
         """Takes jobs of this queue again."""
@@ -201,12 +230,19 @@ class Worker:
 
     async def leave(self) -> None:
         """The queues forget this worker; what it still holds is released."""
-        await asyncio.gather(*(line.leave() for line in self._lines if line.open))
+        left = await asyncio.gather(
+            *(line.leave() for line in self._lines if line.open), return_exceptions=True
+        )
+        for problem in left:  # of one queue; the others were left all the same
+            if isinstance(problem, BaseException):
+                raise problem
 
     def dispose(self) -> None:
         for timer in (self._filling, self._timer, self._beating):
             if timer is not None:
                 timer.cancel()
+        for task in self._late:
+            task.cancel()
         self._closing = True
         self._runs.close()
 
@@ -382,7 +418,8 @@ class Worker:
         word, _, rest = message.partition(":")
         if word == "cancel":
             token, _, id_ = rest.partition(":")
-            self.cancel(line.index, id_, int(token))
+            with contextlib.suppress(ValueError):  # somebody else's words: no run has that token
+                self.cancel(line.index, id_, int(token))
             return
         line.woken = word == "wake"
         line.next_look = 0.0

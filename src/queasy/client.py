@@ -16,7 +16,7 @@ from queasy.errors import InvalidOption
 from queasy.flow import follow
 from queasy.handler import Registry
 from queasy.named import keys_of
-from queasy.options import Seconds, check_name, check_whole, seconds
+from queasy.options import Seconds, check_bool, check_name, check_whole, seconds
 from queasy.queue import Queue
 from queasy.store.store import AsyncStore
 from queasy.store.url import Target, parse_url
@@ -228,10 +228,15 @@ class Client:
         All of them, or those whose `WorkerInfo.group` is named. Jobs they hold of a queue that
         they no longer serve may end, or (`release`) go back to the front of it.
         """
-        order = msgspec.json.encode({"do": do, "queue": check_name(queue), "release": release})
+        if do not in ("serve", "unserve"):
+            raise InvalidOption(f"do: expected 'serve' or 'unserve', got {do!r}")
+        told = {"do": do, "queue": check_name(queue), "release": check_bool(release, "release")}
+        order = msgspec.json.encode(told)
         place = self._place
         channels = [place.queue_control(queue)]
         if workers is not None:
+            if isinstance(workers, str) or not all(isinstance(one, str) for one in workers):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidOption(f"workers: expected groups in a list, got {workers!r}")
             channels = [place.group_control(group) for group in workers]
         await self.connect()
         return sum([await self._store.listener.tell(name, order.decode()) for name in channels])

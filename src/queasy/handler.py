@@ -340,7 +340,7 @@ class Registry:
             )
         if names is None:
             return
-        if isinstance(names, str) or not names:
+        if isinstance(names, str) or not isinstance(names, Collection) or not names:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"queues: expected one name or more, in a list, got {names!r}")
         unknown = [name for name in names if name not in known]
         if unknown:

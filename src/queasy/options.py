@@ -97,7 +97,7 @@ def epoch(value: object, name: str) -> float:
     """A point in time as seconds since the epoch."""
     given_as_datetime = isinstance(value, datetime)
     if isinstance(value, datetime):
-        if value.tzinfo is None:
+        if value.utcoffset() is None:
             raise InvalidTime(
                 f"{name}: expected an aware datetime, got {value!r} without a time zone; "
                 "use datetime.now(timezone.utc) or .astimezone()"

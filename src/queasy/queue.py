@@ -15,13 +15,16 @@ from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
 from queasy.named import HandledQueue
 from queasy.options import (
+    MAX_COUNT,
     Durability,
     JobOptions,
     Seconds,
     UpdateRunAt,
     When,
+    check_bool,
     check_count,
     check_known_id,
+    check_whole,
     seconds,
 )
 from queasy.store.commands import ListState, RecordKind
@@ -64,6 +67,10 @@ def check_limits(value: JobOptions | None) -> JobOptions | None:
     if value is not None and not isinstance(value, JobOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"limits: expected JobOptions, got {type(value).__name__}")
     return value
+
+
+def check_flag(value: bool | None, name: str) -> bool | None:
+    return None if value is None else check_bool(value, name)
 
 
 def check_ids(ids: str | Iterable[str]) -> list[str]:
@@ -166,7 +173,7 @@ class Queue(HandledQueue):
         job will not come back whether it listens or not.
         """
         (word,) = await self._store.run(
-            self._commands.cancel([check_known_id(id)], running=running)
+            self._commands.cancel([check_known_id(id)], running=check_bool(running, "running"))
         )
         return word in ("cancelled", "requested")
 
@@ -253,7 +260,7 @@ class Queue(HandledQueue):
         await self._store.run(
             self._commands.configure(
                 limits=check_limits(limits),
-                fail_handler=fail_handler,
+                fail_handler=check_flag(fail_handler, "fail_handler"),
                 failed_limit=failed_limit,
                 broken_limit=broken_limit,
             )
@@ -271,7 +278,7 @@ class Queue(HandledQueue):
 
     async def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
         """Keep the newest records only; how many were dropped."""
-        check_count(keep, "keep")
+        check_whole(keep, "keep", 0, MAX_COUNT)
         return await follow(self._store, trim(self._commands, check_kind(kind), keep))
 
     async def sweep(self) -> int:
@@ -280,7 +287,9 @@ class Queue(HandledQueue):
 
     async def evict(self, client: str, *, died: bool = True) -> int:
         """Take all jobs from a client. `died` counts a stall against each of them."""
-        return await follow(self._store, evict(self._commands, check_client(client), died=died))
+        return await follow(
+            self._store, evict(self._commands, check_client(client), died=check_bool(died, "died"))
+        )
 
     async def audit(self) -> list[str]:
         """What is wrong with the queue's records on the server: nothing, one hopes."""

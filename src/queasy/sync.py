@@ -19,19 +19,23 @@ from queasy.job import Job, JobError
 from queasy.lease import Held
 from queasy.named import NamedQueue, keys_of
 from queasy.options import (
+    MAX_COUNT,
     Durability,
     JobOptions,
     Seconds,
     UpdateRunAt,
     When,
+    check_bool,
     check_count,
     check_known_id,
+    check_whole,
 )
 from queasy.outcome import Cancel, Fail, Finish, Release
 from queasy.queue import (
     PAGE,
     check_client,
     check_durability,
+    check_flag,
     check_ids,
     check_kind,
     check_lease,
@@ -160,7 +164,9 @@ class SyncQueue(NamedQueue):
 
     def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
         """Remove a job that waits or is held behind a run; with `running`, stop the run too."""
-        (word,) = self._store.run(self._commands.cancel([check_known_id(id)], running=running))
+        (word,) = self._store.run(
+            self._commands.cancel([check_known_id(id)], running=check_bool(running, "running"))
+        )
         return word in ("cancelled", "requested")
 
     @overload
@@ -230,7 +236,7 @@ class SyncQueue(NamedQueue):
         self._store.run(
             self._commands.configure(
                 limits=check_limits(limits),
-                fail_handler=fail_handler,
+                fail_handler=check_flag(fail_handler, "fail_handler"),
                 failed_limit=failed_limit,
                 broken_limit=broken_limit,
             )
@@ -248,7 +254,7 @@ class SyncQueue(NamedQueue):
 
     def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
         """Keep the newest records only; how many were dropped."""
-        check_count(keep, "keep")
+        check_whole(keep, "keep", 0, MAX_COUNT)
         return follow_sync(self._store, trim(self._commands, check_kind(kind), keep))
 
     def sweep(self) -> int:
@@ -257,7 +263,9 @@ class SyncQueue(NamedQueue):
 
     def evict(self, client: str, *, died: bool = True) -> int:
         """Take all jobs from a client. `died` counts a stall against each of them."""
-        return follow_sync(self._store, evict(self._commands, check_client(client), died=died))
+        return follow_sync(
+            self._store, evict(self._commands, check_client(client), died=check_bool(died, "died"))
+        )
 
     def audit(self) -> list[str]:
         """What is wrong with the queue's records on the server: nothing, one hopes."""

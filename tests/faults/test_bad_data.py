@@ -1,0 +1,324 @@
+"""Bad data put straight into the server by hand: the audit names it, and the queue goes on."""
+
+# ruff: noqa: E501, PT017, PERF401 - tables of odd things; an error is one of two ways to be right
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queasy import Client, ProtocolError, SyncClient
+from tests.faults.damage import (
+    EXTRA,
+    GARBAGE,
+    MISSING,
+    TYPES,
+    WORKER,
+    Damage,
+    Scene,
+    random_damage,
+    wrong_types,
+)
+from tests.servers import Server
+from tests.worker.inline import Seen, until, working
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def scene(server: Server) -> Iterator[Scene]:
+    """Its prefix is its own: what is left of it is not for the audit."""
+    prefix = f"bad{os.getpid()}-{next(_numbers)}"
+    with (
+        server.client(decode_responses=False) as connection,
+        SyncClient(server.url, prefix=prefix, timeout=5) as client,
+    ):
+        made = Scene(connection, client, prefix)
+        made.set_up()
+        yield made
+        made.clear()
+
+
+def named(damage: Damage) -> str:
+    return ascii(damage.name)
+
+
+@pytest.mark.parametrize("damage", [*MISSING, *EXTRA], ids=named)
+def test_what_is_missing_or_too_much_is_named_and_stops_nobody(
+    scene: Scene, damage: Damage
+) -> None:
+    damage.do(scene)
+    if damage.says is not None:
+        said = scene.queue.audit()
+        assert any(damage.says in text for text in said), said
+    scene.goes_on()
+
+
+def go_on_after(scene: Scene, *damages: Damage) -> None:
+    scene.set_up()
+    for damage in damages:
+        damage.do(scene)
+    try:
+        scene.queue.audit()
+        scene.goes_on()
+    except BaseException as error:
+        error.add_note(f"after {' and '.join(damage.name for damage in damages)}")
+        raise
+
+
+def test_garbage_in_a_record_stops_nobody(scene: Scene) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    for damage in random.Random(seed).sample(GARBAGE, 30):
+        go_on_after(scene, damage)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_all_the_garbage_there_is_stops_nobody(scene: Scene) -> None:
+    for damage in GARBAGE:
+        go_on_after(scene, damage)
+
+
+def combine(scene: Scene, seed: int, rounds: int) -> None:
+    """Much at once: whatever it does to the jobs it was done to, nothing wedges the queue."""
+    print("seed", seed)
+    rng = random.Random(seed)
+    for _ in range(rounds):
+        go_on_after(scene, *(random_damage(rng) for _ in range(rng.randint(2, 6))))
+
+
+def test_much_damage_at_once_stops_nobody(scene: Scene) -> None:
+    combine(scene, random.randrange(2**32), 25)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_much_damage_at_once_stops_nobody_for_long(scene: Scene) -> None:
+    combine(scene, random.randrange(2**32), 2000)
+
+
+UNREADABLE = [
+    ("info", "waits", b"\xc1", "the info of waiting job waits cannot be read"),
+    ("info", "runs", b"\xc1", "the info of active job runs cannot be read"),
+    ("active", "runs", b"junk", "the lease of job runs cannot be read"),
+    ("active", "runs", b"1:nan:w1", "the lease of job runs cannot be read"),
+    ("blocked", "runs", b"\x80", "the dispatch held behind job runs cannot be read"),
+    ("failed", "gave-up", b"\xc1", "the failed record of job gave-up cannot be read"),
+    ("broken", "odd", b"\xc1", "the broken record of job odd cannot be read"),
+    ("meta", "time", b"nan", "the setting time in meta cannot be read"),
+    ("meta", "token", b"1e300", "the setting token in meta cannot be read"),
+    ("meta", "limits", b"junk", "the setting limits in meta cannot be read"),
+    ("meta", "grace_until", b"inf", "the setting grace_until in meta cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("key", "name", "value", "says"), UNREADABLE)
+def test_what_cannot_be_read_is_named(
+    scene: Scene, key: str, name: str, value: bytes, says: str
+) -> None:
+    scene.redis.hset(scene.key(key), name, value)
+    assert says in scene.queue.audit()
+
+
+@pytest.mark.parametrize(
+    ("key", "member", "says"),
+    [("waiting", "waits", "run_at of job waits"), ("clients", "w1", "client w1 never runs out"),
+     ("leases", "w1:runs", "lease w1:runs has a score")],
+)  # fmt: skip
+def test_a_score_that_is_no_time_is_named(scene: Scene, key: str, member: str, says: str) -> None:
+    scene.redis.execute_command("ZADD", scene.key(key), "inf", member)
+    assert any(says in text for text in scene.queue.audit()), scene.queue.audit()
+
+
+def test_a_job_that_waits_and_is_active_is_not_handed_out_twice(scene: Scene) -> None:
+    scene.redis.zadd(scene.key("waiting"), {"runs": 1})
+    assert "runs" not in scene.consume()
+    job = scene.queue.get("runs")
+    assert job is not None
+    assert (job.state, job.client) == ("active", WORKER)
+    assert {job.id for job in scene.queue.jobs("broken")} == {"odd", "runs"}
+
+
+def test_leases_of_nobody_can_be_evicted(scene: Scene) -> None:
+    scene.redis.zrem(scene.key("clients"), WORKER)
+    assert scene.queue.evict(WORKER) == 2
+    scene.redis.hdel(scene.key("requests"), WORKER)
+    scene.redis.hdel(scene.key("workers"), WORKER)
+    assert scene.queue.audit() == []
+
+
+def test_a_client_with_a_name_that_none_has_does_not_take_the_leases_of_another(
+    scene: Scene,
+) -> None:
+    """The job `runs:x` of w1 has the lease `w1:runs:x`, as the job `x` of a client `w1:runs` has."""
+    scene.queue.dispatch(b"", id="runs:x")
+    scene.redis.zadd(scene.key("waiting"), {"runs:x": 1})
+    run = scene.client._store.run
+    commands = scene.queue._commands
+    (job,) = run(commands.dequeue(WORKER, lease=3600, limit=1)).jobs
+    assert job.id == "runs:x"
+    scene.redis.zadd(scene.key("clients"), {"w1:runs": 1})
+    scene.queue.sweep()
+    assert scene.queue.audit() == []
+
+
+# A key of the wrong type
+
+VERBS: list[Any] = [
+    lambda queue: queue.dispatch(b"", id="new"),
+    lambda queue: queue.dispatch(b"", id="waits", delay=5),
+    lambda queue: queue.dispatch(b"", id="runs"),
+    lambda queue: queue.cancel("waits", running=True),
+    lambda queue: queue.lease(timeout=0),
+    lambda queue: queue.get("waits"),
+    *(lambda queue, state=state: list(queue.jobs(state)) for state in ("waiting", "active", "failed", "broken")),
+    lambda queue: queue.counts(),
+    lambda queue: queue.stats(),
+    lambda queue: queue.clients(),
+    lambda queue: queue.pause(),
+    lambda queue: queue.requeue("gave-up"),
+    lambda queue: queue.requeue("odd", kind="broken"),
+    lambda queue: queue.drop("gave-up"),
+    lambda queue: queue.trim(5),
+    lambda queue: queue.sweep(),
+    lambda queue: queue.evict(WORKER),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "wrong"), list(wrong_types()))
+def test_a_key_of_the_wrong_type_is_named_and_no_other_queue_suffers(
+    scene: Scene, name: str, wrong: str
+) -> None:
+    key = scene.key(name)
+    scene.redis.delete(key)
+    TYPES[wrong](scene.redis, key)
+    assert any(f"key {name} is a {wrong}" in text for text in scene.queue.audit())
+    for verb in VERBS:
+        try:
+            verb(scene.queue)
+        except ProtocolError as error:
+            assert f"key {key} is a {wrong}, expected a " in str(error), error
+            assert "delete that key" in str(error)
+    assert scene.redis.type(key).decode() == wrong, "nobody writes over it"
+    lease = scene.other.lease(timeout=0)
+    assert lease is not None
+    assert lease.complete()
+    scene.redis.delete(key)
+    scene.queue.resume()
+    scene.queue.dispatch(b"", id="after")
+    assert "after" in scene.consume()
+
+
+def calls(scene: Scene) -> int:
+    stats = scene.redis.info("commandstats")
+    return int(stats["cmdstat_fcall"]["calls"])
+
+
+@pytest.mark.parametrize("name", ["meta", "clients"])
+async def test_a_worker_backs_off_from_a_spoilt_queue_and_serves_the_others(
+    server: Server, scene: Scene, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "queasy")
+    seen, healthy = Seen(), Seen()
+    async with Client(server.url, prefix=scene.prefix, timeout=5) as client:
+        spoilt, other = client.queue("q", codec="raw"), client.queue("fine", codec="raw")
+        spoilt.handler(seen.add)
+        other.handler(healthy.add)
+        async with working(client):
+            await seen.runs(6)  # "waits" and the good ones
+            key = scene.key(name)
+            scene.redis.delete(key)
+            scene.redis.set(key, b"junk")
+            with pytest.raises(ProtocolError, match=f"{name} is a string"):
+                await spoilt.lease(timeout=0)
+            before, since = calls(scene), time.monotonic()
+            for n in range(10):
+                await other.dispatch(b"", id=f"job-{n}")
+                await healthy.runs(n + 1)
+                await asyncio.sleep(0.05)
+            seconds = time.monotonic() - since
+            # For each job a dispatch and a look or two; beside that, tries a few times a second.
+            assert calls(scene) - before < 10 * 5 + 10 * (seconds + 1)
+            scene.redis.delete(key)
+            ran = len(seen.jobs)
+
+            async def comes_through() -> bool:
+                await spoilt.dispatch(b"", id="after")
+                return len(seen.jobs) > ran
+
+            await until(comes_through, "the queue is served again")
+    assert sum("queue cannot be used" in text for text in caplog.messages) <= 2
+    assert "in a worker" not in caplog.text
+
+
+async def test_a_worker_starts_although_one_of_its_queues_is_spoilt(
+    server: Server, scene: Scene
+) -> None:
+    scene.clear()
+    scene.redis.set(scene.key("meta"), b"junk")
+    seen, healthy = Seen(), Seen()
+    async with Client(server.url, prefix=scene.prefix, timeout=5) as client:
+        spoilt, other = client.queue("q", codec="raw"), client.queue("fine", codec="raw")
+        spoilt.handler(seen.add)
+        other.handler(healthy.add)
+        async with working(client):
+            await other.dispatch(b"")
+            await healthy.runs(1)
+            scene.redis.delete(scene.key("meta"))
+            await spoilt.dispatch(b"")
+            await seen.runs(1)
+
+
+MESSAGES = [
+    b"", b"cancel", b"cancel:", b"cancel:x:y", b"cancel:" + b"9" * 5000 + b":x", b"\xff\xfe", b"wake:up",
+    b"cancel:\xff:\xff", b"cancel:-1:a", b"nonsense", b"w" * 100_000,
+]  # fmt: skip
+ORDERS = [
+    b"", b"{", b"null", b"\xff", b'{"do":"serve","queue":5}', b'{"do":"explode","queue":"fine"}',
+    b'{"do":"serve","queue":"nobody"}', b'{"do":"unserve","queue":"\\ud800"}', b"[" * 50_000,
+]  # fmt: skip
+
+
+async def test_messages_that_nobody_understands_do_not_deafen_a_worker(
+    server: Server, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    healthy = Seen()
+    async with Client(server.url, prefix=scene.prefix, timeout=5) as client:
+        queue = client.queue("fine", codec="raw")
+        queue.handler(healthy.add)
+        async with working(client):
+            await queue.dispatch(b"", id="first")
+            await healthy.runs(1)
+
+            async def sleeps() -> bool:
+                return (await queue.counts()).waiters == 1
+
+            await until(sleeps, "the worker waits for a wake-up")
+            (worker,) = await queue.clients()
+            (info,) = await client.workers()
+            connections = int(scene.redis.info("stats")["total_connections_received"])
+            base = f"{scene.prefix}:{{fine}}:"
+            heard = [
+                scene.redis.execute_command("SPUBLISH", f"{base}client:{worker.id}", text)
+                for text in MESSAGES
+            ]
+            for text in ORDERS:
+                for channel in (
+                    f"{base}control",
+                    f"{scene.prefix}:{{worker-{info.group}}}:control",
+                ):
+                    heard.append(scene.redis.execute_command("SPUBLISH", channel, text))
+            assert set(heard) == {1}
+            for n in range(5):
+                await queue.dispatch(b"", id=f"then-{n}")
+                await healthy.runs(n + 2)
+            after = int(scene.redis.info("stats")["total_connections_received"])
+            assert after == connections, "a connection was lost, and opened again"
+    assert "never retrieved" not in caplog.text

@@ -21,7 +21,9 @@ from queasy.store.keys import NAMES
 from queasy.store.records import Ending
 from queasy.sync import SyncQueue
 
-ZSETS = {"waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at"}
+ZSETS = {
+    "waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at", "callers",
+}  # fmt: skip
 GOOD = [f"good-{n}" for n in range(5)]
 VICTIMS = ["waits", "later", "runs", "stopped", "gave-up", "odd"]
 WORKER = "w1"

@@ -3,6 +3,7 @@
 import time
 from typing import Any, get_args
 
+import redis
 from redis.client import PubSub
 
 from queasy.outcome import Fail, Finish, Retry

@@ -383,9 +383,9 @@ end
 local function explain(problem, keys)
   local text = tostring(type(problem) == 'table' and problem.err or problem)
   if text:find('WRONGTYPE', 1, true) then
-    for i, key in ipairs(keys) do
-      local kind, expected = redis.call('TYPE', key).ok, TYPES[NAMES[(i - 1) % #NAMES + 1]]
-      if kind ~= 'none' and kind ~= expected then
+    for _, key in ipairs(keys) do
+      local kind, expected = redis.call('TYPE', key).ok, TYPES[key:match('[^:]*$')]
+      if expected and kind ~= 'none' and kind ~= expected then
         error({ err = 'WRONGTYPE key ' .. key .. ' is a ' .. kind .. ', expected a ' .. expected })
       end
     end

@@ -12,6 +12,7 @@ QueasyError
 │   ├── Unreachable         no answer; the message says which address
 │   │   └── Unanswered      the call was sent, the answer was lost: it may have happened
 │   ├── AccessDenied        wrong password, or a permission is missing
+│   ├── NotReady            it is there, but refuses: loading, busy, its disk full, in failover
 │   ├── ReadOnly            this is a replica
 │   ├── OutOfMemory         the server refuses to grow
 │   ├── NotDurable          accepted, but not as durably as was asked
@@ -40,6 +41,7 @@ __all__ = [
     "InvalidUrl",
     "LeaseLost",
     "NotDurable",
+    "NotReady",
     "OutOfMemory",
     "ProtocolError",
     "QueasyError",
@@ -98,6 +100,10 @@ class Unanswered(Unreachable):
 
 class AccessDenied(ServerError):
     """Wrong password, or the user lacks a permission."""
+
+
+class NotReady(ServerError):
+    """The server is there, but cannot serve for now. Nothing was done; try again."""
 
 
 class ReadOnly(ServerError):

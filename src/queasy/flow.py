@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 from queasy.dispatch import Dispatch, new_id
 from queasy.errors import (
     InvalidInput,
+    NotReady,
     QueasyError,
     Unanswered,
     UndecodablePayload,
@@ -42,6 +43,8 @@ AUDIT_PAGE = 1000
 MOST_SET_ASIDE = 10
 # For what was given up without an answer, and may yet be carried out.
 MOST_LOOKS, BETWEEN_LOOKS = 3, 1.0
+# Who waits on a server that refuses asks again; most calls have been patient already.
+AGAIN = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ async def follow(store: AsyncStore, flow: Flow[T]) -> T:
     """Carries a flow out in the running event loop."""
     async with AsyncExitStack() as stack:
         answer: Any = None
-        problem: Unreachable | None = None
+        problem: Unreachable | NotReady | None = None
         while True:
             try:
                 need = flow.send(answer) if problem is None else flow.throw(problem)
@@ -107,6 +110,8 @@ async def follow(store: AsyncStore, flow: Flow[T]) -> T:
                         raise
                     except Unreachable as away:  # the flow may be ready to wait
                         store.in_background(_undo(store, need, running))
+                        problem = away
+                    except NotReady as away:  # refused: there is nothing to undo
                         problem = away
                 case Listen(channel=channel, unwanted=unwanted, abandoned=abandoned):
                     listening = store.listener.listen(
@@ -145,7 +150,7 @@ def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
     """Carries a flow out in the calling thread."""
     with ExitStack() as stack:
         answer: Any = None
-        problem: Unreachable | None = None
+        problem: Unreachable | NotReady | None = None
         while True:
             try:
                 need = flow.send(answer) if problem is None else flow.throw(problem)
@@ -165,7 +170,7 @@ def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
                         problem = away
                         with suppress(Unreachable):
                             store.run(undo)
-                    except Unreachable as away:  # the flow may be ready to wait
+                    except (Unreachable, NotReady) as away:  # the flow may be ready to wait
                         problem = away
                 case Listen(channel=channel):
                     answer = stack.enter_context(store.listener.listen(channel))
@@ -187,6 +192,7 @@ def take_one(
     broken: list[Ending] = []
     set_aside = 0
     signal = None
+    said: type[Exception] | None = None
     while True:
         left = SAFETY_POLL if give_up_at is None else give_up_at - time.monotonic()
         last = left <= 0
@@ -195,11 +201,15 @@ def take_one(
             yield Ready(signal)
         try:
             taken: Taken = yield _look(commands, seconds, waiter if signal else "", waits, broken)
-        except Unreachable as away:
+        except (Unreachable, NotReady) as away:
             if not waits:  # it was never there, or there is no time left
                 raise
-            log.warning("waiting for a job of queue %r: %s", commands.keys.name, away)
+            if type(away) is not said:
+                log.warning("waiting for a job of queue %r: %s", commands.keys.name, away)
+            said = type(away)
+            yield Sleep(signal, min(waits, AGAIN))
             continue
+        said = None
         broken = []
         if taken.jobs:
             (job,) = taken.jobs

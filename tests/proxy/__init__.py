@@ -115,6 +115,10 @@ class Proxy:
         """It never arrives and is never answered, but the line stays."""
         self._swallowed.add(command)
 
+    def lead_to(self, upstream: int) -> None:
+        """Connections from now on: as a name does that is given to another server."""
+        self._upstream = upstream
+
     def cut_all(self) -> None:
         """Every line there is, now."""
         for task in self._links.values():

@@ -4,6 +4,7 @@ passes by itself. All resilience is here, once; runners only carry the steps out
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Generator
@@ -11,32 +12,39 @@ from typing import Any, TypeVar, cast
 
 from redis.exceptions import (
     AskError,
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ResponseError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
 )
 
-from queasy.errors import NotDurable, ProtocolError, QueasyError, Unanswered, Unsupported
+from queasy.errors import (
+    NotDurable,
+    OutOfMemory,
+    ProtocolError,
+    QueasyError,
+    ServerError,
+    Unanswered,
+    Unsupported,
+)
 from queasy.options import Durability
 from queasy.store import library
 from queasy.store.command import Command
 from queasy.store.commands import version
-from queasy.store.faults import Fault, Lost, NotSent, Remedy, diagnose
+from queasy.store.faults import PROBLEMS, Fault, Lost, NotSent, Remedy, diagnose
 from queasy.store.health import check_server
-from queasy.store.route import Effect, Exchange, Pause, Route
+from queasy.store.route import Effect, Exchange, HangUp, Pause, Route
 from queasy.store.url import Address
 
 __all__ = ["call", "connect", "load_library"]
 
 T = TypeVar("T")
+log = logging.getLogger("queasy")
 
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 1.0
 # A server that was never there is given so many pauses, a moment in all: a line may be cut
 # while it is opened.
 PAUSES_TO_CONNECT = 2
-PROBLEMS = (NotSent, Lost, ResponseError, AuthenticationError, AuthorizationError, BusyLoadingError)
 # Redirections and library loads are progress, not waiting, but not for ever.
 MOST_TURNS = 32
 
@@ -66,6 +74,11 @@ def call(
             if isinstance(problem, NotSent) and not connected and pauses.made >= PAUSES_TO_CONNECT:
                 raise fault.error from None
             _mend(fault, problem, route, attempt)
+        if fault.remedy is Remedy.ROUTE and not route.can_change:
+            # One address, but a name (or a proxy) may lead elsewhere after a failover, while an
+            # open connection stays with whom it was made to. New ones tell, at once.
+            yield HangUp((yield from route.locate(attempt.key)))
+            continue
         if fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD):
             continue
         if (pause := pauses.next()) is None:
@@ -96,6 +109,7 @@ class _Attempt:
         self.within = within
         self.repeated = False
         self.library_missing = False
+        self.called_again = False
         self.asked: Address | None = None
         self.turns = 0
         self.key = command.keys[0] if command.keys else None
@@ -193,7 +207,14 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
         case Remedy.NONE:
             raise attempt.failure(fault) from None
         case Remedy.ROUTE if not route.can_change:
-            raise attempt.failure(fault) from None
+            if attempt.called_again:
+                raise attempt.failure(fault) from None
+            attempt.called_again = True
+        case Remedy.MOVED | Remedy.ASK if not route.has_slots:
+            raise ServerError(
+                f"{route.target} is a node of a cluster, and another has the keys{attempt.queue}. "
+                "Use redis+cluster:// instead of redis://"
+            ) from None
         case Remedy.MOVED | Remedy.ASK:
             assert isinstance(problem, AskError)
             address = Address(str(cast("Any", problem).host), int(problem.port))
@@ -208,13 +229,13 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
 
 
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
-    """Makes sure that the server can serve and has a library at least as new as ours."""
+    """Makes sure that the server can serve and has a library, as new as ours if it can."""
     pauses = _Pauses(patience)
     _, revision = yield from call(version(), route, patience=patience, connected=False)
     while True:
         try:
             if revision < library.revision():
-                yield from load_library(route)
+                yield from _upgrade(route, revision)
             return (yield from check_server(route))
         except PROBLEMS as problem:
             fault = diagnose(problem, str(route.target), "connecting")
@@ -222,6 +243,18 @@ def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
             raise fault.error from None
         yield pause
         route.forget()
+
+
+def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
+    """An older library serves as well, if for less; a full server must not keep workers out."""
+    try:
+        yield from load_library(route)
+    except (OutOfMemory, OutOfMemoryError, ReadOnlyError, NoPermissionError) as problem:
+        log.warning(
+            "%s has revision %d of the library, and revision %d cannot be loaded (%s). Going on "
+            "with that; connect somebody who may load it, when there is memory",
+            route.target, revision, library.revision(), problem,
+        )  # fmt: skip
 
 
 def load_library(route: Route) -> Generator[Effect, Any, None]:
@@ -242,11 +275,20 @@ def _load_on(address: Address) -> Generator[Effect, Any, None]:
             return  # as new as ours, or newer: never replaced
         else:
             replace = ("REPLACE",)
-        (loaded,) = yield Exchange(address, (("FUNCTION", "LOAD", *replace, library.source()),))
-        # "already exists": another client was quicker, which the next look will tell.
-        if isinstance(loaded, Exception) and "already exists" not in str(loaded):
-            raise loaded
+        sources = [(*replace, library.source()), *((fence,) for fence in library.fences())]
+        for loaded in (
+            yield Exchange(address, tuple(("FUNCTION", "LOAD", *words) for words in sources))
+        ):
+            if isinstance(loaded, OutOfMemoryError):
+                raise OutOfMemory(
+                    f"{address}: no memory is left to load the library, without which nothing can "
+                    "drain. Raise maxmemory, if only for a moment"
+                )
+            # "already exists": another client was quicker, which the next look will tell.
+            if isinstance(loaded, Exception) and "already exists" not in str(loaded):
+                raise loaded
     raise ProtocolError(
-        f"{address}: the library is replaced by an older one as soon as it is loaded. Is a client "
-        "of an older version running in a loop?"
+        f"{address}: the library cannot be loaded, or is replaced as soon as it is. A newer "
+        "version of Queasy was here and keeps older ones out (connect one of its clients), or a "
+        "client of an older version runs in a loop"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -12,6 +13,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    MasterDownError,
     MovedError,
     NoPermissionError,
     OutOfMemoryError,
@@ -23,6 +25,7 @@ from redis.exceptions import (
 from queasy.errors import (
     AccessDenied,
     InvalidInput,
+    NotReady,
     OutOfMemory,
     ProtocolError,
     QueasyError,
@@ -32,7 +35,7 @@ from queasy.errors import (
     Unsupported,
 )
 
-__all__ = ["Fault", "Lost", "NotSent", "Remedy", "diagnose"]
+__all__ = ["PROBLEMS", "Fault", "Lost", "NotSent", "Remedy", "diagnose"]
 
 
 class NotSent(Exception):
@@ -41,6 +44,10 @@ class NotSent(Exception):
 
 class Lost(Exception):
     """The call left, no answer came. It may have been carried out."""
+
+
+# What `diagnose` knows; anything else is a mistake of ours.
+PROBLEMS = (NotSent, Lost, ResponseError, AuthenticationError, AuthorizationError, BusyLoadingError)
 
 
 class Remedy(Enum):
@@ -66,6 +73,23 @@ class Fault:
     """The call may have been carried out."""
 
 
+# What a server that cannot serve for now says, and what ends it. A full disk stays so for a
+# while: who dispatches is told at once.
+PASSING = {
+    "BUSY": (Remedy.WAIT, "a script has run for too long; SCRIPT KILL or FUNCTION KILL ends it"),
+    "FAILOVER": (Remedy.WAIT, "a failover is under way"),
+    "UNBLOCKED": (Remedy.WAIT, "a failover is under way"),
+    "NOREPLICAS": (
+        Remedy.WAIT,
+        "fewer replicas are connected than it wants; start them, or lower min-replicas-to-write",
+    ),
+    "MISCONF": (
+        Remedy.NONE,
+        "the server cannot write to its disk and refuses writes; free its disk, see its log",
+    ),
+}
+
+
 def diagnose(problem: Exception, where: str, doing: str) -> Fault:
     """The fault behind an exception of the transport or of redis-py."""
     text = str(problem)
@@ -79,6 +103,8 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
                 Unreachable(
                     f"cannot reach {where} ({text}). Is the server running, and is the URL "
                     "(the url argument, or QUEASY_URL) right?"
+                    if "max number of clients" not in text
+                    else f"{where} takes no more connections ({text}): raise its maxclients"
                 ),
             )
         case MovedError():
@@ -94,11 +120,14 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
                 ),
             )
         case BusyLoadingError():
-            return Fault(Remedy.WAIT, ServerError(f"{at}: the server is still loading its data"))
-        case TryAgainError() | ClusterDownError():
+            return Fault(Remedy.WAIT, NotReady(f"{at}: the server is still loading its data"))
+        case MasterDownError():  # for redis-py a kind of ClusterDownError
             return Fault(
-                Remedy.WAIT, ServerError(f"{at}: the cluster cannot serve this now ({text})")
+                Remedy.WAIT,
+                NotReady(f"{at}: this is a replica that has lost its primary. Point the URL there"),
             )
+        case TryAgainError() | ClusterDownError():
+            return Fault(Remedy.WAIT, NotReady(f"{at}: the cluster cannot serve now ({text})"))
         case ReadOnlyError():
             return Fault(
                 Remedy.ROUTE,
@@ -122,43 +151,49 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
 
 
 def _no_permission(at: str, text: str) -> AccessDenied:
+    command = re.search(r"run the '([\w|-]+)' command", text)
+    grant = f"+{command[1]}" if command is not None else "it"
+    if " key" in text:
+        grant = "the keys, as ~queasy:* for the prefix queasy"
+    elif "channel" in text:
+        grant = "the channels, as &queasy:* for the prefix queasy"
     return AccessDenied(
-        f"{at}: the user lacks a permission ({text}). docs/protocol.md lists the commands, keys "
-        "and channels Queasy needs"
+        f"{at}: the user lacks a permission ({text}). Grant {grant} (ACL SETUSER); "
+        "docs/protocol.md lists all that Queasy needs"
     )
 
 
 def _diagnose_text(problem: Exception, text: str, at: str) -> Fault:
     word = text.partition(" ")[0]
-    if isinstance(problem, ResponseError):
-        if "Function not found" in text:
-            return Fault(Remedy.LOAD, ProtocolError(f"{at}: the server does not keep the library"))
-        if "unknown command" in text.lower() and "FCALL" in text.upper():
-            return Fault(
-                Remedy.NONE,
-                Unsupported(f"{at}: the server is too old. Queasy needs Redis 7.0 or Valkey"),
-            )
-        if "can't run this command" in text or "ACL failure" in text:  # inside a function
-            return Fault(Remedy.NONE, _no_permission(at, text))
-        if word == "QUEASYBAD":
-            return Fault(
-                Remedy.NONE, InvalidInput(text.removeprefix("QUEASYBAD ").partition(" script:")[0])
-            )
-        if word in ("BUSY", "MASTERDOWN", "FAILOVER", "NOREPLICAS", "UNBLOCKED"):
-            return Fault(Remedy.WAIT, ServerError(f"{at}: {text}"))
-        if word == "MISCONF":
-            return Fault(
-                Remedy.NONE,
-                ServerError(
-                    f"{at}: the server cannot write to its disk and refuses writes ({text})"
-                ),
-            )
-        if word == "WRONGTYPE" or "WRONGTYPE" in text:
-            return Fault(
-                Remedy.NONE,
-                ProtocolError(
-                    f"{at}: {text.removeprefix('WRONGTYPE ').partition(' script:')[0]}. Somebody "
-                    "else wrote to it: rename or delete that key, and the queue goes on"
-                ),
-            )
+    if not isinstance(problem, ResponseError):
+        return Fault(Remedy.NONE, ServerError(f"{at}: {text}"))
+    if "Function not found" in text:
+        return Fault(Remedy.LOAD, ProtocolError(f"{at}: the server does not keep the library"))
+    if "unknown command" in text.lower() and (
+        "FCALL" in text.upper() or "FUNCTION" in text.upper()
+    ):
+        return Fault(
+            Remedy.NONE,
+            Unsupported(
+                f"{at}: the server does not know this command ({text}). Queasy needs Redis 7.0 or "
+                "Valkey, with FCALL, FCALL_RO and FUNCTION not disabled by rename-command"
+            ),
+        )
+    if "can't run this command" in text or "ACL failure" in text:  # inside a function
+        return Fault(Remedy.NONE, _no_permission(at, text))
+    if word == "QUEASYBAD":
+        return Fault(
+            Remedy.NONE, InvalidInput(text.removeprefix("QUEASYBAD ").partition(" script:")[0])
+        )
+    if word in PASSING:
+        remedy, what_to_do = PASSING[word]
+        return Fault(remedy, NotReady(f"{at}: {what_to_do} ({text})"))
+    if "WRONGTYPE" in text:
+        return Fault(
+            Remedy.NONE,
+            ProtocolError(
+                f"{at}: {text.removeprefix('WRONGTYPE ').partition(' script:')[0]}. Somebody "
+                "else wrote to it: rename or delete that key, and the queue goes on"
+            ),
+        )
     return Fault(Remedy.NONE, ServerError(f"{at}: {text}"))

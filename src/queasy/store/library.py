@@ -6,11 +6,13 @@ import re
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["LIBRARY", "PREFIX", "revision", "source"]
+__all__ = ["LIBRARY", "PREFIX", "fences", "revision", "source"]
 
 PROTOCOL = 1
 LIBRARY = f"queasy_v{PROTOCOL}"
 PREFIX = f"{LIBRARY}_"
+FIRST_MARKED = 3
+"""The first revision that registers a function of its own name."""
 
 ORDER = (
     "keys", "stats", "batch", "job", "client", "call", "queue", "failed", "run", "take", "sweep",
@@ -33,3 +35,18 @@ def revision() -> int:
     if found is None or int(found[1]) != PROTOCOL:
         raise AssertionError("api.lua and library.py disagree on the protocol")
     return int(found[2])
+
+
+def fences() -> list[str]:
+    """Libraries that keep older revisions of ours from being loaded, on the server's word.
+
+    Whoever looks which revision there is, and loads a newer one, may be overtaken between the
+    two and put an older one back. But a server refuses a library with a function that another
+    library has, and each revision registers `revision_<number>`: a fence has that of an older
+    one, which until it is gone cannot be fenced out, and from then on cannot come back.
+    """
+    return [
+        f"#!lua name={PREFIX}fence_{older}\n"
+        f"redis.register_function('{PREFIX}revision_{older}', function() return {older} end)"
+        for older in range(FIRST_MARKED, revision())
+    ]

@@ -16,7 +16,7 @@ from queasy.errors import ServerError
 from queasy.store.faults import Lost, NotSent
 from queasy.store.url import Address, Target
 
-__all__ = ["Ensure", "Exchange", "Pause", "Route", "Steps", "route_to"]
+__all__ = ["Ensure", "Exchange", "HangUp", "Pause", "Route", "Steps", "route_to"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,14 @@ class Ensure:
     """Start the embedded server if it is not running; answered with its address."""
 
 
-Effect = Exchange | Pause | Ensure
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Close the idle connections to an address: its name may stand for another server by now."""
+
+    address: Address
+
+
+Effect = Exchange | Pause | Ensure | HangUp
 Steps = Generator[Effect, Any, Any]
 
 
@@ -49,6 +56,8 @@ class Route:
 
     can_change = False
     """Whether looking again may give another address."""
+    has_slots = False
+    """Whether keys are on several servers, which say where."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -129,6 +138,7 @@ class ClusterRoute(Route):
     """The primary of a slot, as the cluster's nodes say."""
 
     can_change = True
+    has_slots = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)

@@ -28,7 +28,7 @@ from redis.retry import Retry
 
 from queasy.store import embedded
 from queasy.store.faults import Lost, NotSent
-from queasy.store.route import Effect, Ensure, Exchange, Pause
+from queasy.store.route import Effect, Ensure, Exchange, HangUp, Pause
 from queasy.store.url import Address, Target, parse_url
 
 __all__ = ["AsyncTransport", "SyncTransport"]
@@ -106,6 +106,10 @@ class AsyncTransport:
                 url = await asyncio.to_thread(embedded.ensure, self._folder)
                 log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
+            case HangUp(address=address):
+                if pool := self._pools.get((address, False)):
+                    await pool.disconnect(inuse_connections=False)
+                return None
 
     def _turn(self, address: Address) -> asyncio.Semaphore:
         turn = self._turns.get(address)
@@ -227,6 +231,12 @@ class SyncTransport:
                 url = embedded.ensure(self._folder)
                 log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
+            case HangUp(address=address):
+                with self._lock:
+                    pool = self._pools.get((address, False))
+                if pool is not None:
+                    pool.disconnect(inuse_connections=False)
+                return None
 
     def _exchange(self, exchange: Exchange) -> list[Any]:
         pool = self._pool(exchange.address, exchange.sentinel)

@@ -425,3 +425,5 @@ register('clients', api_clients, 'no-writes')
 register('stats', api_stats, 'no-writes')
 register('audit', api_audit, 'no-writes')
 register('version', api_version, 'no-writes')
+-- Taken by another library once there is a newer revision: this one can then not be loaded again.
+register('revision_' .. VERSION[2], api_version, 'no-writes')

@@ -31,6 +31,10 @@ from tests.store.harness import Dump, Harness, load
 
 T = TypeVar("T")
 
+# With everysec a server may answer before it writes, while an earlier write is synced: the length
+# of the file would not tell what is in it. What a file holds is the same in any mode.
+WRITES_AT_ONCE = {"appendonly": True, "appendfsync": "no"}
+
 WHY = JobError(type="Boom", message="it broke")
 
 
@@ -216,7 +220,7 @@ def works_on(h: Harness) -> None:
 
 def cut_at_random(kind: ServerKind, folder: Path, seed: int, calls: int, cuts: int) -> None:
     rng = random.Random(seed)
-    with start_server(kind, appendonly=True, auto_aof_rewrite_percentage=0) as server:
+    with start_server(kind, auto_aof_rewrite_percentage=0, **WRITES_AT_ONCE) as server:
         with server.client(decode_responses=False) as connection:
             load(connection)
             history = History(server, connection, rng)
@@ -358,6 +362,9 @@ def killed_under_load(
                 wait_until(lambda goal=goal: len(load.accepted) >= goal, f"{goal} are accepted")
                 load.lives += 1
                 server.kill()
+                if fsync == "everysec":  # it may answer two seconds before it writes
+                    accepted, now = list(load.accepted.items()), time.monotonic()
+                    lost |= {id_ for id_, (at, _) in accepted if at > now - 3}
                 highest = max((token for _, token in load.tokens), default=0)
                 seen = len(load.tokens)
                 if power_cut:
@@ -374,7 +381,7 @@ def killed_under_load(
 
 
 def cut_power(server: Server, file: Path, load: Load, rng: random.Random) -> set[str]:
-    """Cuts the file at what may not have been synced: the last two seconds. What may be lost."""
+    """Cuts off some of the last two seconds, as if they were not synced. What may be lost."""
     now, length = time.monotonic(), file.stat().st_size
     accepted = list(load.accepted.items())
     synced = [size for _, (at, size) in accepted if at < now - 2 and size <= length]
@@ -405,13 +412,13 @@ def test_no_accepted_job_is_lost_when_a_server_that_always_syncs_is_killed(
 def test_a_power_cut_loses_the_last_two_seconds_at_most_and_wedges_nothing(
     kind: ServerKind, seed: int
 ) -> None:
-    killed_under_load(kind, seed, 3, "everysec", power_cut=True)
+    killed_under_load(kind, seed, 3, "no", power_cut=True)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
-def test_servers_killed_again_and_again_lose_nothing(
+def test_servers_killed_again_and_again_lose_no_more_than_they_may(
     kind: ServerKind, seed: int, fsync: str
 ) -> None:
     killed_under_load(kind, seed, 40, fsync)
@@ -420,7 +427,7 @@ def test_servers_killed_again_and_again_lose_nothing(
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_power_cuts_again_and_again_wedge_nothing(kind: ServerKind, seed: int) -> None:
-    killed_under_load(kind, seed, 40, "everysec", power_cut=True)
+    killed_under_load(kind, seed, 40, "no", power_cut=True)
 
 
 def test_a_lease_outlives_a_kill_of_the_server(kind: ServerKind) -> None:

@@ -35,6 +35,7 @@ from queasy.job import Job, JobError, State
 from queasy.lease import Lease, LeaseRequest
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.queue import Queue
+from queasy.store.health import Health
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
 from queasy.verdict import Failure, PermanentError, Retry
@@ -55,6 +56,7 @@ __all__ = [
     "Failure",
     "HandlerNotFound",
     "HandlerOptions",
+    "Health",
     "InvalidId",
     "InvalidInput",
     "InvalidOption",

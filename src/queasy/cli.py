@@ -128,6 +128,13 @@ def _parser() -> argparse.ArgumentParser:
     workers.add_argument("--json", action="store_true", help="one object for each worker")
     workers.set_defaults(command=_workers)
 
+    health = commands.add_parser(
+        "health", help="show whether the server and workers are there; exit code 0 if so, else 1"
+    )
+    _app(health)
+    health.add_argument("--json", action="store_true", help="as one object")
+    health.set_defaults(command=_health)
+
     for do, what in (("serve", "take jobs of a queue again"), ("unserve", "leave a queue alone")):
         order = commands.add_parser(do, help=f"tell running workers to {what}")
         _app(order)
@@ -208,6 +215,43 @@ async def _workers(options: argparse.Namespace) -> None:
         print(f"nobody is working, says {client}")
     else:
         _print_table(found)
+
+
+async def _health(options: argparse.Namespace) -> None:
+    logging.getLogger("queasy").setLevel(logging.ERROR)  # its warnings are shown below
+    client = _client(options.app)
+    try:
+        health = await client.health()
+        problem = health.problem
+        served: dict[str, int] = {}
+        if not problem:
+            try:
+                served = await _served(client)
+            except QueasyError as refused:
+                problem = str(refused)
+    finally:
+        await client.close()
+    if health.role == "replica":
+        problem = problem or "it is a replica, which takes no jobs"
+    ready = not problem and all(served.values())
+    if options.json:
+        found = {"ready": ready, **msgspec.to_builtins(health), "problem": problem}
+        print(msgspec.json.encode({**found, "workers": served}).decode())
+    else:
+        what = f"{health.server} {health.version} {health.role}".strip()
+        print(f"server   {problem or f'{what}, answered in {health.round_trip * 1000:.1f} ms'}")
+        for warning in health.warnings:
+            print(f"warning  {warning}")
+        for queue, workers in served.items():
+            print(f"queue    {queue}: {workers or 'no'} worker{'s' * (workers != 1)}")
+    sys.exit(0 if ready else 1)
+
+
+async def _served(client: Client) -> dict[str, int]:
+    """How many workers serve each queue that has a handler."""
+    queues = [service.name for service in client.plan().services]
+    workers = await client.workers()
+    return {queue: sum(queue in worker.queues for worker in workers) for queue in queues}
 
 
 def _shown(worker: WorkerInfo) -> dict[str, Any]:

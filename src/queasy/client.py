@@ -18,6 +18,7 @@ from queasy.handler import Registry
 from queasy.named import keys_of
 from queasy.options import Seconds, check_bool, check_name, check_whole, seconds
 from queasy.queue import Queue
+from queasy.store.health import Health
 from queasy.store.store import AsyncStore
 from queasy.store.url import Target, parse_url
 from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES, Place, Plan
@@ -87,6 +88,11 @@ class WorkOptions(TypedDict, total=False):
 
 class Running(Protocol):
     """A worker, inline or supervised."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes jobs: it has started, is not being stopped, and the server answers."""
+        ...
 
     async def run(self) -> None:
         """Work until stopped."""
@@ -244,6 +250,13 @@ class Client:
     async def connect(self) -> None:
         """Connect and look at the server now, rather than at the first call."""
         await self._store.connect()
+
+    async def health(self) -> Health:
+        """Look at the server now, once: whether it can serve, and what is wrong with it.
+
+        Never raises for a server that is away or refuses; `problem` says so.
+        """
+        return await self._store.health()
 
     async def close(self) -> None:
         """Send what is being dispatched, then close every connection.

@@ -45,6 +45,7 @@ from queasy.queue import (
 )
 from queasy.store.command import Command
 from queasy.store.commands import Commands, ListState, RecordKind
+from queasy.store.health import Health
 from queasy.store.keys import QueueKeys
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
 from queasy.store.store import SyncStore
@@ -310,6 +311,13 @@ class SyncClient:
     def connect(self) -> None:
         """Connect and look at the server now, rather than at the first call."""
         self._store.connect()
+
+    def health(self) -> Health:
+        """Look at the server now, once: whether it can serve, and what is wrong with it.
+
+        Never raises for a server that is away or refuses; `problem` says so.
+        """
+        return self._store.health()
 
     def close(self) -> None:
         """Close every connection."""

@@ -1,18 +1,54 @@
-"""A look at the server when a client starts: can it serve, and will it keep what it takes?"""
+"""A look at the server: can it serve, and will it keep what it takes?
+
+When a client starts, what is found is logged; `Client.health()` looks again at any time.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
-from queasy.errors import Unsupported
-from queasy.store.route import Effect, Exchange, Route
+from redis.exceptions import ResponseError
 
-__all__ = ["check_server"]
+from queasy.errors import QueasyError, Unsupported
+from queasy.store import library
+from queasy.store.faults import PROBLEMS, Lost, diagnose
+from queasy.store.route import Effect, Exchange, HangUp, Route
+
+__all__ = ["Health", "check_server", "look"]
 
 log = logging.getLogger("queasy")
 OLDEST = (7, 0)
+# A worker process has up to five connections, its supervisor as many, a busy client fifty.
+FEW_CLIENTS = 200
+# Connections rest for longer than this between two looks of a worker that waits.
+SHORT_TIMEOUT = 90
+STALE = 0.5
+SETTINGS = ("save", "appendfsync", "timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What a look at the server found."""
+
+    reachable: bool
+    """It answers, and could carry out a call."""
+    problem: str = ""
+    """Why not."""
+    server: str = ""
+    """redis or valkey; empty when it would not say, like the next two."""
+    version: str = ""
+    role: str = ""
+    """primary or replica."""
+    revision: int | None = None
+    """Of the library; None while there is none, which the first call mends."""
+    round_trip: float = 0.0
+    """Seconds until it answered."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with it, or may lose jobs; each says what to do."""
 
 
 def check_server(route: Route) -> Generator[Effect, Any, None]:
@@ -21,37 +57,142 @@ def check_server(route: Route) -> Generator[Effect, Any, None]:
     A user without permission for INFO or CONFIG is not warned: the checks are a courtesy.
     """
     address = yield from route.locate(None)
-    info_reply, save_reply = yield Exchange(address, (("INFO",), ("CONFIG", "GET", "save")))
-    if isinstance(info_reply, Exception):
-        return
-    info = _read_info(info_reply)
+    info, settings = _read((yield Exchange(address, _questions())))
     version = info.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if len(numbers) == 2 and numbers < OLDEST:
         raise Unsupported(
             f"{address} runs Redis {version}: Queasy needs Redis 7.0 or newer, or Valkey"
         )
-    for warning in _warnings(info, save_reply):
+    for warning in _warnings(route, info, settings):
         log.warning("%s: %s", address, warning)
 
 
-def _read_info(reply: bytes) -> dict[str, str]:
-    lines = reply.decode("utf-8", "replace").splitlines()
-    pairs = (line.partition(":") for line in lines if ":" in line)
-    return {name: value for name, _, value in pairs}
+def look(route: Route) -> Generator[Effect, Any, Health]:
+    """One look: nothing is waited for or written, and nothing raised."""
+    began = time.monotonic()
+    try:
+        address = yield from route.locate(None)
+        began = time.monotonic()
+        version = ("FCALL_RO", library.PREFIX + "version", 0)
+        exchange = Exchange(address, (version, *_questions()))
+        try:
+            found, *replies = yield exchange
+        except Lost:
+            if time.monotonic() - began > STALE:
+                raise
+            yield HangUp(address)  # an idle connection had been closed: that says nothing of now
+            found, *replies = yield exchange
+    except PROBLEMS as problem:
+        route.forget()
+        error = diagnose(problem, str(route.target), "a look").error
+        return Health(reachable=False, problem=str(error), round_trip=time.monotonic() - began)
+    except QueasyError as problem:  # the embedded server cannot be started; no cluster
+        return Health(reachable=False, problem=str(problem), round_trip=time.monotonic() - began)
+    seconds = time.monotonic() - began
+    missing = isinstance(found, ResponseError) and "Function not found" in str(found)
+    info, settings = _read(replies)
+    problem = ""
+    if isinstance(found, Exception) and not missing:
+        problem = str(diagnose(found, str(address), "a look").error)
+    return Health(
+        reachable=not problem,
+        problem=problem,
+        server="" if not info else "valkey" if "valkey_version" in info else "redis",
+        version=info.get("valkey_version") or info.get("redis_version", ""),
+        role={"master": "primary", "slave": "replica"}.get(info.get("role", ""), ""),
+        revision=None if isinstance(found, Exception) else int(found[1]),
+        round_trip=seconds,
+        warnings=tuple(_warnings(route, info, settings)),
+    )
 
 
-def _warnings(info: dict[str, str], save_reply: Any) -> list[str]:
-    found: list[str] = []
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction" and info.get("maxmemory", "0") != "0":
+def _questions() -> tuple[tuple[str, ...], ...]:
+    return (("INFO",), ("CONFIG", "GET", *SETTINGS))
+
+
+def _read(replies: list[Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """INFO and CONFIG GET; empty where the user may not ask."""
+    info: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    info_reply, config_reply = replies
+    if isinstance(info_reply, bytes):
+        lines = info_reply.decode("utf-8", "replace").splitlines()
+        pairs = (line.partition(":") for line in lines if ":" in line)
+        info = {name: value for name, _, value in pairs}
+    if not isinstance(config_reply, Exception):
+        words = [word.decode("utf-8", "replace") for word in config_reply]
+        settings = dict(zip(words[::2], words[1::2], strict=False))
+    return info, settings
+
+
+def _warnings(route: Route, info: dict[str, str], settings: dict[str, str]) -> list[str]:
+    found = [*_of_role(route, info), *_of_memory(info), *_of_disk(info, settings)]
+    clients = int(info.get("maxclients", FEW_CLIENTS))
+    if clients < FEW_CLIENTS:
         found.append(
+            f"maxclients is {clients}: a worker process needs up to 5 connections, and a client up "
+            f"to 50; set it to {FEW_CLIENTS} or more"
+        )
+    timeout = int(settings.get("timeout", 0))
+    if 0 < timeout < SHORT_TIMEOUT:
+        found.append(
+            f"timeout is {timeout}: the server closes connections that rest for so many seconds, "
+            f"and a call that meets it has to be repeated; set it to 0, or {SHORT_TIMEOUT} and more"
+        )
+    return found
+
+
+def _of_role(route: Route, info: dict[str, str]) -> list[str]:
+    found: list[str] = []
+    if info.get("role") == "slave":
+        found.append(
+            "this is a replica, which can be looked at but takes no jobs; point the URL at the "
+            "primary, or use redis+sentinel:// or redis+cluster://, which find it"
+        )
+    if info.get("cluster_enabled") == "1" and not route.has_slots:
+        found.append(
+            "this is a node of a cluster: queues that are on other nodes cannot be reached; use "
+            "redis+cluster:// instead of redis://"
+        )
+    return found
+
+
+def _of_memory(info: dict[str, str]) -> list[str]:
+    limit = int(info.get("maxmemory", 0))
+    if not limit:
+        return []
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        return [
             f"maxmemory-policy is {policy}: the server may throw jobs away when memory is short; "
             "set it to noeviction"
-        )
-    no_snapshots = isinstance(save_reply, list) and len(save_reply) == 2 and not save_reply[1]  # pyright: ignore[reportUnknownArgumentType]
-    if info.get("aof_enabled") == "0" and no_snapshots:
+        ]
+    if int(info.get("used_memory", 0)) > limit:
+        return [
+            "its memory is full: dispatches are refused until the queues drain; raise maxmemory"
+        ]
+    return []
+
+
+def _of_disk(info: dict[str, str], settings: dict[str, str]) -> list[str]:
+    found: list[str] = []
+    if "err" in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status")):
         found.append(
-            "no persistence: a restart of the server loses every job; set appendonly to yes"
+            "it could not write to its disk, and refuses writes or will lose them; free its disk, "
+            "see its log"
+        )
+    if info.get("aof_enabled") == "1":
+        if settings.get("appendfsync") == "no":
+            found.append(
+                "appendfsync is no: a crash of its machine loses the last half minute, or more; "
+                "set it to everysec (then it is a second) or always"
+            )
+    elif "save" in settings and "aof_enabled" in info:
+        found.append(
+            "no append-only file: a crash of the server loses every job since the last snapshot; "
+            "set appendonly to yes"
+            if settings["save"]
+            else "no persistence: a restart of the server loses every job; set appendonly to yes"
         )
     return found

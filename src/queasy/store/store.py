@@ -18,6 +18,7 @@ from queasy.store.call import call, connect
 from queasy.store.callers import Callers
 from queasy.store.command import Command
 from queasy.store.commands import Commands
+from queasy.store.health import Health, look
 from queasy.store.listen import AsyncListener, SyncListener
 from queasy.store.records import Dispatched, DispatchItem
 from queasy.store.route import route_to
@@ -86,6 +87,11 @@ class AsyncStore:
             if not self._connected:
                 await self._transport.run(connect(self._route, self._timeout))
                 self._connected = True
+
+    async def health(self) -> Health:
+        """A look at the server; says rather than raises what is wrong with it."""
+        self._bind()
+        return await self._transport.run(look(self._route))
 
     async def run(self, command: Command[T], durability: Durability = "ack") -> T:
         """The answer to a command."""
@@ -220,6 +226,10 @@ class SyncStore:
             if not self._connected:
                 self._transport.run(connect(self._route, self._timeout))
                 self._connected = True
+
+    def health(self) -> Health:
+        """A look at the server; says rather than raises what is wrong with it."""
+        return self._transport.run(look(self._route))
 
     def run(self, command: Command[T], durability: Durability = "ack") -> T:
         """The answer to a command."""

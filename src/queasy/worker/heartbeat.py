@@ -71,6 +71,11 @@ class Heartbeat:
         self._bumping: dict[str, asyncio.Task[None]] = {}
         self.pulses: list[Pulse] = []
 
+    @property
+    def away(self) -> bool:
+        """The last one failed: nobody keeps the leases."""
+        return bool(self._away)
+
     def forget(self, client: str) -> None:
         """A worker is gone."""
         for pulse in self.pulses:
@@ -96,9 +101,17 @@ class Heartbeat:
                 lease = pulse.needs(index, now)
                 if lease is not None and commands.keys.base not in self._bumping:
                     due.setdefault((commands.keys.base, lease), []).append((pulse, index))
+        if not due and not self._bumping:
+            self._back(self._away)  # a look has told the server as well: no lease needs one now
         for (base, lease), those in due.items():
             if base not in self._bumping:
                 self._bumping[base] = asyncio.create_task(self._bump(base, lease, those))
+
+    def _back(self, bases: set[str]) -> None:
+        if self._away:
+            self._away = self._away - bases
+            if not self._away:
+                event("heartbeat resumed")
 
     async def _bump(self, base: str, lease: float, those: list[tuple[Pulse, int]]) -> None:
         sent = time.monotonic()
@@ -113,10 +126,7 @@ class Heartbeat:
             return
         finally:
             self._bumping.pop(base, None)
-        if base in self._away:
-            self._away.discard(base)
-            if not self._away:
-                event("heartbeat resumed")
+        self._back({base})
         for (pulse, index), (word, cancels) in zip(those, answers, strict=True):
             if pulse.gone:  # and its table with it
                 continue

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import threading
 from collections.abc import Callable, Generator
 
 from queasy.dispatch import new_id
-from queasy.errors import EmbeddedServerError, QueasyError, ServerError
+from queasy.errors import QueasyError
 from queasy.options import check_whole, seconds
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
@@ -62,9 +63,11 @@ class InlineWorker:
         self._group = new_id()
         self._unserved: set[str] = set()
         self._worker: Worker | None = None
+        self._heartbeat: Heartbeat | None = None
         self._over: asyncio.Event | None = None
         self._lost = False
-        self._lived = False
+        self._ever_served = False
+        """Who began to work is not put off by a server that is away when he begins again."""
         self._stopping = False
 
     async def run(self) -> None:
@@ -81,12 +84,12 @@ class InlineWorker:
                 while not self._stopping:
                     try:
                         await self._live(self._new_worker(store))
-                    except (ServerError, EmbeddedServerError) as problem:
-                        if not self._lived:  # most likely a mistake: be told
+                    except QueasyError as problem:
+                        if not self._ever_served:  # most likely a mistake: be told
                             raise
                         event("cannot start", logging.WARNING, error=problem)
                     if not self._stopping:
-                        await asyncio.sleep(BETWEEN_LIVES)
+                        await asyncio.sleep(random.uniform(BETWEEN_LIVES, 2 * BETWEEN_LIVES))
         finally:
             await control.close()
             await store.close()
@@ -113,9 +116,9 @@ class InlineWorker:
         record = Record.here(self._group, 0, self._capacity, sizes(self._plan))
         served = {service.queue for service in self._plan.services} - self._unserved
         try:
-            with _beating(worker, self._plan, self._was_lost):
+            with _beating(worker, self._plan, self._was_lost) as self._heartbeat:
                 await worker.start(record, served)
-                self._lived = True
+                self._ever_served = True
                 event("worker started", client=worker.client, queues=sorted(served),
                       capacity=self._capacity)  # fmt: skip
                 await self._over.wait()
@@ -143,6 +146,12 @@ class InlineWorker:
             with contextlib.suppress(QueasyError):  # its leases run out by themselves
                 await worker.leave()
         event("worker stopped", client=worker.client)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes jobs: it has started, is not being stopped, and the server answers."""
+        away = self._heartbeat is not None and self._heartbeat.away
+        return self._worker is not None and self._worker.ready and not away
 
     def stop(self, grace: float | None = None) -> None:
         """Takes nothing more; what runs has `grace` seconds to end. A second call: none."""
@@ -176,7 +185,7 @@ class InlineWorker:
 
 
 @contextlib.contextmanager
-def _beating(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[None]:
+def _beating(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[Heartbeat]:
     """Heartbeats from a thread of their own: the loop may be busy for longer than a lease."""
     loop = asyncio.get_running_loop()
 
@@ -188,14 +197,12 @@ def _beating(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[
         tell(worker.cancel, index, cancelled.id, cancelled.token)
 
     stop = threading.Event()
+    store = plan.place.store(timeout=LEASE / 3)
+    heartbeat = Heartbeat(store)
+    queues = [service.commands for service in plan.services]
+    heartbeat.pulses.append(Pulse(worker.client, queues, worker.table, lambda: tell(lost), cancel))
 
     async def beat() -> None:
-        store = plan.place.store(timeout=LEASE / 3)
-        heartbeat = Heartbeat(store)
-        queues = [service.commands for service in plan.services]
-        heartbeat.pulses.append(
-            Pulse(worker.client, queues, worker.table, lambda: tell(lost), cancel)
-        )
         beating = asyncio.create_task(heartbeat.run())
         await asyncio.to_thread(stop.wait)
         beating.cancel()
@@ -206,7 +213,7 @@ def _beating(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[
     thread.daemon = True
     thread.start()
     try:
-        yield
+        yield heartbeat
     finally:
         stop.set()
         thread.join()

@@ -65,6 +65,10 @@ class Reach:
         self._deaf = False
         self._unusable: set[str] = set()
 
+    @property
+    def answers(self) -> bool:
+        return not self._away
+
     def failed(self, queue: str, problem: Exception) -> None:
         if isinstance(problem, ProtocolError):  # the server is there: this queue's keys are wrong
             if queue not in self._unusable:

@@ -86,7 +86,7 @@ def _ask(place: Place, name: str, seen: dict[str, _Seen]) -> Flow[None]:
     while page := (yield commands.clients(offset, PAGE)):
         for client in page:
             record = Record.read(client.worker)
-            if record is not None:
+            if record is not None and client.expires_in > 0:  # dead, but not yet swept
                 seen.setdefault(client.id, _Seen(record)).queues.append(name)
                 holders |= {client.id} if client.leases else set()
         offset += PAGE

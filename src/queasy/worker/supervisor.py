@@ -370,6 +370,15 @@ class Supervisor:
 
     # 5. Stopping, and orders
 
+    @property
+    def ready(self) -> bool:
+        """Whether jobs are taken: a child has started, nobody is being stopped, and the server
+        answers.
+        """
+        away = self._heartbeat is not None and self._heartbeat.away
+        taking = any(child.serving and not child.ending for child in self._children)
+        return taking and not self._stopping and not away
+
     def stop(self, grace: float | None = None) -> None:
         """Take nothing more; what runs has `grace` seconds to end. A second call: none."""
         if self._stopping:

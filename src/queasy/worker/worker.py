@@ -94,6 +94,7 @@ class Worker:
         self._beating: asyncio.TimerHandle | None = None
         self._talks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._started = False
         self._record = b""
         self._stop_by = math.inf
 
@@ -110,6 +111,7 @@ class Worker:
         for line in lines:
             if not line.open:
                 self._late.add(asyncio.create_task(self._enter_later(line)))
+        self._started = True
         self._beat()
         self._fill_soon()
 
@@ -259,6 +261,11 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._changed.wait()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes jobs, and the server answers."""
+        return self._started and not self._closing and self._reach.answers
 
     @property
     def running(self) -> list[Job]:

@@ -51,7 +51,7 @@ class AsyncSignal:
         """Listen, and listen again where a connection was lost."""
         if self.closed:
             raise QueasyError("the client was closed while somebody waited for a job")
-        self._subscribed = await self._listener.subscribe(self._channel)
+        self._subscribed = await self._listener.subscribe(self._channel) is not None
 
     async def wait(self, seconds: float) -> None:
         """Until the next message since the last wait, at most `seconds`."""
@@ -123,17 +123,18 @@ class AsyncListener:
             raise diagnose(heard, str(address), f"a message on {channel}").error from heard
         return int(heard)
 
-    async def subscribe(self, channel: str) -> bool:
-        """True when the server has confirmed it, False when it is away or elsewhere."""
+    async def subscribe(self, channel: str) -> object | None:
+        """What one hears by, once the server has confirmed it: something else after every loss.
+        None when the server is away or elsewhere.
+        """
         try:
-            await self._subscribe(channel)
+            return await self._subscribe(channel)
         except BROKEN as problem:
             refuse_if_denied(problem, channel)
             self._route.forget()
-            return False
-        return True
+            return None
 
-    async def _subscribe(self, channel: str) -> None:
+    async def _subscribe(self, channel: str) -> _Ear:
         address = await self._transport.run(self._route.locate(channel))
         ear = self._ears.get(address)
         if ear is None:
@@ -153,6 +154,7 @@ class AsyncListener:
             raise
         if confirmed.cancelled():
             raise ear.problem or NotSent("closed")
+        return ear
 
     async def _hear(self, address: Address, ear: _Ear) -> None:
         try:

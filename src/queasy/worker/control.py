@@ -63,7 +63,8 @@ class Control:
     async def _heard(self) -> bool:
         try:
             await self._store.connect()
-            return all([await self._store.listener.subscribe(name) for name in self._channels])
+            heard = [await self._store.listener.subscribe(name) for name in self._channels]
+            return None not in heard
         except QueasyError:
             return False  # whoever needs the server more says so
 

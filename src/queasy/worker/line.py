@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from queasy.dispatch import new_id
@@ -19,8 +20,8 @@ from queasy.errors import (
     ServerError,
 )
 from queasy.flow import evict, follow, pass_on
-from queasy.job import JobError
-from queasy.outcome import Fail
+from queasy.job import Job, JobError
+from queasy.outcome import Fail, Release
 from queasy.store.commands import Commands
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
@@ -34,6 +35,7 @@ __all__ = ["LONGEST_PAUSE", "Line", "Reach"]
 T = TypeVar("T")
 
 DEFAULT_SIZE = 10
+PAGE = 100
 # Who could not subscribe to the wake-ups of a queue looks this often.
 DEAF = 1.0
 SOON = 1.0  # on the monotonic clock: long ago
@@ -130,7 +132,11 @@ class Line:
         """There is one, and it has waited long enough: others make room."""
         self._dry = True
         """The last look found less than it asked for: the next asks to be woken."""
-        self._heard = False
+        self._hears: object | None = None
+        self._hearing: object | None = None
+        """The last it heard by, if it hears nothing now."""
+        self.unsure = False
+        """The server may have forgotten what it was told last: a crash, a failover."""
         self._reach = reach
         self._store = store
         self._table = table
@@ -161,6 +167,7 @@ class Line:
             raise LeaseLost(f"queue {self.service.name!r}: swept while registering")
         self._table.rest(self.index, sent + IDLE_LEASE)
         self.open, self._dry, self.next_look = True, True, 0.0
+        self._hearing, self.unsure = None, False
 
     async def leave(self) -> None:
         """Ends what the queue knows of this worker; what it still holds is released."""
@@ -183,8 +190,8 @@ class Line:
         Rides out a server that is away, for as long as that takes.
         """
         waits = safety if self._dry or not limit else 0.0
-        if waits:
-            self._heard = await self._subscribe()
+        if waits or self.unsure:
+            self._hears = await self._subscribe()
         self.woken = False
         endings, self.endings = self.endings, []
         self._table.attend(self.index, 1)  # the answer may be long in coming
@@ -217,12 +224,40 @@ class Line:
         self._note(endings, taken.settled)
         return taken
 
-    async def _subscribe(self) -> bool:
+    async def _subscribe(self) -> object | None:
         try:
-            return await self._store.listener.subscribe(self._channel)
+            hears = await self._store.listener.subscribe(self._channel)
         except QueasyError as problem:  # a permission is missing: looking often does as well
             self._reach.deaf(problem)
-            return False
+            return None
+        if hears is not None:
+            self.unsure |= self._hearing not in (None, hears)
+            self._hearing = hears
+        return hears
+
+    async def compare(self, running: Callable[[], set[str]]) -> set[str]:
+        """Releases what the server says is ours and nobody here knows of: it forgot that it was
+        reported. The other way round, returns ids that run here without a lease: it forgot, or
+        never learnt, that they were taken.
+        """
+        self.unsure = False
+        ours: dict[str, Job] = {}
+        cursor, more = f"{self.client}:".encode(), True
+        while more:  # leases stand in the order of their clients
+            page, cursor = await self._until_answered(
+                partial(self._store.run, self._commands.jobs("active", cursor, PAGE))
+            )
+            ours |= {job.id: job for job in page if job.client == self.client}
+            more = bool(cursor) and all(job.client == self.client for job in page)
+        known = running()
+        strays = [job for id_, job in ours.items() if id_ not in known]
+        if strays:
+            for job in strays:
+                event("job forgotten by the server, released", logging.WARNING,
+                      queue=self.service.name, job=job.id, token=job.token)  # fmt: skip
+            endings = [Ending(job.id, job.token, Release()) for job in strays]
+            await self._until_answered(lambda: self._store.run(self._commands.settle(endings)))
+        return known - ours.keys()
 
     def _look_again(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
         """When, after this answer."""
@@ -235,7 +270,7 @@ class Line:
             if not self._table.attention(self.index):
                 self._table.rest(self.index, sent + 2 * waits + LEASE)
             sleep = waits if taken.next_in is None else min(waits, taken.next_in)
-            self.next_look = now + (sleep if self._heard else min(sleep, DEAF))
+            self.next_look = now + (sleep if self._hears else min(sleep, DEAF))
         if self.woken:
             self.next_look = 0.0
 
@@ -267,6 +302,7 @@ class Line:
                 answer = await call()
             except (ServerError, EmbeddedServerError) as problem:
                 self._reach.failed(self.service.name, problem)
+                self.unsure = True
                 await asyncio.sleep(random.uniform(0.2, LONGEST_PAUSE))
             else:
                 self._reach.answered(self.service.name)

@@ -375,6 +375,8 @@ class Worker:
             self._reserved.add(line, -units)
             units = 0
             self._taken(line, taken)
+            if line.unsure and taken.state != "lost":
+                await self._compare(line)
         finally:
             self._reserved.add(line, -units)
             line.talking = False
@@ -396,6 +398,19 @@ class Worker:
                 self._runs.start(line, job, line.size(self._runs.pace))
         for cancelled in taken.cancels:
             self.cancel(line.index, cancelled.id, cancelled.token)
+
+    async def _compare(self, line: Line) -> None:
+        """With what the server knows. What it gives to others is not to go on here."""
+        forgotten = await line.compare(lambda: self._held(line))
+        for run in self._runs:
+            if run.line is line and run.job.id in forgotten:
+                self._runs.ask(run, "stop")
+
+    def _held(self, line: Line) -> set[str]:
+        """Ids that this worker answers for."""
+        held = [job for other, job in self._suspects + self._behind if other is line]
+        held += [run.job for run in self._runs if run.line is line]
+        return {job.id for job in held} | {ending.id for ending in line.endings}
 
     def _in_background(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -429,6 +444,7 @@ class Worker:
                 self.cancel(line.index, id_, int(token))
             return
         line.woken = word == "wake"
+        line.unsure |= not word  # the connection was lost, and with it perhaps the server
         line.next_look = 0.0
         self._fill_soon()
 

@@ -2,8 +2,10 @@
 
 import functools
 import itertools
+import random
+import time
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from redis.cluster import RedisCluster
@@ -53,10 +55,13 @@ class Cluster:
     def primary_of(self, slot: int) -> Server:
         """The running server that says it serves the slot."""
         for server in self.running:
-            for bounds in self._itself(server)["slots"]:
-                if int(bounds[0]) <= slot <= int(bounds[-1]):
-                    return server
+            if self._has(server, slot):
+                return server
         raise LookupError(f"no running server of the cluster serves slot {slot}")
+
+    def _has(self, server: Server, slot: int) -> bool:
+        ranges = self._itself(server)["slots"]
+        return any(int(bounds[0]) <= slot <= int(bounds[-1]) for bounds in ranges)
 
     def replicas_of(self, primary: Server) -> list[Server]:
         node_id = self._itself(primary)["node_id"]
@@ -90,6 +95,62 @@ class Cluster:
             if self._itself(server)["master_id"] == "-":
                 server.call("CLUSTER", "SETSLOT", slot, "NODE", owner)
         self.wait_until_settled()
+
+    def migrate_atomically(self, slot: int, to: Server) -> None:
+        """The same in one step, of which users see the end only: Valkey 9."""
+        source = self.primary_of(slot)
+        owner = self._itself(to)["node_id"]
+        source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", owner)
+
+        def done() -> bool:
+            jobs = source.call("CLUSTER", "GETSLOTMIGRATIONS")
+            states = [dict(zip(job[::2], job[1::2], strict=True))["state"] for job in jobs]
+            assert "failed" not in states, jobs
+            return self._has(to, slot)
+
+        wait_until(done, f"slot {slot} is at {to.port}")
+        self.wait_until_settled()
+
+    def strike(self, slot: int, rng: random.Random) -> str:
+        """Something happens to the slot, and everybody is back afterwards; says what it was."""
+        kinds = ["failover", "kill", "migration"]
+        if self.nodes[0].kind is ServerKind.VALKEY:
+            kinds.append("atomic_migration")
+        kind = rng.choice(kinds)
+        getattr(self, f"strike_by_{kind}")(slot, rng)
+        return kind
+
+    def strike_by_failover(self, slot: int, rng: random.Random) -> None:
+        self.failover(self.primary_of(slot))
+
+    def strike_by_kill(self, slot: int, rng: random.Random) -> None:
+        """The old primary comes back as a replica: not before there is a new one."""
+        old = self.kill_primary(slot)
+        wait_until(lambda: self._serves(slot), f"another serves slot {slot}")
+        time.sleep(rng.uniform(0, 1))
+        old.start()
+        self.wait_until_settled()
+
+    def strike_by_migration(self, slot: int, rng: random.Random) -> None:
+        """A few keys at a time: in between, calls are sent along, or told to try again."""
+        to = self._other_primary(slot, rng)
+        self.begin_migration(slot, to)
+        while self.migrate_keys(slot, to, rng.randint(1, 3)):
+            time.sleep(rng.uniform(0, 0.1))
+        self.end_migration(slot, to)
+
+    def strike_by_atomic_migration(self, slot: int, rng: random.Random) -> None:
+        self.migrate_atomically(slot, self._other_primary(slot, rng))
+
+    def _serves(self, slot: int) -> bool:
+        with suppress(LookupError):
+            return self.primary_of(slot).call("CLUSTER INFO")["cluster_state"] == "ok"
+        return False
+
+    def _other_primary(self, slot: int, rng: random.Random) -> Server:
+        old = self.primary_of(slot)
+        others = [s for s in self.running if s is not old and self._itself(s)["master_id"] == "-"]
+        return rng.choice([s for s in others if self.replicas_of(s)] or others)
 
     def failover(self, primary: Server) -> Server:
         """Hands over to a replica, losing nothing, and returns the new primary."""
@@ -130,9 +191,10 @@ class Cluster:
 
 @contextmanager
 def start_cluster(
-    kind: ServerKind, primaries: int = 3, replicas: int = 0, **config: Setting
+    kind: ServerKind, primaries: int = 3, replicas: int = 0, spares: int = 0, **config: Setting
 ) -> Generator[Cluster]:
-    """A cluster that serves every slot, with so many replicas for each primary.
+    """A cluster that serves every slot, with so many replicas for each primary; spares are
+    primaries that have no slot yet.
 
     Takes two seconds: that long a new primary refuses to serve, whatever the settings.
     """
@@ -140,17 +202,17 @@ def start_cluster(
     with ExitStack() as stack:
         nodes = [
             launch(stack, kind, {"cluster_port": free_port(), **settings})
-            for _ in range(primaries * (1 + replicas))
+            for _ in range(primaries * (1 + replicas) + spares)
         ]
         for node in nodes:
             node.wait_until_ready()
-        _form_cluster(nodes, primaries)
+        _form_cluster(nodes, primaries, primaries * replicas)
         cluster = Cluster(nodes, primaries)
         cluster.wait_until_settled()
         yield cluster
 
 
-def _form_cluster(nodes: Sequence[Server], primaries: int) -> None:
+def _form_cluster(nodes: Sequence[Server], primaries: int, replicas: int) -> None:
     for epoch, node in enumerate(nodes, start=1):  # distinct epochs: no collisions to resolve
         node.call("CLUSTER", "SET-CONFIG-EPOCH", epoch)
     bounds = [16384 * index // primaries for index in range(primaries + 1)]
@@ -158,7 +220,7 @@ def _form_cluster(nodes: Sequence[Server], primaries: int) -> None:
         node.call("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
     for one, other in itertools.combinations(nodes, 2):  # every pair: quicker than gossip
         one.call("CLUSTER", "MEET", HOST, other.port, other.config["cluster-port"])
-    for index, node in enumerate(nodes[primaries:]):
+    for index, node in enumerate(nodes[primaries : primaries + replicas]):
         replicate = functools.partial(
             node.call, "CLUSTER", "REPLICATE", nodes[index % primaries].call("CLUSTER", "MYID")
         )
@@ -202,6 +264,33 @@ class SentinelGroup:
         primary = self.primary
         primary.kill()
         return primary
+
+    def strike(self, rng: random.Random) -> str:
+        """One failover of some kind, and everybody back afterwards; says which it was."""
+        kind = rng.choice(("failover", "kill", "pause"))
+        getattr(self, f"strike_by_{kind}")(rng)
+        return kind
+
+    def strike_by_failover(self, rng: random.Random) -> None:
+        """Sentinel tells nobody to stop writing: what is not replicated yet is lost."""
+        self.failover()
+
+    def strike_by_kill(self, rng: random.Random) -> None:
+        """The old primary comes back empty, as a replica: not before there is a new one."""
+        old = self.kill_primary()
+        self.wait_until_settled()
+        time.sleep(rng.uniform(0, 1))
+        old.start()
+        self.wait_until_settled()
+
+    def strike_by_pause(self, rng: random.Random) -> None:
+        """Two primaries for a moment: the old one wakes up and still thinks it is one."""
+        old = self.primary
+        old.pause()
+        self.wait_until_settled()
+        time.sleep(rng.uniform(0, 1))
+        old.resume()
+        self.wait_until_settled()
 
     def wait_until_settled(self) -> None:
         """Until the sentinels see each other and all servers, and these obey one live primary."""

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Generator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from redis.exceptions import (
     AskError,
@@ -32,7 +32,7 @@ from queasy.store.command import Command
 from queasy.store.commands import version
 from queasy.store.faults import PROBLEMS, Fault, Lost, NotSent, Remedy, diagnose
 from queasy.store.health import check_server
-from queasy.store.route import Effect, Exchange, HangUp, Pause, Route
+from queasy.store.route import Effect, Exchange, HangUp, Pause, Route, redirected
 from queasy.store.url import Address
 
 __all__ = ["call", "connect", "load_library"]
@@ -45,8 +45,11 @@ LONGEST_PAUSE = 1.0
 # A server that was never there is given so many pauses, a moment in all: a line may be cut
 # while it is opened.
 PAUSES_TO_CONNECT = 2
-# Redirections and library loads are progress, not waiting, but not for ever.
-MOST_TURNS = 32
+# Redirections and library loads are progress, not waiting; but two servers that send a call to
+# each other have yet to agree, and that takes them a while.
+MOST_TURNS = 5
+# The part of its patience that a call gives a replica, or the disk: less than an answer may take.
+DURABLE = 0.4
 
 
 def call(
@@ -63,7 +66,7 @@ def call(
     (not `connected`) is a mistake, and said at once. A call whose answer was lost is sent
     again: every function is safe to repeat.
     """
-    attempt = _Attempt(command, durability, patience / 2)
+    attempt = _Attempt(command, durability, patience * DURABLE)
     pauses = _Pauses(patience)
     while True:
         try:
@@ -71,7 +74,8 @@ def call(
         except PROBLEMS as problem:
             fault = diagnose(problem, str(route.target), f"{command.function}{attempt.queue}")
             attempt.repeated |= fault.uncertain
-            if isinstance(problem, NotSent) and not connected and pauses.made >= PAUSES_TO_CONNECT:
+            hopeless = not connected and not attempt.in_group(route)
+            if isinstance(problem, NotSent) and hopeless and pauses.made >= PAUSES_TO_CONNECT:
                 raise fault.error from None
             _mend(fault, problem, route, attempt)
         if fault.remedy is Remedy.ROUTE and not route.can_change:
@@ -79,12 +83,15 @@ def call(
             # open connection stays with whom it was made to. New ones tell, at once.
             yield HangUp((yield from route.locate(attempt.key)))
             continue
-        if fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD):
+        if fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD) and attempt.turns < MOST_TURNS:
+            attempt.turns += 1
             continue
+        # Also before giving up: or the next call would begin with the same server, for ever.
+        route.forget(attempt.address)
+        attempt.turns, attempt.asked = 0, None
         if (pause := pauses.next()) is None:
             raise attempt.failure(fault) from None
         yield pause
-        route.forget()
 
 
 class _Pauses:
@@ -108,34 +115,38 @@ class _Attempt:
         self.durability = durability
         self.within = within
         self.repeated = False
-        self.library_missing = False
+        self.lacking: Address | None = None
+        """It has no library: it may be too new to be known as a primary."""
         self.called_again = False
         self.asked: Address | None = None
+        self.address: Address | None = None
+        """Where it was last sent."""
         self.turns = 0
         self.key = command.keys[0] if command.keys else None
         name = self.key.partition("{")[2].partition("}")[0] if self.key else ""
         self.queue = f" of queue {name!r}" if name else ""
 
     def once(self, route: Route) -> Generator[Effect, Any, Any]:
-        if self.library_missing:
+        if self.lacking is not None:
             try:
-                yield from load_library(route)
+                yield from _load_on(self.lacking)
             except Lost as problem:  # of the library: the call itself did not leave
                 raise NotSent(str(problem)) from problem
-            self.library_missing = False
+            self.lacking = None
         command = self.command
         fcall = "FCALL_RO" if command.read_only else "FCALL"
         function, keys = library.PREFIX + command.function, command.keys
         sent: list[tuple[Any, ...]] = [(fcall, function, len(keys), *keys, *command.args)]
-        address = self.asked
-        if address is not None:
+        self.address = self.asked
+        if self.asked is not None:
             sent.insert(0, ("ASKING",))
             self.asked = None
         else:
-            address = yield from route.locate(self.key)
+            self.address = yield from route.locate(self.key)
+        assert self.address is not None
         asking = len(sent) - 1
         sent += self._durability_commands()
-        replies = yield Exchange(address, tuple(sent))
+        replies = yield Exchange(self.address, tuple(sent))
         reply = replies[asking]
         if isinstance(reply, Exception):
             raise reply
@@ -160,6 +171,10 @@ class _Attempt:
                 "and nobody else's? Run the audit"
             ) from problem
 
+    def in_group(self, route: Route) -> bool:
+        """Whether somebody told us where to send it, so that another may yet be named."""
+        return route.is_group and self.address is not None
+
     def _durability_commands(self) -> list[tuple[Any, ...]]:
         within = round(self.within * 1000)
         match self.durability:
@@ -178,6 +193,9 @@ class _Attempt:
                     "durability='fsynced' needs WAITAOF (Redis 7.2+ or Valkey); the job was "
                     "accepted, but not confirmed to be on disk"
                 ) from reply
+            if str(reply).startswith("UNBLOCKED"):
+                # It is no primary any more: whether the new one has the write is for that to say.
+                raise Lost(str(reply))
             raise NotDurable(
                 f"accepted, but durability={self.durability!r} failed: {reply}"
             ) from reply
@@ -200,9 +218,6 @@ class _Attempt:
 
 def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> None:
     """Prepares what the remedy says for the next try, or raises when there is none."""
-    attempt.turns += 1
-    if attempt.turns > MOST_TURNS and fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD):
-        raise attempt.failure(fault) from None
     match fault.remedy:
         case Remedy.NONE:
             raise attempt.failure(fault) from None
@@ -217,13 +232,14 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
             ) from None
         case Remedy.MOVED | Remedy.ASK:
             assert isinstance(problem, AskError)
-            address = Address(str(cast("Any", problem).host), int(problem.port))
+            assert attempt.address is not None
+            address = redirected(problem, attempt.address)
             if fault.remedy is Remedy.ASK:
                 attempt.asked = address
             else:
                 route.moved(int(problem.slot_id), address)
         case Remedy.LOAD:
-            attempt.library_missing = True
+            attempt.lacking = attempt.address
         case _:
             pass
 

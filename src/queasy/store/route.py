@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from redis.crc import key_slot
+from redis.exceptions import AskError
 
 from queasy.errors import ServerError
 from queasy.store.faults import Lost, NotSent
 from queasy.store.url import Address, Target
 
-__all__ = ["Ensure", "Exchange", "HangUp", "Pause", "Route", "Steps", "route_to"]
+__all__ = [
+    "Effect", "Ensure", "Exchange", "HangUp", "Pause", "Route", "Steps", "redirected", "route_to",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ Effect = Exchange | Pause | Ensure | HangUp
 Steps = Generator[Effect, Any, Any]
 
 
+def redirected(problem: AskError, asked: Address) -> Address:
+    """Where a server sends us. One that does not know its own host means the one we asked."""
+    return Address(str(cast("Any", problem).host) or asked.host, int(problem.port))
+
+
 class Route:
     """One server at a fixed address."""
 
@@ -58,6 +66,8 @@ class Route:
     """Whether looking again may give another address."""
     has_slots = False
     """Whether keys are on several servers, which say where."""
+    is_group = False
+    """Whether one server may take the place of another."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -72,8 +82,10 @@ class Route:
         address = yield from self.locate(None)
         return [address]
 
-    def forget(self) -> None:
-        """What is known may be wrong: look again before the next call."""
+    def forget(self, failed: Address | None = None) -> None:
+        """What is known may be wrong: look again before the next call, and do not begin with the
+        one that failed.
+        """
 
     def moved(self, slot: int, address: Address) -> None:
         """A server said that it has handed a slot to another."""
@@ -94,7 +106,7 @@ class EmbeddedRoute(Route):
         assert self._address is not None
         return self._address
 
-    def forget(self) -> None:
+    def forget(self, failed: Address | None = None) -> None:
         self._address = None
 
 
@@ -102,28 +114,29 @@ class SentinelRoute(Route):
     """The primary of a service, as the sentinels name it."""
 
     can_change = True
+    is_group = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._address: Address | None = None
+        self._sentinels = list(target.addresses)
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         if self._address is None:
             self._address = yield from self._ask()
         return self._address
 
-    def forget(self) -> None:
+    def forget(self, failed: Address | None = None) -> None:
         self._address = None
 
     def _ask(self) -> Generator[Effect, Any, Address]:
         problems: list[str] = []
-        for sentinel in self.target.addresses:
+        for sentinel in list(self._sentinels):
             question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.target.service)
             try:
                 (answer,) = yield Exchange(sentinel, (question,), sentinel=True)
             except (NotSent, Lost) as problem:
-                problems.append(f"{sentinel}: {problem}")
-                continue
+                answer = problem
             if isinstance(answer, Exception):
                 problems.append(f"{sentinel}: {answer}")
             elif answer is None:
@@ -131,7 +144,15 @@ class SentinelRoute(Route):
             else:
                 host, port = answer
                 return Address(host.decode(), int(port))
+            _put_last(self._sentinels, sentinel)
         raise NotSent(f"no sentinel named a primary: {'; '.join(problems)}")
+
+
+def _put_last(addresses: list[Address], failed: Address) -> None:
+    """Whoever does not answer keeps others waiting: the next time, others are asked first."""
+    if failed in addresses:
+        addresses.remove(failed)
+        addresses.append(failed)
 
 
 class ClusterRoute(Route):
@@ -139,11 +160,14 @@ class ClusterRoute(Route):
 
     can_change = True
     has_slots = True
+    is_group = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._slots: dict[int, Address] = {}
         self._ranges: list[tuple[int, int, Address]] = []
+        # All that were heard of: those in the URL may be gone one day.
+        self._nodes = list(target.addresses)
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         if not self._ranges:
@@ -165,38 +189,46 @@ class ClusterRoute(Route):
             yield from self._ask()
         return list(dict.fromkeys(address for _, _, address in self._ranges))
 
-    def forget(self) -> None:
+    def forget(self, failed: Address | None = None) -> None:
         self._ranges = []
         self._slots = {}
+        if failed is not None:
+            _put_last(self._nodes, failed)
 
     def moved(self, slot: int, address: Address) -> None:
         self._slots[slot] = address
 
     def _ask(self) -> Generator[Effect, Any, None]:
         problems: list[str] = []
-        for node in self.target.addresses:
+        for node in list(self._nodes):
             try:
                 (answer,) = yield Exchange(node, (("CLUSTER", "SLOTS"),))
             except (NotSent, Lost) as problem:
-                problems.append(f"{node}: {problem}")
-                continue
+                answer = problem
             if isinstance(answer, Exception):
                 if "cluster support disabled" in str(answer):
                     raise ServerError(
                         f"{node} is no cluster node: use redis:// instead of redis+cluster://"
                     )
                 problems.append(f"{node}: {answer}")
-                continue
-            self._slots = {}
-            # A node that does not know its own address leaves the host empty.
-            self._ranges = [
-                (first, last, Address(primary[0].decode() or node.host, primary[1]))
-                for first, last, primary, *_ in answer
-            ]
-            if self._ranges:
+            elif self._learn(node, answer):
                 return
-            problems.append(f"{node}: serves no slots")
+            else:
+                problems.append(f"{node}: serves no slots")
+            _put_last(self._nodes, node)
         raise NotSent(f"no node of the cluster answered: {'; '.join(problems)}")
+
+    def _learn(self, node: Address, answer: list[Any]) -> bool:
+        """From what a node says of all slots; False when it knows of none."""
+
+        def address(entry: list[Any]) -> Address:  # of one that does not know its host: empty
+            return Address((entry[0] or b"").decode() or node.host, entry[1])
+
+        self._slots = {}
+        self._ranges = [(first, last, address(nodes[0])) for first, last, *nodes in answer]
+        seen = [address(entry) for _, _, *nodes in answer for entry in nodes]
+        self._nodes = list(dict.fromkeys([node, *seen, *self.target.addresses]))
+        return bool(self._ranges)
 
 
 _ROUTES: dict[str, Callable[[Target], Route]] = {

@@ -37,10 +37,21 @@ T = TypeVar("T")
 log = logging.getLogger("queasy")
 
 MOST_CONNECTIONS = 50
+# A sentinel has nothing else to do than to answer.
+SENTINEL = 2.0
 UNBOUNDED = 2**31  # redis-py's own bound fails instead of waiting
 # What a server answers, although redis-py files some of it under lost connections.
 REFUSALS = (AuthenticationError, AuthorizationError, BusyLoadingError, ResponseError)
 BROKEN = (RedisError, OSError, EOFError, asyncio.IncompleteReadError)
+
+
+def _limit(target: Target, timeout: float, sentinel: bool = False) -> float:
+    """How long one answer may take. Where another server may have taken over, a call must have
+    time left to find it.
+    """
+    if sentinel:
+        return min(timeout / 2, SENTINEL)
+    return timeout / 2 if target.kind in ("sentinel", "cluster") else timeout
 
 
 def _arguments(
@@ -122,12 +133,13 @@ class AsyncTransport:
         # (socket_timeout) is off: it uses `wait_for`, which before Python 3.12 swallows a
         # cancellation that comes as the wait ends.
         began = asyncio.Event()
+        limit = _limit(self._target, self._timeout, exchange.sentinel)
         try:
-            async with asyncio.timeout(self._timeout), self._turn(exchange.address):
+            async with asyncio.timeout(limit), self._turn(exchange.address):
                 return await self._exchange(exchange, began)
         except TimeoutError as problem:
             kind = Lost if began.is_set() else NotSent
-            raise kind(f"no answer in {self._timeout:g} s") from problem
+            raise kind(f"no answer in {limit:g} s") from problem
 
     async def _exchange(self, exchange: Exchange, began: asyncio.Event) -> list[Any]:
         pool = self._pool(exchange.address, exchange.sentinel)
@@ -178,7 +190,7 @@ class AsyncTransport:
         kind, arguments = self._connection(address)
         line = kind(**arguments)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with self.in_time():
                 await line.connect()
         except BaseException:
             await line.disconnect(nowait=True)
@@ -187,7 +199,11 @@ class AsyncTransport:
 
     def in_time(self) -> asyncio.Timeout:
         """How long an answer may take."""
-        return asyncio.timeout(self._timeout)
+        return asyncio.timeout(self.limit)
+
+    @property
+    def limit(self) -> float:
+        return _limit(self._target, self._timeout)
 
     async def close(self) -> None:
         pools, self._pools = self._pools, {}
@@ -270,23 +286,22 @@ class SyncTransport:
         with self._lock:
             pool = self._pools.get((address, sentinel))
             if pool is None:
-                kind, arguments = self._connection(address, self._timeout, sentinel)
+                kind, arguments = self._connection(address, sentinel)
                 pool = redis.ConnectionPool(kind, max_connections=UNBOUNDED, **arguments)
                 self._pools[address, sentinel] = pool
             return pool
 
-    def _connection(
-        self, address: Address, timeout: float | None, sentinel: bool = False
-    ) -> tuple[Any, dict[str, Any]]:
+    def _connection(self, address: Address, sentinel: bool = False) -> tuple[Any, dict[str, Any]]:
         kind: Any = redis.UnixDomainSocketConnection if address.path else redis.Connection
         if self._target.tls and not address.path:
             kind = redis.SSLConnection
-        arguments = _arguments(self._target, address, timeout, sentinel)
+        limit = _limit(self._target, self._timeout, sentinel)
+        arguments = _arguments(self._target, address, limit, sentinel)
         return kind, arguments | {"retry": Retry(NoBackoff(), 0)}
 
     def open_line(self, address: Address) -> Any:
         """A connection of its own, on which one may wait for ever."""
-        kind, arguments = self._connection(address, self._timeout)
+        kind, arguments = self._connection(address)
         line = kind(**arguments)
         line.connect()
         return line

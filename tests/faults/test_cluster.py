@@ -65,6 +65,25 @@ def test_servers_that_disagree_who_has_a_slot_are_given_time(cluster: Cluster) -
         assert old.call("INFO", "errorstats")["errorstat_MOVED"]["count"] > refused
 
 
+async def test_a_worker_is_ordered_about_where_its_slot_is_now(cluster: Cluster) -> None:
+    channel = "order:{ordered}"
+    slot = key_slot(channel.encode())
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    async with Client(cluster.url) as one, Client(cluster.url) as other:
+        listener = one._store.listener
+        listener.attend(channel, heard.put_nowait)
+        await one.connect()
+        await other.connect()
+        assert await listener.subscribe(channel) is not None
+        assert await other._store.listener.tell(channel, "first") == 1
+        new = next(s for s in cluster.nodes[:3] if s is not cluster.primary_of(slot))
+        await asyncio.to_thread(cluster.migrate_slot, slot, new)
+        assert [await heard.get(), await heard.get()] == ["first", ""]
+        assert await listener.subscribe(channel) is not None  # the first time it tries
+        assert await other._store.listener.tell(channel, "second") == 1
+        assert await heard.get() == "second"
+
+
 async def test_a_client_outlives_the_only_server_it_was_told_of(cluster: Cluster) -> None:
     named = cluster.primary_of(0)
     async with Client(f"redis+cluster://{named.address}", prefix=PREFIX) as client:

@@ -9,8 +9,8 @@ import pytest
 from queasy import Client, SyncClient
 from tests.faults.load import load_on
 from tests.groups import SentinelGroup, start_sentinel
-from tests.servers import ServerKind
-from tests.worker.fleet import ON_ONE_SERVER
+from tests.servers import ServerKind, wait_until
+from tests.worker.fleet import ON_ONE_SERVER, fleet_on
 
 PREFIX = "sentinel"
 
@@ -78,3 +78,25 @@ def test_the_primary_is_replaced_again_and_again(group: SentinelGroup, tmp_path:
     print(f"\n  seed {seed}")
     rng = random.Random(seed)
     play(group, tmp_path, rng, rng.choices(["failover", "kill", "pause"], k=12))
+
+
+@pytest.mark.chaos
+def test_a_worker_at_rest_notices_that_its_primary_froze(
+    group: SentinelGroup, tmp_path: Path
+) -> None:
+    """It serves so many queues that it would look at this one only every half a minute."""
+    with fleet_on(group.url, f"{PREFIX}-rest", tmp_path) as fleet:
+        fleet.serve(processes=1)
+        with SyncClient(group.url, prefix=f"{PREFIX}-rest") as client:
+            queue = client.queue("waits")
+            wait_until(lambda: queue.counts().waiters == 1, "the worker waits")
+        old = group.primary
+        old.pause()
+        try:
+            group.wait_until_settled()
+            with SyncClient(group.url, prefix=f"{PREFIX}-rest") as client:
+                client.queue("waits").dispatch(None, id="a")
+                fleet.journal.wait_for("end", id="a", seconds=20)
+        finally:
+            old.resume()
+            group.wait_until_settled()

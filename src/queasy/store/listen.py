@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import MovedError, NoPermissionError, RedisError, ResponseError
 
 from queasy.errors import QueasyError, Unreachable
 from queasy.store.faults import Lost, NotSent, diagnose
-from queasy.store.route import Effect, Exchange, Route
+from queasy.store.route import Effect, Exchange, Pause, Route, redirected
 from queasy.store.transport import AsyncTransport, SyncTransport
 from queasy.store.url import Address
 
@@ -26,8 +27,12 @@ BROKEN = (RedisError, OSError, NotSent, Lost, Unreachable)
 # Who cannot listen looks for himself, this often.
 DEAF = 1.0
 # A line on which nothing was heard for so long may be dead, and its end not told: a firewall
-# forgot it, or a host vanished. It is asked, or replaced.
+# forgot it, or a host vanished. It is asked, or replaced. In a group another server may have
+# taken over meanwhile.
 QUIET = 30.0
+QUIET_IN_GROUP = 5.0
+# So often one follows a channel that is elsewhere.
+MOST_TURNS = 3
 
 
 class AsyncSignal:
@@ -67,6 +72,8 @@ class _Ear:
     def __init__(self) -> None:
         self.line: Any = None
         self.confirmed: dict[str, asyncio.Future[None]] = {}
+        self.asked: deque[str] = deque()
+        """Channels in the order of the answers to come: an error does not name its own."""
         self.problem: Exception | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -116,26 +123,27 @@ class AsyncListener:
 
     async def tell(self, channel: str, message: str) -> int:
         """Sends a message; how many heard it."""
-        address = await self._transport.run(self._route.locate(channel))
-        effect = Exchange(address, (("SPUBLISH", channel, message),))
-        (heard,) = await self._transport.run(_once(effect))
-        if isinstance(heard, Exception):
-            raise diagnose(heard, str(address), f"a message on {channel}").error from heard
-        return int(heard)
+        return await self._transport.run(_tell(self._route, channel, message))
 
     async def subscribe(self, channel: str) -> object | None:
         """What one hears by, once the server has confirmed it: something else after every loss.
         None when the server is away or elsewhere.
         """
-        try:
-            return await self._subscribe(channel)
-        except BROKEN as problem:
-            refuse_if_denied(problem, channel)
-            self._route.forget()
-            return None
+        address = None
+        for _ in range(MOST_TURNS):
+            try:
+                address = await self._transport.run(self._route.locate(channel))
+                return await self._subscribe(address, channel)
+            except MovedError as moved:
+                assert address is not None
+                self._route.moved(int(moved.slot_id), redirected(moved, address))
+            except BROKEN as problem:
+                refuse_if_denied(problem, channel)
+                break
+        self._route.forget(address)
+        return None
 
-    async def _subscribe(self, channel: str) -> _Ear:
-        address = await self._transport.run(self._route.locate(channel))
+    async def _subscribe(self, address: Address, channel: str) -> _Ear:
         ear = self._ears.get(address)
         if ear is None:
             ear = self._ears[address] = _Ear()
@@ -144,6 +152,7 @@ class AsyncListener:
         if confirmed is None:
             confirmed = ear.confirmed[channel] = asyncio.get_running_loop().create_future()
             if ear.line is not None:
+                ear.asked.append(channel)
                 await ear.line.send_command("SSUBSCRIBE", channel)
         try:
             async with self._transport.in_time():
@@ -154,39 +163,66 @@ class AsyncListener:
             raise
         if confirmed.cancelled():
             raise ear.problem or NotSent("closed")
+        confirmed.result()
         return ear
 
     async def _hear(self, address: Address, ear: _Ear) -> None:
         try:
             line = await self._transport.open_line(address)
             ear.line = line
+            ear.asked.extend(ear.confirmed)
             for channel in list(ear.confirmed):  # from now on, who comes sends for himself
                 await line.send_command("SSUBSCRIBE", channel)
-            while True:
-                kind, raw_channel, message = await self._next(ear)
+            while ear.confirmed:
+                try:
+                    kind, raw_channel, *rest = await self._next(address, ear)
+                except ResponseError as refused:
+                    self._refuse(ear, refused)
+                    continue
                 channel = raw_channel.decode()
-                if kind == b"ssubscribe":
-                    if not ear.confirmed[channel].done():
-                        ear.confirmed[channel].set_result(None)
-                elif kind == b"sunsubscribe":
-                    return  # the slot moved away
-                elif channel in self._told:
-                    self._told[channel](message.decode("utf-8", "surrogateescape"))
-                elif not self._tell_one(channel) and channel in self._unwanted:
-                    self._unwanted[channel]()
+                match kind:
+                    case b"ssubscribe":
+                        ear.asked.popleft()
+                        if not ear.confirmed[channel].done():
+                            ear.confirmed[channel].set_result(None)
+                    case b"sunsubscribe":  # the slot moved away
+                        if (confirmed := ear.confirmed.pop(channel, None)) is not None:
+                            self._lose(channel, confirmed)
+                    case _:
+                        self._heard(channel, rest[0].decode("utf-8", "surrogateescape"))
         except BROKEN as problem:
             ear.problem = problem  # for those who wait for a confirmation
         finally:
             await self._drop(address, ear)
 
-    async def _next(self, ear: _Ear) -> Any:
+    async def _next(self, address: Address, ear: _Ear) -> Any:
         """The next message; after a long silence the answer to a question."""
+        quiet = QUIET_IN_GROUP if self._route.is_group else QUIET
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(QUIET):
+            async with asyncio.timeout(quiet):
                 return await ear.line.read_response(disconnect_on_error=False)
-        await ear.line.send_command("SSUBSCRIBE", next(iter(ear.confirmed)))
-        async with self._transport.in_time():
-            return await ear.line.read_response()
+        channel = next(iter(ear.confirmed))
+        ear.asked.append(channel)
+        await ear.line.send_command("SSUBSCRIBE", channel)
+        try:
+            async with self._transport.in_time():
+                return await ear.line.read_response()
+        except TimeoutError:
+            self._route.forget(address)
+            raise
+
+    def _refuse(self, ear: _Ear, problem: ResponseError) -> None:
+        """One channel is elsewhere, or not for us; the others of this ear are still heard."""
+        confirmed = ear.confirmed.pop(ear.asked.popleft(), None)
+        if confirmed is not None and not confirmed.done():
+            confirmed.set_exception(problem)
+            confirmed.exception()  # whoever asked may have gone
+
+    def _heard(self, channel: str, message: str) -> None:
+        if channel in self._told:
+            self._told[channel](message)
+        elif not self._tell_one(channel) and channel in self._unwanted:
+            self._unwanted[channel]()
 
     def _tell_one(self, channel: str) -> bool:
         return any(signal.set() for signal in self._signals.get(channel, ()))
@@ -195,15 +231,18 @@ class AsyncListener:
         if self._ears.get(address) is ear:
             del self._ears[address]
         for channel, confirmed in ear.confirmed.items():
-            # Who had been listening looks again, and listens anew.
-            for signal in self._signals.get(channel, ()) if confirmed.done() else ():
-                signal.set()
-            if channel in self._told:
-                self._told[channel]("")
-            confirmed.cancel()
+            self._lose(channel, confirmed)
         if ear.line is not None:
             with contextlib.suppress(*BROKEN):
                 await ear.line.disconnect(nowait=True)
+
+    def _lose(self, channel: str, confirmed: asyncio.Future[None]) -> None:
+        """Who had been listening looks again, and listens anew."""
+        for signal in self._signals.get(channel, ()) if confirmed.done() else ():
+            signal.set()
+        if channel in self._told:
+            self._told[channel]("")
+        confirmed.cancel()
 
     async def close(self) -> None:
         """Whoever waits is told that it is over."""
@@ -216,12 +255,31 @@ class AsyncListener:
                 await asyncio.wait([ear.task])
 
 
-def _once(effect: Effect) -> Generator[Effect, Any, Any]:
-    """A step that is sent once, come what may."""
-    try:
-        return (yield effect)
-    except (NotSent, Lost) as problem:
-        raise Unreachable(str(problem)) from problem
+def _tell(route: Route, channel: str, message: str) -> Generator[Effect, Any, int]:
+    """Publishes where the channel is now. Said twice, an order is the same order."""
+    before: Address | None = None
+    for turn in range(1, MOST_TURNS + 1):
+        try:
+            address = yield from route.locate(channel)
+            if address == before:
+                return 0
+            (heard,) = yield Exchange(address, (("SPUBLISH", channel, message),))
+        except (NotSent, Lost) as problem:
+            route.forget()
+            if turn == MOST_TURNS or not route.is_group:
+                raise Unreachable(str(problem)) from problem
+            yield Pause(DEAF)
+            continue
+        if isinstance(heard, MovedError):
+            route.moved(int(heard.slot_id), redirected(heard, address))
+        elif isinstance(heard, Exception):
+            raise diagnose(heard, str(address), f"a message on {channel}").error from heard
+        elif heard or not route.is_group:
+            return int(heard)
+        else:  # who listens may do so at another, which was not the primary when we last asked
+            before = address
+            route.forget()
+    return 0
 
 
 def refuse_if_denied(problem: Exception, channel: str) -> None:

@@ -126,28 +126,29 @@ class Cluster:
     def strike_by_kill(self, slot: int, rng: random.Random) -> None:
         """The old primary comes back as a replica: not before there is a new one."""
         old = self.kill_primary(slot)
-        wait_until(lambda: self._serves(slot), f"another serves slot {slot}")
+        wait_until(lambda: self.serves(slot), f"another serves slot {slot}")
         time.sleep(rng.uniform(0, 1))
         old.start()
         self.wait_until_settled()
 
     def strike_by_migration(self, slot: int, rng: random.Random) -> None:
         """A few keys at a time: in between, calls are sent along, or told to try again."""
-        to = self._other_primary(slot, rng)
+        to = self.other_primary(slot, rng)
         self.begin_migration(slot, to)
         while self.migrate_keys(slot, to, rng.randint(1, 3)):
             time.sleep(rng.uniform(0, 0.1))
         self.end_migration(slot, to)
 
     def strike_by_atomic_migration(self, slot: int, rng: random.Random) -> None:
-        self.migrate_atomically(slot, self._other_primary(slot, rng))
+        self.migrate_atomically(slot, self.other_primary(slot, rng))
 
-    def _serves(self, slot: int) -> bool:
+    def serves(self, slot: int) -> bool:
         with suppress(LookupError):
             return self.primary_of(slot).call("CLUSTER INFO")["cluster_state"] == "ok"
         return False
 
-    def _other_primary(self, slot: int, rng: random.Random) -> Server:
+    def other_primary(self, slot: int, rng: random.Random) -> Server:
+        """To which the slot may move; one with replicas, if there are any."""
         old = self.primary_of(slot)
         others = [s for s in self.running if s is not old and self._itself(s)["master_id"] == "-"]
         return rng.choice([s for s in others if self.replicas_of(s)] or others)

@@ -48,7 +48,7 @@ def test_servers_that_disagree_who_has_a_slot_are_given_time(cluster: Cluster) -
         queue = client.queue("disputed")
         queue.dispatch(0, id="0")
         old = cluster.primary_of(slot)
-        new = next(node for node in cluster.nodes[:3] if node is not old)
+        new = cluster.other_primary(slot, random.Random())
         cluster.begin_migration(slot, new)
         while cluster.migrate_keys(slot, new):
             pass
@@ -76,7 +76,7 @@ async def test_a_worker_is_ordered_about_where_its_slot_is_now(cluster: Cluster)
         await other.connect()
         assert await listener.subscribe(channel) is not None
         assert await other._store.listener.tell(channel, "first") == 1
-        new = next(s for s in cluster.nodes[:3] if s is not cluster.primary_of(slot))
+        new = cluster.other_primary(slot, random.Random())
         await asyncio.to_thread(cluster.migrate_slot, slot, new)
         assert [await heard.get(), await heard.get()] == ["first", ""]
         assert await listener.subscribe(channel) is not None  # the first time it tries
@@ -84,7 +84,10 @@ async def test_a_worker_is_ordered_about_where_its_slot_is_now(cluster: Cluster)
         assert await heard.get() == "second"
 
 
-async def test_a_client_outlives_the_only_server_it_was_told_of(cluster: Cluster) -> None:
+@ON_ONE_SERVER
+async def test_a_client_outlives_the_only_server_it_was_told_of(
+    cluster: Cluster, kind: ServerKind
+) -> None:
     named = cluster.primary_of(0)
     async with Client(f"redis+cluster://{named.address}", prefix=PREFIX) as client:
         names = [f"q{n}" for n in range(12)]
@@ -93,7 +96,7 @@ async def test_a_client_outlives_the_only_server_it_was_told_of(cluster: Cluster
             await queue.dispatch(0)
         named.kill()
         try:
-            await asyncio.to_thread(wait_until, lambda: cluster._serves(0), "a replica serves")
+            await asyncio.to_thread(wait_until, lambda: cluster.serves(0), "a replica serves")
             for queue in queues:
                 await queue.dispatch(1)
         finally:
@@ -113,7 +116,8 @@ async def test_a_queue_that_moves_in_one_step_takes_leases_and_those_who_wait_al
         held = await queue.lease(60)
         waiting = asyncio.create_task(queue.lease(60, timeout=30))
         await until_waiting(queue)
-        for to in [s for s in cluster.nodes[:3] if s is not cluster.primary_of(slot)]:
+        for _ in range(2):
+            to = cluster.other_primary(slot, random.Random())
             await asyncio.to_thread(cluster.migrate_atomically, slot, to)
             assert not waiting.done()
         await until_waiting(queue)

@@ -10,9 +10,10 @@ import pytest
 from queasy import SyncClient
 from tests.conftest import audit_all
 from tests.servers import Server, ServerKind, start_server, wait_until
-from tests.worker.fleet import Fleet, fleet_on
+from tests.worker.fleet import ON_ONE_SERVER, Fleet, fleet_on
 
 PREFIX = "forgotten"
+pytestmark = ON_ONE_SERVER
 
 
 @pytest.fixture

@@ -171,8 +171,9 @@ class AsyncListener:
             line = await self._transport.open_line(address)
             ear.line = line
             ear.asked.extend(ear.confirmed)
-            for channel in list(ear.confirmed):  # from now on, who comes sends for himself
-                await line.send_command("SSUBSCRIBE", channel)
+            # In one piece, before anybody else: from now on, who comes sends for himself.
+            all_asked = [("SSUBSCRIBE", channel) for channel in ear.asked]
+            await line.send_packed_command(line.pack_commands(all_asked), check_health=False)
             while ear.confirmed:
                 try:
                     kind, raw_channel, *rest = await self._next(address, ear)

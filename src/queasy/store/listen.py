@@ -42,7 +42,7 @@ class AsyncSignal:
         self._listener = listener
         self._channel = channel
         self._heard = asyncio.Event()
-        self._subscribed = False
+        self._hears: object | None = None
         self.closed = False
 
     def set(self) -> bool:
@@ -56,12 +56,16 @@ class AsyncSignal:
         """Listen, and listen again where a connection was lost."""
         if self.closed:
             raise QueasyError("the client was closed while somebody waited for a job")
-        self._subscribed = await self._listener.subscribe(self._channel) is not None
+        self._hears = await self._listener.subscribe(self._channel)
 
     async def wait(self, seconds: float) -> None:
         """Until the next message since the last wait, at most `seconds`."""
+        hears = self._hears
+        if hears is not None and await self._listener.subscribe(self._channel) is not hears:
+            self._heard.clear()
+            return  # the look found the queue elsewhere: nobody wakes us here
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds if self._subscribed else min(seconds, DEAF)):
+            async with asyncio.timeout(seconds if hears is not None else min(seconds, DEAF)):
                 await self._heard.wait()
         self._heard.clear()
 
@@ -292,10 +296,12 @@ def refuse_if_denied(problem: Exception, channel: str) -> None:
 class SyncSignal:
     """One who waits on a channel, over a connection of its own."""
 
-    def __init__(self, subscribe: Callable[[], Any]) -> None:
+    def __init__(self, locate: Callable[[], Address], subscribe: Callable[[Address], Any]) -> None:
+        self._locate = locate
         self._subscribe = subscribe
         self._line: Any = None
         self._heard_at = 0.0
+        self._at: Address | None = None
 
     def ready(self) -> None:
         """Listen, and listen again where a connection was lost."""
@@ -303,7 +309,8 @@ class SyncSignal:
             self.close()
         if self._line is None:
             try:
-                self._line = self._subscribe()
+                self._at = self._locate()
+                self._line = self._subscribe(self._at)
                 self._heard_at = time.monotonic()
             except BROKEN as problem:
                 refuse_if_denied(problem, "a queue")
@@ -312,6 +319,9 @@ class SyncSignal:
         """Until the next message since the last wait, at most `seconds`."""
         if self._line is None:
             time.sleep(min(seconds, DEAF))
+            return
+        if self._is_elsewhere():
+            self.close()
             return
         give_up_at = time.monotonic() + seconds
         while self._line is not None and (left := give_up_at - time.monotonic()) > 0:
@@ -324,6 +334,13 @@ class SyncSignal:
                     return
             except BROKEN:
                 self.close()
+
+    def _is_elsewhere(self) -> bool:
+        """The look found the queue at another server: nobody wakes us here."""
+        try:
+            return self._locate() != self._at
+        except BROKEN:
+            return True
 
     def close(self) -> None:
         if self._line is not None:
@@ -343,8 +360,10 @@ class SyncListener:
     def listen(self, channel: str) -> Generator[SyncSignal]:
         """A signal for every message on the channel from now on."""
 
-        def subscribe() -> Any:
-            address = self._transport.run(self._route.locate(channel))
+        def locate() -> Address:
+            return self._transport.run(self._route.locate(channel))
+
+        def subscribe(address: Address) -> Any:
             line = self._transport.open_line(address)
             try:
                 line.send_command("SSUBSCRIBE", channel)
@@ -354,7 +373,7 @@ class SyncListener:
                 raise
             return line
 
-        signal = SyncSignal(subscribe)
+        signal = SyncSignal(locate, subscribe)
         try:
             yield signal
         finally:

@@ -221,6 +221,8 @@ class Line:
             raise
         self._table.attend(self.index, len(taken.jobs) - len(endings) - 1)
         self._look_again(taken, limit, waits, sent)
+        if waits and self._hears and await self._subscribe() is not self._hears:
+            self.next_look = 0.0  # the queue was found elsewhere: nobody wakes us here
         self._note(endings, taken.settled)
         return taken
 

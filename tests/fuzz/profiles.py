@@ -1,9 +1,12 @@
-"""How long to fuzz: a little in every run of the tests, `--hypothesis-profile=long` for a while."""
+"""How long to fuzz: a little in every run of the tests, `pytest tests/fuzz
+--hypothesis-profile=long` for a while; QUEASY_FUZZ is how many examples of each test.
+"""
 
 import os
 
 from hypothesis import HealthCheck, Phase, settings
 
+NAMES = ("quick", "long")
 _common = {
     "deadline": None,  # a machine may be busy
     "print_blob": True,

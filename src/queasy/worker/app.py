@@ -51,7 +51,9 @@ def check_not_importing() -> None:
 def load(reference: str) -> Application:
     """The client that a reference names; every way it can fail says what to do."""
     module_name, colon, attribute = reference.partition(":")
-    if not colon or not module_name or not attribute:
+    is_name = all(part.isidentifier() for part in module_name.split("."))
+    is_file = module_name.endswith(".py") and "\0" not in module_name
+    if not colon or not attribute or not (is_name or is_file):
         raise InvalidInput(
             f"app: expected module:client, as in myapp.jobs:client, got {reference!r}"
         )

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check fix model restarts bench clean
+.PHONY: demo test check fix model privileges restarts bench clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -18,6 +18,10 @@ demo: $(READY)  ## the main job, on the embedded server
 
 test: $(READY)  ## every test that fits in six minutes; most of them wait, so two at a time
 	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile -q --as worker $(AS_WORKER)
+
+# Enough to see that the user of docs/protocol.md can do what workers do; `privileges` runs all.
+AS_WORKER := tests/e2e/test_dispatch.py tests/worker/test_supervisor.py
 
 check: $(READY)  ## lint, format, types, layers, and the tests that take seconds
 	$(BIN)/ruff check .
@@ -33,6 +37,10 @@ fix: $(READY)  ## what `check` can mend by itself
 STEPS ?= 1000000
 model: $(READY)  ## a million random steps against the model, on each server there is
 	$(BIN)/pytest tests/model -s --steps $(STEPS)
+
+privileges: $(READY)  ## all as the least privileged user, and over TLS; about ten minutes
+	$(BIN)/pytest -n 2 --dist loadfile --as worker
+	$(BIN)/pytest -n 2 --dist loadfile --as worker --tls tests/e2e tests/worker
 
 RESTARTS ?= 200
 restarts: $(READY)  ## workers stopped and started 200 times under load; about five minutes

@@ -8,9 +8,23 @@ import pytest
 
 from queasy import Client, SyncClient
 from queasy.store.keys import NAMES
+from tests.access import access
 from tests.servers import Server, ServerKind, start_server, why_absent
 
 _numbers = itertools.count()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--as", choices=["worker"], dest="access_user",
+        help="every client and worker of Queasy is the user `worker` of docs/protocol.md",
+    )  # fmt: skip
+    parser.addoption("--tls", action="store_true", help="and speaks TLS to single servers")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    access.user = config.getoption("access_user")
+    access.tls = config.getoption("--tls")
 
 
 @pytest.fixture(autouse=True)

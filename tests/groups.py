@@ -10,6 +10,7 @@ from typing import Any
 
 from redis.cluster import RedisCluster
 
+from tests.access import access
 from tests.servers import (
     HOST,
     Server,
@@ -38,7 +39,8 @@ SENTINEL_HASTE = {
 class Cluster:
     def __init__(self, nodes: Sequence[Server], primaries: int) -> None:
         self.nodes = list(nodes)
-        self.url = "redis+cluster://" + ",".join(node.address for node in nodes[:primaries])
+        addresses = ",".join(node.address for node in nodes[:primaries])
+        self.url = f"redis+cluster://{access.credentials}{addresses}"
 
     @property
     def running(self) -> list[Server]:
@@ -235,7 +237,7 @@ class SentinelGroup:
         self.servers = list(servers)
         self.sentinels = list(sentinels)
         addresses = ",".join(sentinel.address for sentinel in sentinels)
-        self.url = f"redis+sentinel://{addresses}/{PRIMARY_NAME}"
+        self.url = f"redis+sentinel://{access.credentials}{addresses}/{PRIMARY_NAME}"
 
     def _view(self, sentinel: Server) -> dict[str, Any]:
         return sentinel.call("SENTINEL MASTER", PRIMARY_NAME)

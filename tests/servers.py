@@ -27,6 +27,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.access import access, why_no_tls
+
 HOST = "127.0.0.1"
 PATIENCE = 30.0  # seconds; only a test that fails waits that long
 
@@ -69,10 +71,10 @@ def available_kinds() -> list[ServerKind]:
 def why_absent(kind: ServerKind) -> str | None:
     """The reason to skip a test on this kind of server; None if there is one to start."""
     try:
-        find_binary(kind)
+        binary = find_binary(kind)
     except LookupError as error:
         return f"{error}: NOT TESTED on {kind}"
-    return None
+    return why_no_tls(binary) if access.tls else None
 
 
 @functools.cache
@@ -92,6 +94,15 @@ def find_binary(kind: ServerKind) -> Path:
     if version is None or int(version[1]) < 7:
         raise LookupError(f"redis-server is not Redis 7.0 or newer ({printed or binary})")
     return Path(binary)
+
+
+@functools.cache
+def has_waitaof(kind: ServerKind) -> bool:
+    """Since Redis 7.2: an older one refuses users who are to have what it does not know."""
+    binary = find_binary(kind)
+    printed = subprocess.run([binary, "--version"], capture_output=True, text=True).stdout
+    version = re.search(r"v=(\d+)\.(\d+)", printed)
+    return version is not None and (int(version[1]), int(version[2])) >= (7, 2)
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
@@ -133,8 +144,12 @@ class Server:
         self.config = {"port": free_port(), **config}
         self.port = int(self.config["port"])
         self.address = f"{HOST}:{self.port}"
-        self.url = f"unix://{directory}/server.sock"
-        self.tcp_url = f"redis://{self.address}"
+        self._socket = f"{directory}/server.sock"
+        self._tls = ""
+        if "tls-port" in self.config:
+            self._tls = (
+                f"{HOST}:{self.config['tls-port']}?ssl_ca_certs={config['tls-ca-cert-file']}"
+            )
         self._directory, self._options, self._paused = directory, options, False
         # Written once: the server rewrites it when roles change, and a restart honours that.
         lines = [f"{name} {value}\n" for name, value in self.config.items()]
@@ -167,9 +182,23 @@ class Server:
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
-            probe.connect(self.url.removeprefix("unix://"))
+            probe.connect(self._socket)
             probe.sendall(b"PING\r\n")
             return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+
+    @property
+    def url(self) -> str:
+        """The nearest way: the unix socket; as the user, and over TLS, if so the tests are run."""
+        if self._tls:
+            return f"rediss://{access.credentials}{self._tls}"
+        return f"unix://{access.credentials}{self._socket}"
+
+    @property
+    def tcp_url(self) -> str:
+        return self.url if self._tls else f"redis://{access.credentials}{self.address}"
+
+    def url_as(self, user: str, password: str) -> str:
+        return f"redis://{user}:{password}@{self.address}"
 
     @property
     def pid(self) -> int:
@@ -185,10 +214,10 @@ class Server:
         return (self._directory / "log").read_text(errors="replace")
 
     def client(self, **options: Any) -> redis.Redis:
-        """A connection that sends every command once. Use it in a `with`, or close it."""
+        """The administrator's, which sends every command once. Use it in a `with`, or close it."""
         once = Retry(NoBackoff(), 0)
         defaults = {"decode_responses": True, "protocol": 2, "socket_timeout": 5, "retry": once}
-        return redis.Redis.from_url(self.url, **(defaults | options))
+        return redis.Redis.from_url(f"unix://{self._socket}", **(defaults | options))
 
     def call(self, *command: Setting) -> Any:
         """One command, on a connection of its own."""
@@ -239,6 +268,11 @@ def launch(
         name.replace("_", "-"): words[value] if isinstance(value, bool) else value
         for name, value in config.items()
     }
+    if "--sentinel" not in options:  # it has users of its own, and data nodes for us
+        cluster = "cluster-enabled" in named
+        tls_port = free_port() if access.tls and not cluster else 0
+        known = access.settings(tls_port, cluster=cluster, waitaof=has_waitaof(kind))
+        named = known | named
     server = Server(kind, directory, {**DEFAULTS, **named}, *options)
     stack.callback(server.kill)
     return server

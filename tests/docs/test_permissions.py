@@ -1,86 +1,168 @@
 """The users in the documents can do what they must, and no more."""
 
 import asyncio
-import re
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from queasy import AccessDenied, Client, Failure, JobOptions
-from tests.servers import Server, ServerKind, start_server
-
-PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
-
-
-def user_of(server: Server, name: str) -> str:
-    """Creates a user as the document says; its URL."""
-    rules = re.search(rf"^ACL SETUSER {name} (.*)$", PROTOCOL, re.M)
-    assert rules is not None
-    server.client().execute_command("ACL", "SETUSER", name, *rules[1].split())
-    return server.tcp_url.replace("redis://", f"redis://{name}:secret@")
+from queasy import (
+    AccessDenied,
+    Client,
+    JobOptions,
+    NotDurable,
+    Queue,
+)
+from tests.access import PASSWORD, documented_rules
+from tests.e2e.waiting import until_waiting
+from tests.servers import Server, ServerKind, start_replica, start_server
 
 
-async def test_a_worker_can_do_everything(kind: ServerKind) -> None:
-    with start_server(kind, appendonly=True) as server:
-        async with Client(user_of(server, "worker")) as client:
-            queue = client.queue("q")
-            await queue.configure(fail_handler=True, limits=JobOptions(max_retries=1))
-            await queue.dispatch_many([1, 2, 3])
-            await queue.dispatch(4, id="four", delay=60)
-            await queue.cancel("four")
-            async with queue.lease() as lease:
-                assert lease is not None
-                await queue.cancel(lease.job.id, running=True)
-                await lease.extend(5)
-            for _ in range(2):
-                lease = await queue.lease()
-                assert lease is not None
-                await lease.fail("no")
-            async with queue.fail_queue.lease() as failure:
-                assert failure is not None
-            assert await queue.lease(timeout=0.05) is None
-            assert await queue.requeue([job.id async for job in queue.jobs("failed")]) == 2
-            await queue.pause()
-            await queue.resume()
-            await queue.trim(0)
-            await queue.sweep()
-            assert [await queue.counts(), await queue.stats(), await queue.clients()]
-            assert await queue.audit() == []
+def user_of(server: Server, name: str, *, without: str = "") -> str:
+    """Creates a user as the document says, or with one rule less; its URL."""
+    rules = [rule for rule in documented_rules(name) if rule != without]
+    server.call("ACL", "SETUSER", name, "reset", *rules)
+    return server.url_as(name, PASSWORD)
 
 
-async def test_a_worker_can_run_handlers(kind: ServerKind) -> None:
-    with start_server(kind, appendonly=True) as server:
-        async with Client(user_of(server, "worker")) as client:
-            queue, ran = client.queue("q"), asyncio.Event()
-            queue.handler(lambda: Failure("no"))
-
-            @queue.fail_handler
-            async def gave_up() -> None:
-                ran.set()
-
-            worker = client.worker(signals=False)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(worker.run())
-                await queue.dispatch(1)
-                await asyncio.wait_for(ran.wait(), 30)
-                assert await client.tell_workers("serve", "q") == 1
-                worker.stop()
-            assert (await queue.counts()).failed == 1
+@pytest.fixture(scope="module")
+def guarded(kind: ServerKind) -> Iterator[Server]:
+    """A server with a replica, and without persistence, of which a client warns."""
+    with start_server(kind) as primary, start_replica(primary):
+        yield primary
 
 
-async def test_a_viewer_can_only_look(kind: ServerKind) -> None:
-    with start_server(kind) as server:
-        async with Client(server.url) as owner:
-            await owner.queue("q").dispatch(1, id="a")
-        async with Client(user_of(server, "viewer")) as client:
-            queue = client.queue("q")
-            assert (await queue.counts()).waiting == 1
-            assert [job.id async for job in queue.jobs()] == ["a"]
-            assert await queue.get("a")
-            assert await queue.audit() == []
-            for write in (queue.dispatch(2), queue.cancel("a"), queue.pause(), queue.sweep()):
-                with pytest.raises(AccessDenied):
-                    await write
-            with pytest.raises(AccessDenied):
-                await queue.lease(timeout=0)
-            assert (await queue.counts()).waiting == 1
+@pytest.fixture(autouse=True)
+def _without_a_library(request: pytest.FixtureRequest) -> None:
+    if "guarded" in request.fixturenames:
+        request.getfixturevalue("guarded").call("FLUSHALL")
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> int:
+    """Of a server that keeps nothing: every client that may look says so when it starts."""
+    return caplog.text.count("no persistence")
+
+
+# What each user is for
+
+
+async def work(client: Client, queue: Queue) -> None:
+    """Everything there is."""
+    await queue.configure(fail_handler=True, limits=JobOptions(max_retries=1))
+    await queue.dispatch_many([1, 2, 3])
+    await queue.dispatch(4, id="four", delay=60, durability="replicated")
+    await queue.cancel("four")
+    async with queue.lease() as lease:
+        assert lease is not None
+        await queue.cancel(lease.job.id, running=True)
+        await queue.dispatch(0, id=lease.job.id)
+        await lease.extend(5)
+    for _ in range(3):
+        lease = await queue.lease(timeout=0)
+        assert lease is not None
+        await lease.fail("no")
+    async with queue.fail_queue.lease() as failure:
+        assert failure is not None
+    assert await queue.lease(timeout=0.01) is None
+    assert await queue.requeue([job.id async for job in queue.jobs("failed")]) == 3
+    held = await queue.lease(timeout=0)
+    assert held is not None
+    assert await queue.evict((await queue.clients())[0].id)
+    assert not await held.complete()
+    await client.tell_workers("serve", queue.name)
+    await queue.pause()
+    await queue.resume()
+    await queue.trim(0)
+    await queue.sweep()
+    await queue.dispatch_many(range(101))  # two pages
+    await look(client, queue)
+
+
+async def look(client: Client, queue: Queue) -> None:
+    """Everything that changes nothing."""
+    counts = await queue.counts()
+    ids = {s: [job.id async for job in queue.jobs(s)] for s in ("waiting", "active", "failed")}
+    assert len(ids["waiting"]) == counts.waiting
+    for state in ("blocked", "broken"):
+        assert [job async for job in queue.jobs(state)] == []
+    assert await queue.get(ids["waiting"][0])
+    assert await queue.get("absent") is None
+    assert await queue.stats()
+    await queue.clients()
+    await client.workers([queue.name])
+    assert await queue.audit() == []
+    assert await queue.fail_queue.audit() == []
+
+
+async def produce(client: Client, queue: Queue) -> None:
+    """Dispatch and cancel, whatever became of the jobs meanwhile."""
+    await queue.dispatch(1, id="a", delay=60, options=JobOptions(max_retries=2))
+    await queue.dispatch(2, id="a", delay=30, update_run_at="if_earlier", update_options=False)
+    await queue.dispatch_many([1, 2, 3])
+    assert await queue.cancel("a")
+    assert not await queue.cancel("absent", running=True)
+    assert await queue.cancel("held", running=True)
+
+
+Purpose = Callable[[Client, Queue], Awaitable[None]]
+PURPOSES: dict[str, Purpose] = {"worker": work, "producer": produce, "viewer": look}
+
+
+async def use(server: Server, url: str, name: str, purpose: Purpose, patience: float) -> None:
+    """For its purpose; it finds some of everything, and wakes whoever waits."""
+    if purpose is work:
+        server.call("FUNCTION", "FLUSH")
+        async with Client(url) as client:
+            await work(client, client.queue(name))
+        return
+    async with Client(server.url_as("default", "")) as owner:
+        queue = owner.queue(name)
+        await queue.dispatch_many([1, 2])
+        await (await queue.lease()).fail("no")
+        await queue.dispatch(3, id="held")
+        while (await queue.lease()).job.id != "held":
+            pass
+        waiting = asyncio.create_task(queue.lease(timeout=60))
+        try:
+            await until_waiting(queue)
+            if purpose is look:
+                await queue.dispatch_many(range(102))  # two pages
+            async with Client(url) as client:
+                await purpose(client, client.queue(name))
+            async with asyncio.timeout(patience):
+                assert await waiting is not None
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("user", PURPOSES)
+async def test_a_user_can_do_what_it_is_for(
+    guarded: Server, user: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded.call("ACL", "LOG", "RESET")
+    await use(guarded, user_of(guarded, user), "q", PURPOSES[user], patience=30)
+    assert warnings_in(caplog) == 1
+    with guarded.client() as admin:
+        refused = {entry["object"] for entry in admin.acl_log()}
+    assert refused <= ({"info", "config|get"} if user != "worker" else set())
+
+
+@pytest.mark.parametrize("user", PURPOSES)
+async def test_a_user_has_no_permission_it_does_not_need(
+    guarded: Server, user: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without any one of them something fails, or a warning is not given."""
+    spare: list[str] = []
+    for number, rule in enumerate(documented_rules(user)):
+        if not rule.startswith(("+", "~", "&", "%")):
+            continue
+        caplog.clear()
+        url = user_of(guarded, user, without=rule)
+        try:
+            await use(guarded, url, f"q{number}", PURPOSES[user], patience=0.5)
+        except (AccessDenied, NotDurable, TimeoutError):  # late: nobody was woken
+            pass
+        else:
+            if user != "worker" or warnings_in(caplog):
+                spare.append(rule)
+    assert spare == []

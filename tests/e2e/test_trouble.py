@@ -46,16 +46,15 @@ async def test_no_sentinel_and_no_cluster_is_said_at_once(form: str) -> None:
 
 
 async def test_a_plain_server_is_no_cluster(server: Server) -> None:
-    url = server.tcp_url.replace("redis://", "redis+cluster://")
     with pytest.raises(ServerError, match="use redis://"):
-        async with Client(url):
+        async with Client(f"redis+cluster://{server.address}"):
             pass
 
 
 async def test_a_wrong_or_missing_password_is_said_without_it(kind: ServerKind) -> None:
     with start_server(kind) as server:
         server.client().config_set("requirepass", "right")
-        address = server.tcp_url.removeprefix("redis://")
+        address = server.address
         for url in (
             f"redis://:wr0ng@{address}",
             f"redis://{address}",
@@ -75,8 +74,7 @@ async def test_a_missing_permission_is_named(kind: ServerKind) -> None:
         async with Client(server.url) as owner:
             await owner.queue("q").dispatch(1)
         admin.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-hset")
-        address = server.tcp_url.removeprefix("redis://")
-        async with Client(f"redis://poor:pw@{address}") as client:
+        async with Client(server.url_as("poor", "pw")) as client:
             with pytest.raises(AccessDenied, match="HSET"):
                 await client.queue("q").dispatch(2)
             assert (await client.queue("q").counts()).waiting == 1
@@ -291,7 +289,7 @@ async def test_who_may_not_listen_is_told_rather_than_left_to_poll(kind: ServerK
         server.client().execute_command(
             "ACL", "SETUSER", "deaf", "on", ">pw", "~*", "resetchannels", "+@all"
         )
-        url = server.tcp_url.replace("redis://", "redis://deaf:pw@")
+        url = server.url_as("deaf", "pw")
         async with Client(url) as client:
             with pytest.raises(AccessDenied, match="listening"):
                 await client.queue("q").lease(timeout=5)

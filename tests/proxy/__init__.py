@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from tests.access import access
 from tests.proxy.resp import end_of, name_of
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -84,7 +85,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{access.credentials}127.0.0.1:{self.port}"
 
     @property
     def connections(self) -> int:

@@ -98,8 +98,9 @@ def read_all(connection: redis.Redis, *queues: QueueKeys) -> Dump:
 class Harness:
     """One queue and its fail queue under a prefix of their own."""
 
-    def __init__(self, connection: redis.Redis) -> None:
+    def __init__(self, connection: redis.Redis, caller: redis.Redis | None = None) -> None:
         self.redis = connection
+        self._caller = caller or connection
         self.prefix = f"t{next(_numbers)}"
         self.keys = QueueKeys(self.prefix, "q")
         self.fail_keys = QueueKeys(self.prefix, "q", fail=True)
@@ -121,7 +122,7 @@ class Harness:
         if command.keys and (named := _first_key.match(command.keys[0])):
             prefix, queue, fail = named.groups()
             self._used |= {QueueKeys(prefix, queue), QueueKeys(prefix, queue, fail=bool(fail))}
-        return send(self.redis, command)
+        return send(self._caller, command)
 
     def later(self, seconds: float) -> None:
         self.time += seconds

@@ -63,6 +63,8 @@ def _arguments(
         "socket_connect_timeout": timeout,
         "protocol": 2,
         "client_name": "queasy",
+        # Two more commands for each connection, refused to whoever has no more than he needs.
+        "driver_info": None,
         **own,
     }
     if address.path:

@@ -6,12 +6,12 @@ them. What tests do by themselves (`Server.client`, `Server.call`) they do as ad
 the server's unix socket.
 """
 
+import functools
 import re
 import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 PROTOCOL = Path(__file__).parents[1] / "docs" / "protocol.md"
@@ -56,7 +56,7 @@ class Access:
             found["user"] = " ".join([self.user, *anywhere])
         return found
 
-    @cached_property
+    @functools.cached_property
     def certificate(self) -> "Signed":
         self._folder = tempfile.TemporaryDirectory(prefix="queasy-tls-")  # goes with the process
         return Certificates(Path(self._folder.name)).sign("server")
@@ -111,6 +111,7 @@ def _openssl(*arguments: str | Path) -> None:
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
 
+@functools.cache
 def why_no_tls(binary: Path) -> str | None:
     """The reason to skip a test over TLS on this server; None if there is none."""
     if shutil.which("openssl") is None:

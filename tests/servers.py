@@ -67,7 +67,6 @@ def available_kinds() -> list[ServerKind]:
     return [kind for kind in ServerKind if why_absent(kind) is None]
 
 
-@functools.cache
 def why_absent(kind: ServerKind) -> str | None:
     """The reason to skip a test on this kind of server; None if there is one to start."""
     try:

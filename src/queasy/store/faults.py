@@ -99,13 +99,7 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
             return Fault(Remedy.WAIT, Unreachable(f"{at}: no answer ({text})"), uncertain=True)
         case NotSent():
             return Fault(
-                Remedy.WAIT,
-                Unreachable(
-                    f"cannot reach {where} ({text}). Is the server running, and is the URL "
-                    "(the url argument, or QUEASY_URL) right?"
-                    if "max number of clients" not in text
-                    else f"{where} takes no more connections ({text}): raise its maxclients"
-                ),
+                Remedy.WAIT, Unreachable(f"cannot reach {where} ({text}). {_advice(text)}")
             )
         case MovedError():
             return Fault(Remedy.MOVED, ServerError(f"{at}: the cluster keeps moving the slot"))
@@ -148,6 +142,22 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
             return Fault(Remedy.NONE, _no_permission(at, text))
         case _:
             return _diagnose_text(problem, text, at)
+
+
+def _advice(text: str) -> str:
+    """What to look at when there is no connection."""
+    if "max number of clients" in text:
+        return "It takes no more connections: raise its maxclients"
+    if "certificate verify failed" in text:
+        return (
+            "The URL says which authority signs the server's certificate "
+            "(?ssl_ca_certs=/path/to/ca.pem), and names the host as the certificate does"
+        )
+    return (
+        "Is the server running, and is the URL (the url argument, or QUEASY_URL) right: rediss:// "
+        "if the server speaks TLS there (with ssl_certfile and ssl_keyfile if it asks for a "
+        "certificate), redis:// if not?"
+    )
 
 
 def _no_permission(at: str, text: str) -> AccessDenied:

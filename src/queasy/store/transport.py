@@ -43,6 +43,7 @@ UNBOUNDED = 2**31  # redis-py's own bound fails instead of waiting
 # What a server answers, although redis-py files some of it under lost connections.
 REFUSALS = (AuthenticationError, AuthorizationError, BusyLoadingError, ResponseError)
 BROKEN = (RedisError, OSError, EOFError, asyncio.IncompleteReadError)
+TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 
 
 def _limit(target: Target, timeout: float, sentinel: bool = False) -> float:
@@ -58,6 +59,9 @@ def _arguments(
     target: Target, address: Address, timeout: float | None, sentinel: bool
 ) -> dict[str, Any]:
     own = target.sentinel_connect if sentinel else target.connect
+    for name in TLS_FILES & own.keys():  # the operating system would not say which one
+        if not Path(own[name]).is_file():
+            raise NotSent(f"{name}: there is no file {own[name]}")
     arguments: dict[str, Any] = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,

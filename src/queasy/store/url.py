@@ -23,11 +23,17 @@ def _is_yes(text: str) -> bool:
     return text.lower() in ("1", "true", "yes")
 
 
+def _certificate_use(text: str) -> str:
+    if text not in ("none", "optional", "required"):
+        raise InvalidUrl("url: ssl_cert_reqs: expected none, optional or required")
+    return text
+
+
 # The same options redis-py takes in a URL, where they are strings with another meaning.
 CONVERT: dict[str, Any] = {
     "db": int,
     "ssl_check_hostname": _is_yes,
-    "ssl_cert_reqs": str,
+    "ssl_cert_reqs": _certificate_use,
     "ssl_ca_certs": str,
     "ssl_certfile": str,
     "ssl_keyfile": str,
@@ -129,6 +135,8 @@ def _sentinel(parts: ParseResult, connect: dict[str, Any], tls: bool) -> Target:
         for name in ("sentinel_username", "sentinel_password")
         if name in connect
     }
+    # Who are all of one house, and trust the same authority.
+    own |= {name: value for name, value in connect.items() if name.startswith("ssl_")}
     addresses = _addresses(parts, 26379)
     return Target("sentinel", addresses, unquote(service), tls, connect, own)
 

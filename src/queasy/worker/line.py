@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from queasy.dispatch import new_id
 from queasy.errors import (
+    AccessDenied,
     EmbeddedServerError,
     LeaseLost,
     ProtocolError,
@@ -79,7 +80,9 @@ class Reach:
                       error=problem)  # fmt: skip
         elif not self._away:
             self._away = time.monotonic()
-            event("server away", logging.WARNING, client=self._client, error=problem)
+            refused = isinstance(problem, AccessDenied)
+            what = "server refuses this user" if refused else "server away"
+            event(what, logging.WARNING, client=self._client, error=problem)
 
     def deaf(self, problem: Exception) -> None:
         if not self._deaf:

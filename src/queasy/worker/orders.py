@@ -83,6 +83,9 @@ class Planned(msgspec.Struct, tag="planned"):
     def place(self) -> Place:
         return Place(self.url, self.prefix, self.timeout, self.folder)
 
+    def __repr__(self) -> str:
+        return f"Planned({self.place})"  # which shows no password
+
 
 class Serving(msgspec.Struct, tag="serving"):
     """It is registered, and takes jobs."""

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +39,7 @@ CONNECTIONS = 4
 class Place:
     """A server and the keys on it; a value that can be handed to another process."""
 
-    url: str | None
+    url: str | None = field(repr=False)  # it may hold a password
     prefix: str
     timeout: float
     folder: str | None

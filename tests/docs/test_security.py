@@ -1,0 +1,32 @@
+"""The URLs that the documents show are understood, and mean what they seem to."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from queasy.store.url import parse_url
+
+SECURITY = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+URLS = re.findall(r"^(?:rediss?|unix)\S*://\S+$", SECURITY, re.M)
+
+
+def test_there_are_some() -> None:
+    assert len(URLS) >= 8
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_url_in_the_documents_means_what_it_says(url: str) -> None:
+    target = parse_url(url)
+    assert target.tls == url.startswith("rediss")
+    assert ("sentinel" in url, "cluster" in url) == (
+        target.kind == "sentinel",
+        target.kind == "cluster",
+    )
+    if "worker:secret@" in url:
+        assert (target.connect["username"], target.connect["password"]) == ("worker", "secret")
+    if "sentinel_username" in url:
+        assert target.sentinel_connect == {"username": "watcher", "password": "secret"}
+    if target.tls:
+        assert target.connect["ssl_ca_certs"] == "/etc/ssl/queasy/ca.pem"
+    assert "secret" not in f"{target} {target!r}"

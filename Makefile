@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check fix model privileges restarts bench clean
+.PHONY: demo test check fix model privileges restarts chaos soak faults bench clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -16,8 +16,8 @@ $(READY): pyproject.toml
 demo: $(READY)  ## the main job, on the embedded server
 	$(BIN)/python examples/demo.py
 
-test: $(READY)  ## every test that fits in six minutes; most of them wait, so two at a time
-	$(BIN)/pytest -n 2 --dist loadfile
+test: $(READY)  ## every test that fits in six minutes; most of them wait, so three at a time
+	$(BIN)/pytest -n 3 --dist loadfile
 	$(BIN)/pytest -n 2 --dist loadfile -q --as worker $(AS_WORKER)
 
 # Enough to see that the user of docs/protocol.md can do what workers do; `privileges` runs all.
@@ -45,6 +45,18 @@ privileges: $(READY)  ## all as the least privileged user, and over TLS; about t
 RESTARTS ?= 200
 restarts: $(READY)  ## workers stopped and started 200 times under load; about five minutes
 	$(BIN)/pytest tests/worker/test_restarts.py -s --restarts $(RESTARTS)
+
+SECONDS_OF_FAULTS ?= 20
+chaos: $(READY)  ## everything is killed, cut and refused, and every promise checked; five minutes
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS_OF_FAULTS)
+
+HOURS ?= 1
+soak: $(READY)  ## the same for hours, with more of everything
+	$(BIN)/python -m tests.chaos --hours $(HOURS) --seconds 150 --rate 1.6 --scene processes --scene server --scene everything
+
+faults: $(READY)  ## each fault by itself, as long as it takes; fuzzing with thousands of examples
+	$(BIN)/pytest -n 2 --dist loadfile -m chaos tests/faults
+	QUEASY_FUZZ=3000 $(BIN)/pytest -n 2 tests/fuzz --hypothesis-profile=long
 
 bench: $(READY)  ## what a job costs the server, and an idle worker; about five minutes
 	$(BIN)/python benchmarks/backlog.py

@@ -8,12 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import redis
+from redis.crc import key_slot
 
 from tests.chaos.crew import Member, Role
 from tests.chaos.history import now
 from tests.chaos.load import QUEUES
 from tests.chaos.world import PREFIX, World
-from tests.groups import Cluster
+from tests.groups import Cluster, SentinelGroup
 from tests.servers import HOST, free_port
 
 # So long a primary may have kept from its replicas what it answered.
@@ -256,19 +257,22 @@ def harass(world: World) -> None:
 
 
 def fail_over(world: World) -> None:
-    """Another server takes over, in some way; what the old one had told nobody is forgotten."""
+    """Another server takes over; what the old one had told nobody is forgotten."""
     group = world.stage.group
-    assert group is not None
+    assert isinstance(group, SentinelGroup)
     begun = now()
     kind = group.strike(world.random)
     world.forgiven.append((begun - LAG, now()))
     world.note(f"failover by {kind}", at=begun, until=now())
 
 
-def move_slot(world: World) -> None:
-    """Of a queue that is in use, to another server of the cluster."""
+def strike_cluster(world: World) -> None:
+    """The slot of a queue moves, or its server is replaced."""
     group = world.stage.group
     assert isinstance(group, Cluster)
     begun = now()
-    kind = group.reshard(world.random, f"{PREFIX}:{{{world.random.choice(QUEUES)}}}")
-    world.note(f"slot moved by {kind}", at=begun, until=now())
+    slot = key_slot(f"{PREFIX}:{{{world.random.choice(QUEUES)}}}".encode())
+    kind = group.strike(slot, world.random)
+    if kind == "kill":  # the other ways lose nothing
+        world.forgiven.append((begun - LAG, now()))
+    world.note(f"cluster: {kind.replace('_', ' ')}", at=begun, until=now())

@@ -43,7 +43,7 @@ NETWORK: Faults = {
     faults.deafen_network: 1,
 }
 FAILOVER: Faults = {faults.fail_over: 2, faults.kill_child: 1}
-CLUSTER: Faults = {faults.fail_over: 1, faults.move_slot: 2, faults.kill_child: 1}
+CLUSTER: Faults = {faults.strike_cluster: 2, faults.kill_child: 1}
 
 
 @dataclass(frozen=True)

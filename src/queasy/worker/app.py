@@ -106,6 +106,6 @@ def reference_to(client: object) -> str:
                     spec = getattr(module, "__spec__", None)
                     return f"{spec.name if spec else path}:{attribute}"
     raise InvalidInput(
-        "processes: child processes import the client by its name, so it must be a global of a "
-        "module (client = Client() outside any function). Or use processes=0"
+        "processes: expected 0, or a client that is a global of a module (client = Client() "
+        "outside any function), got another client: child processes import it by its name"
     )

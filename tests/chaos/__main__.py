@@ -26,9 +26,10 @@ def run(
     seconds: float,
     keep: Path | None = None,
     rate: float = 1.0,
+    faults: float = 1.0,
 ) -> Figures:
     """One scene, from start to verdict."""
-    scene = SCENES[scene_name].hastened(rate)
+    scene = SCENES[scene_name].hastened(rate, faults)
     folder = Path(tempfile.mkdtemp(prefix="queasy-chaos-", dir=keep))
     print(f"{scene_name} on {kind}, seed {seed}: ", end="", flush=True)
     began = time.monotonic()
@@ -63,6 +64,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="of faults in each run")
     parser.add_argument("--hours", type=float, help="again and again for so long")
     parser.add_argument("--rate", type=float, default=1.0, help="so many times the jobs")
+    parser.add_argument("--faults", type=float, default=1.0, help="so many times the faults")
     parser.add_argument("--server", choices=[*ServerKind], help="default: each in turn")
     parser.add_argument("--keep", type=Path, help="a folder for all histories")
     parser.add_argument("--report", type=Path, help="a file for the figures, as Markdown")
@@ -78,7 +80,8 @@ def main() -> int:
         for index, scene in enumerate(options.scene or SCENES):
             of_run = seed if count == 0 else str(seeds.randrange(10**9))
             kind = kinds[(turn + index) % len(kinds)]
-            total.add(run(scene, kind, of_run, options.seconds, options.keep, options.rate))
+            total.add(run(scene, kind, of_run, options.seconds, options.keep, options.rate,
+                          options.faults))  # fmt: skip
             count += 1
             if options.report:
                 options.report.write_text("\n".join(markdown(total)) + "\n")

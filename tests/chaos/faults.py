@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -178,28 +179,31 @@ def fill_memory(world: World) -> None:
     """For a while no dispatch is accepted."""
     begun = now()
 
-    def drain() -> None:
-        with suppress(redis.RedisError):
-            world.server.call("CONFIG", "SET", "maxmemory", "0")
-        world.note("memory full", at=begun, until=now())
-
     with suppress(redis.RedisError):
         world.server.call("CONFIG", "SET", "maxmemory", "1mb")
-        world.later(world.random.uniform(0.2, 3), drain)
+        undo = partial(_insist, world, "memory full", begun, "CONFIG", "SET", "maxmemory", "0")
+        world.later(world.random.uniform(0.2, 3), undo)
+
+
+def _insist(world: World, kind: str, begun: float, *command: str) -> None:
+    """Undoes a fault, however busy or dead the server is just now."""
+    try:
+        world.server.call(*command)
+    except (redis.RedisError, OSError):
+        time.sleep(0.02)
+        world.later(0.1, partial(_insist, world, kind, begun, *command))
+    else:
+        world.note(kind, at=begun, until=now())
 
 
 def make_read_only(world: World) -> None:
     """A replica of nobody, for a while: it keeps what it has and refuses what is new."""
     begun = now()
 
-    def back() -> None:
-        with suppress(redis.RedisError):
-            world.server.call("REPLICAOF", "NO", "ONE")
-        world.note("read only", at=begun, until=now())
-
     with suppress(redis.RedisError):
         world.server.call("REPLICAOF", HOST, free_port())
-        world.later(world.random.uniform(0.2, 2), back)
+        undo = partial(_insist, world, "read only", begun, "REPLICAOF", "NO", "ONE")
+        world.later(world.random.uniform(0.2, 2), undo)
 
 
 def keep_busy(world: World) -> None:

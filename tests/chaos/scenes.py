@@ -60,9 +60,10 @@ class Scene:
     """Who reaches the server through a network that can be harmed."""
     size: Size = field(default_factory=Size)
 
-    def hastened(self, rate: float) -> "Scene":
-        """With so many times the jobs."""
-        return replace(self, size=replace(self.size, rate=self.size.rate * rate))
+    def hastened(self, jobs: float, faults: float) -> "Scene":
+        """With so many times the jobs, and so many times the faults."""
+        size = replace(self.size, rate=self.size.rate * jobs)
+        return replace(self, size=size, rate=self.rate * faults)
 
 
 EVERYBODY: frozenset[Role] = frozenset(("worker", "producer", "consumer"))
@@ -87,11 +88,11 @@ SCENES = {
         Scene("network", "cuts, stalls and silence of the network", NETWORK, 0.5,
               by_network=EVERYBODY),
         Scene("errors", "what a server answers when it will not", ERRORS, 0.7),
-        Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.15,
+        Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.3,
               stage=sentinel, size=Size(rate=60)),
         Scene("replicated", "failovers; dispatches are answered when a replica has them",
-              FAILOVER, 0.15, stage=sentinel, durability="replicated", size=Size(rate=60)),
-        Scene("cluster", "failovers, and slots that move", CLUSTER, 0.15, stage=cluster,
+              FAILOVER, 0.3, stage=sentinel, durability="replicated", size=Size(rate=60)),
+        Scene("cluster", "failovers, and slots that move", CLUSTER, 0.3, stage=cluster,
               size=Size(rate=60)),
         Scene(
             "everything",

@@ -97,7 +97,7 @@ SCENES = {
         Scene(
             "everything",
             "all of it, mixed",
-            {**PROCESSES, **dict.fromkeys({**ERRORS, **NETWORK}, 0.5), faults.kill_server: 1,
+            {**PROCESSES, **dict.fromkeys({**ERRORS, **NETWORK}, 0.5), faults.kill_server: 2,
              faults.freeze_server: 0.1},
             2.0,
             by_network=frozenset(("worker", "consumer")),

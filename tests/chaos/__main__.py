@@ -6,6 +6,7 @@ can be asked. Histories are kept when a promise is broken, or with `--keep`.
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -69,6 +70,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for all histories")
     parser.add_argument("--report", type=Path, help="a file for the figures, as Markdown")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and everybody else is ended, too
     kinds = [ServerKind(options.server)] if options.server else available_kinds()
     for kind in set(ServerKind) - set(available_kinds()):
         print(f"{kind}: NOT TESTED, it is not installed")

@@ -16,7 +16,7 @@ from tests.chaos.history import now
 from tests.chaos.load import QUEUES
 from tests.chaos.world import PREFIX, World
 from tests.groups import Cluster, SentinelGroup
-from tests.servers import HOST, free_port
+from tests.servers import HOST, Server, ServerKind, free_port, wait_until
 
 # So long a primary may have kept from its replicas what it answered.
 LAG = 1.0
@@ -143,7 +143,15 @@ def cut_power(world: World) -> None:
         size = file.stat().st_size
         os.truncate(file, max(0, size - world.random.randrange(1, 4000)))
     world.server.start()
+    if world.server.kind is ServerKind.REDIS:  # as docs/lifecycle.md says, and why
+        world.server.call("BGREWRITEAOF")
+        wait_until(lambda: not _is_rewriting(world.server), "the file is rewritten")
     world.note("cut power", at=begun, until=now())
+
+
+def _is_rewriting(server: Server) -> bool:
+    state = server.call("INFO", "persistence")
+    return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
 
 
 def freeze_server(world: World) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from queasy import Dispatch, SyncClient
-from tests.servers import Server
+from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Together, totals
 
 pytestmark = ON_ONE_SERVER
@@ -74,3 +74,22 @@ def test_poison_is_given_up_whatever_it_says_at_the_exit(
     assert len(fleet.journal.lines("start", id="poison")) == 3
     assert worker.stop() == 0
     assert totals(queue)["stalled"] == 3
+
+
+@together
+def test_what_others_did_is_reported_before_a_suspect_starts(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """They ran again with each of its deaths: their worker died before it could report."""
+    worker = fleet.serve("--queue", "waits", "--queue", "crowd-0", processes=1)
+    poisoned, queue = client.queue("crowd-0"), client.queue("waits")
+    poisoned.dispatch({"exit": 3}, id="poison")
+    fleet.journal.wait_for("start", id="poison")
+    others = [f"other-{n}" for n in range(5)]
+    queue.dispatch_many([Dispatch({"sleep": 0.7}, id=id_) for id_ in others])
+    wait_until(lambda: bool(poisoned.counts().failed), "the poison is given up")
+    for id_ in others:
+        fleet.journal.wait_for("end", id=id_)
+    assert worker.stop() == 0
+    assert sorted(line["id"] for line in fleet.journal.lines("end")) == others
+    assert totals(queue)["finished"] == len(others)

@@ -459,7 +459,9 @@ class Worker:
         self._alone = False
         for line in self._lines:
             line.avoid_until = 0.0
-        if self._suspects and not self._reserved.all and not self._closing:
+        # What others did is reported before: should it die, they would have done it for nothing.
+        busy = self._reserved.all or any(line.endings or line.talking for line in self._lines)
+        if self._suspects and not busy and not self._closing:
             line, job = self._suspects.pop(0)
             self._alone, self._hold = True, HOLD
             event("suspect alone", queue=line.service.name, job=job.id, stalls=job.stall_count)

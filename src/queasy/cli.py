@@ -212,7 +212,7 @@ async def _workers(options: argparse.Namespace) -> None:
         for worker in found:
             print(msgspec.json.encode(_shown(worker)).decode())
     elif not found:
-        print(f"nobody is working, says {client}")
+        print("nobody is working: start workers with queasy worker")
     else:
         _print_table(found)
 
@@ -231,19 +231,20 @@ async def _health(options: argparse.Namespace) -> None:
                 problem = str(refused)
     finally:
         await client.close()
-    if health.role == "replica":
-        problem = problem or "it is a replica, which takes no jobs"
     ready = not problem and all(served.values())
     if options.json:
         found = {"ready": ready, **msgspec.to_builtins(health), "problem": problem}
         print(msgspec.json.encode({**found, "workers": served}).decode())
     else:
         what = f"{health.server} {health.version} {health.role}".strip()
-        print(f"server   {problem or f'{what}, answered in {health.round_trip * 1000:.1f} ms'}")
+        print(f"server   {what or 'says nothing of itself'}, {health.round_trip * 1000:.1f} ms")
+        if problem:
+            print(f"problem  {problem}")
         for warning in health.warnings:
             print(f"warning  {warning}")
         for queue, workers in served.items():
             print(f"queue    {queue}: {workers or 'no'} worker{'s' * (workers != 1)}")
+        print("ready" if ready else "not ready")
     sys.exit(0 if ready else 1)
 
 

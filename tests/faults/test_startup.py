@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from queasy import AccessDenied, ReadOnly, ServerError, SyncClient, Unreachable, Unsupported
+from queasy import (
+    AccessDenied,
+    NotReady,
+    ReadOnly,
+    ServerError,
+    SyncClient,
+    Unreachable,
+    Unsupported,
+)
 from tests.groups import start_cluster
 from tests.servers import HOST, Server, ServerKind, free_port, start_server, wait_until
 
@@ -23,7 +31,9 @@ def warnings_of(server: Server, caplog: pytest.LogCaptureFixture) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.WARNING, "queasy"), SyncClient(server.url) as client:
         said = [record.getMessage() for record in caplog.records]
-        assert said == [f"{server.url}: {warning}" for warning in client.health().warnings]
+        health = client.health()
+        found = [*([health.problem] if health.problem else []), *health.warnings]
+        assert said == [f"{server.url}: {warning}" for warning in found]
     return said
 
 
@@ -69,7 +79,8 @@ def test_a_replica_is_warned_of_and_says_where_to_go(
         (warning,) = warnings_of(sound, caplog)
         assert "point the URL at the primary" in warning
         with SyncClient(sound.url) as client:
-            assert client.health().role == "replica"
+            health = client.health()
+            assert (health.role, health.reachable, health.ready) == ("replica", True, False)
             with pytest.raises(ReadOnly, match="Point the URL at the primary"):
                 client.queue("q").dispatch(1)
     finally:
@@ -85,6 +96,15 @@ def test_a_disk_that_failed_is_warned_of(sound: Server, caplog: pytest.LogCaptur
         wait_until(lambda: info()["rdb_last_bgsave_status"] == "err", "the snapshot failed")
         (warning,) = warnings_of(sound, caplog)
         assert "free its disk" in warning
+        with SyncClient(sound.url) as queues:
+            assert queues.health().ready  # it has an append-only file: that is what counts
+            queues.queue("q").dispatch(1, id="j")
+            sound.call("CONFIG", "SET", "save", "3600 1000000")
+            assert not queues.health().ready
+            with pytest.raises(NotReady):
+                queues.queue("q").cancel("j")
+            sound.call("CONFIG", "SET", "save", "")
+            queues.queue("q").cancel("j")
         (obstacle / "in-the-way").rmdir()
         obstacle.rmdir()
         sound.call("BGSAVE")

@@ -27,7 +27,7 @@ FEW_CLIENTS = 200
 # Connections rest for longer than this between two looks of a worker that waits.
 SHORT_TIMEOUT = 90
 STALE = 0.5
-SETTINGS = ("save", "appendfsync", "timeout")
+SETTINGS = ("save", "stop-writes-on-bgsave-error", "appendfsync", "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Health:
     reachable: bool
     """It answers, and could carry out a call."""
     problem: str = ""
-    """Why not."""
+    """Why it cannot take jobs: it is away, a replica, its memory or disk is full ..."""
     server: str = ""
     """redis or valkey; empty when it would not say, like the next two."""
     version: str = ""
@@ -48,7 +48,12 @@ class Health:
     round_trip: float = 0.0
     """Seconds until it answered."""
     warnings: tuple[str, ...] = ()
-    """What is wrong with it, or may lose jobs; each says what to do."""
+    """What else is wrong with it, or may lose jobs; each says what to do."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can take jobs."""
+        return not self.problem
 
 
 def check_server(route: Route) -> Generator[Effect, Any, None]:
@@ -64,7 +69,7 @@ def check_server(route: Route) -> Generator[Effect, Any, None]:
         raise Unsupported(
             f"{address} runs Redis {version}: Queasy needs Redis 7.0 or newer, or Valkey"
         )
-    for warning in _warnings(route, info, settings):
+    for warning in [*_obstacles(info, settings), *_warnings(route, info, settings)]:
         log.warning("%s: %s", address, warning)
 
 
@@ -95,15 +100,16 @@ def look(route: Route) -> Generator[Effect, Any, Health]:
     problem = ""
     if isinstance(found, Exception) and not missing:
         problem = str(diagnose(found, str(address), "a look").error)
+    obstacles = _obstacles(info, settings)
     return Health(
         reachable=not problem,
-        problem=problem,
+        problem=problem or next(iter(obstacles), ""),
         server="" if not info else "valkey" if "valkey_version" in info else "redis",
         version=info.get("valkey_version") or info.get("redis_version", ""),
         role={"master": "primary", "slave": "replica"}.get(info.get("role", ""), ""),
         revision=None if isinstance(found, Exception) else int(found[1]),
         round_trip=seconds,
-        warnings=tuple(_warnings(route, info, settings)),
+        warnings=(*obstacles[0 if problem else 1 :], *_warnings(route, info, settings)),
     )
 
 
@@ -126,8 +132,38 @@ def _read(replies: list[Any]) -> tuple[dict[str, str], dict[str, str]]:
     return info, settings
 
 
+def _obstacles(info: dict[str, str], settings: dict[str, str]) -> list[str]:
+    """Why the server takes no jobs just now."""
+    found: list[str] = []
+    if info.get("role") == "slave":
+        found.append(
+            "this is a replica, which can be looked at but takes no jobs; point the URL at the "
+            "primary, or use redis+sentinel:// or redis+cluster://, which find it"
+        )
+    limit = int(info.get("maxmemory", 0))
+    evicts = info.get("maxmemory_policy", "noeviction") != "noeviction"
+    if limit and not evicts and int(info.get("used_memory", 0)) > limit:
+        found.append(
+            "its memory is full: dispatches are refused until the queues drain; raise maxmemory"
+        )
+    if _disk_failed(info) and _refuses_writes(info, settings):
+        found.append(
+            "it could not write to its disk, and refuses writes; free its disk, see its log"
+        )
+    return found
+
+
+def _disk_failed(info: dict[str, str]) -> bool:
+    return "err" in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status"))
+
+
+def _refuses_writes(info: dict[str, str], settings: dict[str, str]) -> bool:
+    by_snapshots = settings.get("save") and settings.get("stop-writes-on-bgsave-error") == "yes"
+    return bool(by_snapshots) or info.get("aof_last_write_status") == "err"
+
+
 def _warnings(route: Route, info: dict[str, str], settings: dict[str, str]) -> list[str]:
-    found = [*_of_role(route, info), *_of_memory(info), *_of_disk(info, settings)]
+    found = [*_of_cluster(route, info), *_of_memory(info), *_of_disk(info, settings)]
     clients = int(info.get("maxclients", FEW_CLIENTS))
     if clients < FEW_CLIENTS:
         found.append(
@@ -143,45 +179,29 @@ def _warnings(route: Route, info: dict[str, str], settings: dict[str, str]) -> l
     return found
 
 
-def _of_role(route: Route, info: dict[str, str]) -> list[str]:
-    found: list[str] = []
-    if info.get("role") == "slave":
-        found.append(
-            "this is a replica, which can be looked at but takes no jobs; point the URL at the "
-            "primary, or use redis+sentinel:// or redis+cluster://, which find it"
-        )
+def _of_cluster(route: Route, info: dict[str, str]) -> list[str]:
     if info.get("cluster_enabled") == "1" and not route.has_slots:
-        found.append(
+        return [
             "this is a node of a cluster: queues that are on other nodes cannot be reached; use "
             "redis+cluster:// instead of redis://"
-        )
-    return found
+        ]
+    return []
 
 
 def _of_memory(info: dict[str, str]) -> list[str]:
-    limit = int(info.get("maxmemory", 0))
-    if not limit:
-        return []
     policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
+    if int(info.get("maxmemory", 0)) and policy != "noeviction":
         return [
             f"maxmemory-policy is {policy}: the server may throw jobs away when memory is short; "
             "set it to noeviction"
-        ]
-    if int(info.get("used_memory", 0)) > limit:
-        return [
-            "its memory is full: dispatches are refused until the queues drain; raise maxmemory"
         ]
     return []
 
 
 def _of_disk(info: dict[str, str], settings: dict[str, str]) -> list[str]:
     found: list[str] = []
-    if "err" in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status")):
-        found.append(
-            "it could not write to its disk, and refuses writes or will lose them; free its disk, "
-            "see its log"
-        )
+    if _disk_failed(info) and not _refuses_writes(info, settings):
+        found.append("it could not write a snapshot to its disk; free its disk, see its log")
     if info.get("aof_enabled") == "1":
         if settings.get("appendfsync") == "no":
             found.append(

@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _run(options.command(options))
     except QueasyError as problem:
+        logging.shutdown()  # so that this is the last line
         sys.exit(f"queasy: {problem}")
     except KeyboardInterrupt:
         sys.exit(130)
@@ -179,7 +180,8 @@ async def _worker(options: argparse.Namespace) -> None:
         set_up(options.log_level, options.log_format, options.log_errors)
         await InlineWorker(plan, capacity=options.capacity, grace=options.grace).run()
         return
-    set_up(options.log_level, options.log_format)
+    # Who keeps the leases of others must not wait until somebody reads what it says.
+    set_up(options.log_level, options.log_format, unblocked=True)
     chosen = SupervisorOptions(
         app=options.app,
         processes=options.processes,

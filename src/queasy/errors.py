@@ -10,6 +10,7 @@ QueasyError
 │   └── InvalidUrl
 ├── ServerError             the server could not, or would not
 │   ├── Unreachable         no answer; the message says which address
+│   │   ├── NotRunning      nobody listens at that address
 │   │   └── Unanswered      the call was sent, the answer was lost: it may have happened
 │   ├── AccessDenied        wrong password, or a permission is missing
 │   ├── NotReady            it is there, but refuses: loading, busy, its disk full, in failover
@@ -42,6 +43,7 @@ __all__ = [
     "LeaseLost",
     "NotDurable",
     "NotReady",
+    "NotRunning",
     "OutOfMemory",
     "ProtocolError",
     "QueasyError",
@@ -92,6 +94,10 @@ class ServerError(QueasyError):
 
 class Unreachable(ServerError, ConnectionError):
     """No answer from the server."""
+
+
+class NotRunning(Unreachable):
+    """Nobody listens at the server's address: it is down, for everybody."""
 
 
 class Unanswered(Unreachable):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from queasy import Client, Lease, SyncClient, SyncLease, SyncQueue, Unanswered, Unreachable
+from queasy.worker.plan import CUT_OFF
 from tests.proxy.program import ProxyProgram, start_proxy
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Journal, Running, fleet_on
@@ -21,7 +22,6 @@ from tests.worker.fleet import ON_ONE_SERVER, Fleet, Journal, Running, fleet_on
 QUEUES = ("plain", "waits", "small", "pulled")
 TIMEOUT = 10.0  # of a call
 PULL = 50.0  # of a pull lease: longer than any run
-LEASE = 12.5  # docs/workers.md: who is not heard for longer may be taken for dead
 
 
 @pytest.fixture
@@ -130,8 +130,8 @@ def ride_out(
             until_done(queues, seconds + 60)
     ended = {(line["queue"], line["id"]) for line in journal.lines("end")}
     assert len(ended) == 5 * len(QUEUES) * len(stalls)
-    check(journal.lines(), unanswered=max(stalls) > TIMEOUT)
-    if max(stalls) < LEASE:
+    if max(stalls) < CUT_OFF:  # else runs are ended, and begin anew: see test_cut_off.py
+        check(journal.lines(), unanswered=max(stalls) > TIMEOUT)
         assert {worker.pid: worker.children() for worker in workers} == pids
         assert_nobody_was_lost(workers)
     assert [worker.stop() for worker in workers] == [0, 0]
@@ -179,7 +179,7 @@ def test_nobody_minds_a_stall_of_seconds(
 @ON_ONE_SERVER
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seconds", [12.0, 30.0])
+@pytest.mark.parametrize("seconds", [9.5, 30.0])
 def test_nobody_minds_a_long_stall(
     network: ProxyProgram, fleet: Fleet, direct: SyncClient, prefix: str, seconds: float
 ) -> None:

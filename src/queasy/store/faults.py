@@ -26,6 +26,7 @@ from queasy.errors import (
     AccessDenied,
     InvalidInput,
     NotReady,
+    NotRunning,
     OutOfMemory,
     ProtocolError,
     QueasyError,
@@ -99,7 +100,10 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
             return Fault(Remedy.WAIT, Unreachable(f"{at}: no answer ({text})"), uncertain=True)
         case NotSent():
             return Fault(
-                Remedy.WAIT, Unreachable(f"cannot reach {where} ({text}). {_advice(text)}")
+                Remedy.WAIT,
+                (NotRunning if _is_refused(problem) else Unreachable)(
+                    f"cannot reach {where} ({text}). {_advice(text)}"
+                ),
             )
         case MovedError():
             return Fault(Remedy.MOVED, ServerError(f"{at}: the cluster keeps moving the slot"))
@@ -142,6 +146,15 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
             return Fault(Remedy.NONE, _no_permission(at, text))
         case _:
             return _diagnose_text(problem, text, at)
+
+
+def _is_refused(problem: BaseException | None) -> bool:
+    """Whether the other machine said that nobody listens there, rather than nothing."""
+    while problem is not None:
+        if isinstance(problem, (ConnectionRefusedError, FileNotFoundError)):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
 
 
 def _advice(text: str) -> str:

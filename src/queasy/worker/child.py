@@ -48,7 +48,7 @@ from queasy.worker.orders import (
     decode,
     encode,
 )
-from queasy.worker.plan import BUMP_EVERY, LEASE, Plan, Record
+from queasy.worker.plan import BUMP_EVERY, DEADLY, LEASE, Plan, Record
 from queasy.worker.table import Table
 from queasy.worker.worker import Worker
 
@@ -137,13 +137,24 @@ def watch(life: int, table: Table) -> None:
     while True:
         if poll.poll(LOOK * 1000):  # nobody writes: the other end is closed
             die()
-        seen = table.supervised
-        silent = bool(seen) and time.monotonic() - seen > FENCE
-        if silent and suspicious and table.runs:
-            event("supervisor silent", logging.ERROR, seconds=time.monotonic() - seen,
-                  why="nobody keeps the leases, the jobs may be running elsewhere")  # fmt: skip
-            die()
-        suspicious = silent  # both may have been frozen: it has a moment to show itself
+        now, seen = time.monotonic(), table.supervised
+        silent = bool(seen) and now - seen > FENCE
+        if (silent or table.unkept(now) > DEADLY) and table.runs:
+            # Both may have been frozen: it has a moment to show itself.
+            if suspicious:
+                who = "the supervisor" if silent else "the server"
+                last_words(f"{who} is silent, and nobody keeps the leases: ending with all runs")
+                die()
+            suspicious = True
+        else:
+            suspicious = False
+
+
+def last_words(text: str) -> None:
+    """If somebody reads them: a full pipe must not keep alive who has to die."""
+    if select.select([], [2], [], 0)[1]:
+        with contextlib.suppress(OSError):
+            os.write(2, f"queasy: worker process {os.getpid()}: {text}\n".encode())
 
 
 class Child:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from queasy.errors import QueasyError
+from queasy.errors import EmbeddedServerError, NotReady, NotRunning, ProtocolError, QueasyError
 from queasy.store.commands import Commands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
@@ -23,7 +23,9 @@ from queasy.worker.table import Table
 
 __all__ = ["Heartbeat", "Pulse"]
 
-TICK = 0.5
+TICK = 0.2
+# Nobody else can be given a job, either: the server is not there, or can do nothing just now.
+EXCUSES = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
 # A worker at rest is bumped when this is left of its lease: less than a look leaves it.
 SPARE = LEASE / 2
 
@@ -40,6 +42,8 @@ class Pulse:
     cancel: Callable[[int, Cancelled], None]
     bumped: dict[int, float] = field(default_factory=dict[int, float])
     resting: dict[int, float] = field(default_factory=dict[int, float])
+    kept: dict[int, float] = field(default_factory=dict[int, float])
+    """Of queues of which it holds jobs: when their leases were last in order."""
     gone: bool = False
 
     def needs(self, queue: int, now: float) -> float | None:
@@ -53,8 +57,23 @@ class Pulse:
         until = max(until, self.resting.get(queue, 0.0))
         return IDLE_LEASE if until - now < SPARE else None
 
+    def keep(self, now: float) -> None:
+        """Tells the worker since when the server was not heard about what it holds."""
+        for queue in range(len(self.queues)):
+            if self.table.attention(queue):
+                self.kept.setdefault(queue, now)  # it was just taken
+            else:
+                self.kept.pop(queue, None)
+        self.table.keep(min(self.kept.values(), default=now))
+
+    def excused(self, queue: int, sent: float) -> None:
+        """The server can give its jobs to nobody, so the lease is as good as before."""
+        if queue in self.kept:
+            self.kept[queue] = max(self.kept[queue], sent)
+
     def answered(self, queue: int, lease: float, sent: float, word: str) -> None:
         self.bumped[queue] = sent
+        self.excused(queue, sent)
         self.resting[queue] = sent + lease if lease == IDLE_LEASE else 0.0
         # It may have left the queue while the call was under way.
         if word == "lost" and self.table.rests_until(queue):
@@ -97,6 +116,7 @@ class Heartbeat:
         now = time.monotonic()
         due: dict[tuple[str, float], list[tuple[Pulse, int]]] = {}
         for pulse in self.pulses:
+            pulse.keep(now)
             for index, commands in enumerate(pulse.queues):
                 lease = pulse.needs(index, now)
                 if lease is not None and commands.keys.base not in self._bumping:
@@ -123,6 +143,9 @@ class Heartbeat:
             if not self._away:
                 event("heartbeat failed", logging.WARNING, error=problem)
             self._away.add(base)
+            if isinstance(problem, EXCUSES):
+                for pulse, index in those:
+                    pulse.excused(index, sent)
             return
         finally:
             self._bumping.pop(base, None)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import queue
 import sys
+import threading
 import time
 from typing import Any, Literal, cast
 
@@ -12,6 +15,8 @@ __all__ = ["FORMATS", "LogFormat", "set_up"]
 
 LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")
+MOST_RECORDS = 10_000
+CLOSING = 2.0
 
 
 # What every record has; the rest is what the application said with `extra`.
@@ -52,7 +57,35 @@ def _time(record: logging.LogRecord) -> str:
     return f"{whole}.{record.msecs:03.0f}Z"
 
 
-def set_up(level: str, style: str, errors: str = "traceback") -> None:
+class Unblocked(logging.Handler):
+    """Writes in a thread: whoever logs does not wait for a pipe that nobody reads. What is too
+    much for it is dropped.
+    """
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._handler = handler
+        self._records: queue.Queue[logging.LogRecord | None] = queue.Queue(MOST_RECORDS)
+        self._thread = threading.Thread(target=self._write, name="queasy-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(queue.Full):
+            self._records.put_nowait(record)
+
+    def _write(self) -> None:
+        while (record := self._records.get()) is not None:
+            self._handler.handle(record)
+
+    def close(self) -> None:
+        """At the end of the process; what is not written in a moment never is."""
+        with contextlib.suppress(queue.Full):
+            self._records.put_nowait(None)
+        self._thread.join(CLOSING)
+        super().close()
+
+
+def set_up(level: str, style: str, errors: str = "traceback", *, unblocked: bool = False) -> None:
     """For the whole process, unless the application has seen to that itself."""
     if errors == "type":  # what a handler raised is in its job's error, not here
         logging.getLogger("queasy.handler").setLevel(logging.CRITICAL)
@@ -61,5 +94,5 @@ def set_up(level: str, style: str, errors: str = "traceback") -> None:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    root.addHandler(handler)
+    root.addHandler(Unblocked(handler) if unblocked else handler)
     root.setLevel(level.upper())

@@ -19,16 +19,21 @@ from queasy.store.keys import QueueKeys
 from queasy.store.store import AsyncStore
 from queasy.store.url import Target, parse_url
 
-__all__ = ["CAPACITY", "Place", "Plan", "Record", "Service"]
+__all__ = ["CAPACITY", "CUT_OFF", "DEADLY", "Place", "Plan", "Record", "Service"]
 
 CAPACITY = 100
 MOST_CAPACITY = 10_000
 MOST_PROCESSES = 1000
-# A worker that is not heard for this long is dead. Longer, by a heartbeat, than the silence that
+# A worker that is not heard for this long is dead. Longer, by heartbeats, than the silence that
 # the server takes for an outage of its own (OUTAGE_MS in lua/keys.lua: 10 seconds): a server that
 # was away for less has not let a lease run out, one that was away for longer knows that it was.
-BUMP_EVERY = 2.0
-LEASE = 10.0 + BUMP_EVERY + 0.5
+BUMP_EVERY = 1.0
+LEASE = 10.0 + 3.0
+# Who has not heard of the server for so long is cut off from it, and others may not be: its runs
+# are asked to end, and what does not listen is killed, before its jobs are anybody else's. A
+# server that paused for ten seconds does not come to this.
+CUT_OFF = LEASE - 1.75
+DEADLY = LEASE - 1.25
 # For a worker that holds nothing of a queue. Not much longer: it may take jobs while such a
 # heartbeat is under way, and die before the next.
 IDLE_LEASE = 20.0

@@ -23,6 +23,7 @@ from queasy.worker.events import event
 from queasy.worker.executor import execute, execute_plain, outcome_of_error
 from queasy.worker.line import Line
 from queasy.worker.pace import TICK, Pace
+from queasy.worker.plan import CUT_OFF
 from queasy.worker.table import Table
 from queasy.worker.threads import Call, Threads
 
@@ -189,6 +190,8 @@ class Runs:
         self._table.beat(now)
         if now - expected > BLOCKED:
             self._complain(now - expected)
+        if self._table.unkept(now) > CUT_OFF:
+            self._cut_off(now)
         for run in list(self._runs.values()):
             if now >= run.deadline:
                 self.ask(run, "timeout")
@@ -199,6 +202,16 @@ class Runs:
             self.full = False
             self._changed()
         asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
+
+    def _cut_off(self, now: float) -> None:
+        """The server was not heard for almost a lease, but others may hear it."""
+        asked = [run for run in self if run.reason is None]
+        if asked:
+            event("cut off", logging.ERROR, seconds=self._table.unkept(now),
+                  jobs=[run.job.id for run in asked][:SHOWN],
+                  why="the server does not answer; others may soon have the jobs")  # fmt: skip
+        for run in asked:
+            self.ask(run, "stop")
 
     def _complain(self, late: float) -> None:
         """Whoever computes, or calls what blocks, in an async handler holds up all the others."""

@@ -5,7 +5,7 @@ process learns from it which runs are past their deadline and, when the worker d
 jobs had started. No message is sent for a job, and nothing is locked: the supervisor's view
 of a living worker is a hint, and it acts on the table of a dead one only.
 
-    header   beat (f64), supervisor's beat (f64), runs (u32)
+    header   beat (f64), supervisor's beat (f64), leases kept (f64), runs (u32)
     queues   attention (u32), idle until (f64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
 
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 
 __all__ = ["Entry", "Table"]
 
-HEADER = struct.Struct("<ddI")
+HEADER = struct.Struct("<dddI")
 QUEUE = struct.Struct("<Ixxxxd")
 SLOT = struct.Struct("<BxHHxxQdd")
 FLOAT = struct.Struct("<d")
 COUNT = struct.Struct("<I")
 MAX_ID = 1200  # of a job in a fail queue: an id of 512 bytes, a token, and some
 SLOT_BYTES = SLOT.size + MAX_ID
-BEAT, SUPERVISED, RUNS = 0, 8, 16
+BEAT, SUPERVISED, KEPT, RUNS = 0, 8, 16, 24
 DEADLINE = SLOT.size - 8
 
 
@@ -142,6 +142,15 @@ class Table:
     @property
     def supervised(self) -> float:
         return FLOAT.unpack_from(self._memory, SUPERVISED)[0]
+
+    def keep(self, since: float) -> None:
+        """The server agreed to every lease of what the worker holds, last at this time."""
+        FLOAT.pack_into(self._memory, KEPT, since)
+
+    def unkept(self, now: float) -> float:
+        """For how many seconds the server has not been heard about a lease."""
+        kept = FLOAT.unpack_from(self._memory, KEPT)[0]
+        return now - kept if kept else 0.0
 
     def close(self) -> None:
         self._memory.close()

@@ -1,0 +1,71 @@
+"""A worker that is cut off from a server that others still hear; a log that nobody reads."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+from queasy import SyncClient
+from tests.proxy.program import start_proxy
+from tests.servers import Server, wait_until
+from tests.worker.fleet import APP, ON_ONE_SERVER, ROOT, Fleet, Running
+
+pytestmark = ON_ONE_SERVER
+
+
+def test_a_worker_that_is_cut_off_ends_its_runs_before_others_have_the_jobs(
+    fleet: Fleet, server: Server, sync_client: SyncClient
+) -> None:
+    """They ran beside those of another worker for as long as the network was down."""
+    plain, waits = sync_client.queue("plain"), sync_client.queue("waits")
+    with start_proxy(server.port, seed=0) as proxy:
+        fleet._environment["TEST_URL"] = proxy.url
+        alone = fleet.serve("--queue", "plain", "--queue", "waits", processes=1)
+        fleet._environment["TEST_URL"] = server.url
+        plain.dispatch({"first": {"tick": 60}, "then": {}}, id="ticks")
+        waits.dispatch({"first": {"sleep": 60}, "then": {}}, id="sleeps")
+        fleet.journal.wait_for("start", 2)
+        fleet.serve("--queue", "plain", "--queue", "waits", processes=1)
+        (pid,) = alone.children()
+        proxy.tell("stall 30")
+
+        (cancelled,) = fleet.journal.wait_for("cancelled", id="sleeps")
+        _, again = fleet.journal.wait_for("start", 2, id="sleeps")
+        assert cancelled["at"] < again["at"]
+        _, again = fleet.journal.wait_for("start", 2, id="ticks")
+        ticks = [line for line in fleet.journal.lines("tick", id="ticks") if line["pid"] == pid]
+        assert ticks[-1]["at"] < again["at"]
+        assert alone.events("cut off")
+        proxy.tell("calm")
+        fleet.journal.wait_for("end", 2)
+        assert alone.stop() == 0
+
+
+def test_a_supervisor_whose_log_nobody_reads_goes_on(fleet: Fleet, sync_client: SyncClient) -> None:
+    """It waited in a line of its log, and its workers' leases ran out."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    environment = fleet._environment
+    worker = Running(
+        subprocess.Popen(
+            [sys.executable, "-m", "queasy", "worker", APP, "--processes", "2", "--queue", "waits"],
+            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
+            start_new_session=True,
+        ),
+        fleet.journal.path,
+    )  # fmt: skip
+    fleet._running.append(worker)
+    wait_until(lambda: len(sync_client.workers(["waits"])) == 2, "both serve")
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x")
+    os.set_blocking(writing, True)
+    first = worker.children()
+    os.kill(first[0], signal.SIGKILL)  # which is worth a line
+    wait_until(lambda: len(set(worker.children()) - set(first)) == 1, "another takes its place")
+    os.close(writing)
+    os.close(reading)
+    worker.kill()

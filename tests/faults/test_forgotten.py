@@ -2,6 +2,8 @@
 behind. Here the snapshot is taken at the very moment that matters.
 """
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from queasy import SyncClient
 from tests.conftest import audit_all
 from tests.servers import Server, ServerKind, start_server, wait_until
-from tests.worker.fleet import ON_ONE_SERVER, Fleet, fleet_on
+from tests.worker.fleet import ON_ONE_SERVER, Fleet, Journal, fleet_on
 
 PREFIX = "forgotten"
 pytestmark = ON_ONE_SERVER
@@ -32,6 +34,11 @@ def go_back(server: Server) -> None:
     """To the last snapshot."""
     server.kill()
     server.start()
+
+
+def let_go(journal: Journal, run: int) -> None:
+    """Ends a run that cannot be interrupted: it waits for a process."""
+    os.kill(journal.wait_for("spawned", run + 1)[run]["spawned"], signal.SIGKILL)
 
 
 def test_a_job_whose_finish_was_forgotten_runs_again(forgetful: Server, own_fleet: Fleet) -> None:
@@ -78,4 +85,93 @@ def test_a_run_whose_start_was_forgotten_is_asked_to_end(
         assert lease is not None
         assert lease.job.token > journal.lines("start", id="a")[0]["token"]
         assert lease.complete()
+    audit_all(forgetful, PREFIX)
+
+
+def test_an_earlier_lease_of_the_same_id_is_released_when_its_later_run_has_ended(
+    forgetful: Server, own_fleet: Fleet
+) -> None:
+    """It was neither: the ids were the same, and the job was active for ever."""
+    journal = own_fleet.journal
+    worker = own_fleet.serve("--queue", "plain", processes=1)
+    with SyncClient(forgetful.url, prefix=PREFIX) as client:
+        queue = client.queue("plain")
+        queue.dispatch({"tick": 60}, id="a")
+        journal.wait_for("start", id="a")
+        forgetful.call("SAVE")
+        queue.cancel("a", running=True)
+        wait_until(lambda: queue.counts().active == 0, "the first run has ended")
+        queue.dispatch({"spawn": 60}, id="a")
+        journal.wait_for("spawned", id="a")
+        go_back(forgetful)
+        forgotten = "job forgotten by the server, released"
+        wait_until(lambda: worker.events(forgotten), "the leases are compared")
+        queue.dispatch({"sleep": 0}, id="b")
+        journal.wait_for("end", id="b")
+        assert queue.counts().active == 1  # its later run goes on: nobody may have it yet
+        assert len(journal.lines("start", id="a")) == 2
+        let_go(journal, 0)
+        tokens = [line["token"] for line in journal.wait_for("start", 3, id="a")]
+        assert tokens == sorted(set(tokens))
+        queue.cancel("a", running=True)
+        wait_until(lambda: queue.counts().active == 0, "all is settled")
+        assert queue.dispatch({"sleep": 0}, id="a").status == "created"
+        journal.wait_for("end", id="a")
+        wait_until(lambda: queue.counts().active == 0, "that is settled, too")
+    assert len(worker.events(forgotten)) == 1
+    assert worker.stop() == 0
+    audit_all(forgetful, PREFIX)
+
+
+def test_a_suspect_that_was_held_when_the_server_forgot_it_does_not_start(
+    forgetful: Server, own_fleet: Fleet
+) -> None:
+    """It did, when the others had ended, beside whoever else had it then."""
+    journal = own_fleet.journal
+    with SyncClient(forgetful.url, prefix=PREFIX) as client:
+        queue, other = client.queue("waits"), client.queue("crowd-0")
+        queue.dispatch({"sleep": 0.5}, id="suspect")
+        assert queue.lease() is not None
+        (held,) = queue.jobs("active")
+        client._store.run(queue._commands.evict(held.client, "stall"))  # somebody saw it die
+        queue.pause()
+        worker = own_fleet.serve("--queue", "waits", "--queue", "crowd-0", processes=1)
+        other.dispatch({"sleep": 60}, id="other")
+        journal.wait_for("start", id="other")
+        forgetful.call("SAVE")
+        queue.resume()
+        wait_until(lambda: queue.counts().active == 1, "it is held until it can be alone")
+        go_back(forgetful)  # where the queue is paused, and it waits
+        other.cancel("other", running=True)
+        wait_until(lambda: other.counts().active == 0, "it can be alone")
+        queue.resume()
+        (start,) = journal.wait_for("end", id="suspect")
+        wait_until(lambda: not (queue.counts().due or queue.counts().active), "all is settled")
+        assert [line["token"] for line in journal.lines("start", id="suspect")] == [start["token"]]
+    assert worker.stop() == 0
+    audit_all(forgetful, PREFIX)
+
+
+def test_a_job_that_waited_for_its_earlier_run_does_not_start_if_it_is_forgotten_too(
+    forgetful: Server, own_fleet: Fleet
+) -> None:
+    journal = own_fleet.journal
+    worker = own_fleet.serve("--queue", "plain", processes=1)
+    with SyncClient(forgetful.url, prefix=PREFIX) as client:
+        queue = client.queue("plain")
+        queue.pause()
+        queue.dispatch({"spawn": 60}, id="a")
+        forgetful.call("SAVE")
+        for _ in range(2):  # it is taken, runs or waits for the earlier run, and is forgotten
+            queue.resume()
+            wait_until(lambda: queue.counts().active == 1, "it is taken")
+            journal.wait_for("spawned")
+            go_back(forgetful)
+        let_go(journal, 0)
+        wait_until(lambda: worker.events("result refused"), "its first run has ended")
+        queue.resume()
+        let_go(journal, 1)
+        wait_until(lambda: not (queue.counts().due or queue.counts().active), "all is settled")
+        assert len(journal.lines("start", id="a")) == 2
+    assert worker.stop() == 0
     audit_all(forgetful, PREFIX)

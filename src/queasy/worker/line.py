@@ -21,7 +21,7 @@ from queasy.errors import (
     ServerError,
 )
 from queasy.flow import evict, follow, pass_on
-from queasy.job import Job, JobError
+from queasy.job import JobError
 from queasy.outcome import Fail, Release
 from queasy.store.commands import Commands
 from queasy.store.records import Ending, Taken
@@ -31,9 +31,10 @@ from queasy.worker.pace import Pace
 from queasy.worker.plan import IDLE_LEASE, LEASE, Service
 from queasy.worker.table import Table
 
-__all__ = ["LONGEST_PAUSE", "Line", "Reach"]
+__all__ = ["LONGEST_PAUSE", "Lease", "Line", "Reach"]
 
 T = TypeVar("T")
+Lease = tuple[str, int]  # a job's id, and the token of its run
 
 DEFAULT_SIZE = 10
 PAGE = 100
@@ -138,8 +139,7 @@ class Line:
         self._hears: object | None = None
         self._hearing: object | None = None
         """The last it heard by, if it hears nothing now."""
-        self.unsure = False
-        """The server may have forgotten what it was told last: a crash, a failover."""
+        self._doubts = self._dispelled = 0
         self._reach = reach
         self._store = store
         self._table = table
@@ -170,7 +170,7 @@ class Line:
             raise LeaseLost(f"queue {self.service.name!r}: swept while registering")
         self._table.rest(self.index, sent + IDLE_LEASE)
         self.open, self._dry, self.next_look = True, True, 0.0
-        self._hearing, self.unsure = None, False
+        self._hearing = None
 
     async def leave(self) -> None:
         """Ends what the queue knows of this worker; what it still holds is released."""
@@ -236,33 +236,55 @@ class Line:
             self._reach.deaf(problem)
             return None
         if hears is not None:
-            self.unsure |= self._hearing not in (None, hears)
+            if self._hearing not in (None, hears):
+                self.doubt()
             self._hearing = hears
         return hears
 
-    async def compare(self, running: Callable[[], set[str]]) -> set[str]:
-        """Releases what the server says is ours and nobody here knows of: it forgot that it was
-        reported. The other way round, returns ids that run here without a lease: it forgot, or
-        never learnt, that they were taken.
+    # Comparing
+
+    def doubt(self) -> None:
+        """The server may have forgotten what it was told last: a crash, a failover."""
+        self._doubts += 1
+
+    @property
+    def unsure(self) -> bool:
+        """Until a comparison that began after the last doubt is over."""
+        return self._doubts != self._dispelled
+
+    async def compare(self, held: Callable[[], set[Lease]]) -> tuple[set[Lease], set[Lease]]:
+        """Leases that the server says are ours and nobody here knows of: it forgot that they were
+        reported. And those held here that it does not know: it forgot, or never learnt, that they
+        were taken. By token: of one id, it may have forgotten the end of a run and the next start.
         """
-        self.unsure = False
-        ours: dict[str, Job] = {}
+        doubts = self._doubts
+        ours = await self._leases()
+        self._dispelled = doubts
+        known = held()
+        return ours - known, known - ours
+
+    async def _leases(self) -> set[Lease]:
+        found: set[Lease] = set()
         cursor, more = f"{self.client}:".encode(), True
         while more:  # leases stand in the order of their clients
             page, cursor = await self._until_answered(
                 partial(self._store.run, self._commands.jobs("active", cursor, PAGE))
             )
-            ours |= {job.id: job for job in page if job.client == self.client}
+            found |= {(job.id, job.token) for job in page if job.client == self.client}
             more = bool(cursor) and all(job.client == self.client for job in page)
-        known = running()
-        strays = [job for id_, job in ours.items() if id_ not in known]
-        if strays:
-            for job in strays:
-                event("job forgotten by the server, released", logging.WARNING,
-                      queue=self.service.name, job=job.id, token=job.token)  # fmt: skip
-            endings = [Ending(job.id, job.token, Release()) for job in strays]
-            await self._until_answered(lambda: self._store.run(self._commands.settle(endings)))
-        return known - ours.keys()
+        return found
+
+    def release_stray(self, lease: Lease, behind: list[Ending] | None) -> None:
+        """One that nobody here knows of; `behind` a run of the same id, or at once."""
+        id_, token = lease
+        event("job forgotten by the server, released", logging.WARNING,
+              queue=self.service.name, job=id_, token=token)  # fmt: skip
+        self._table.attend(self.index, 1)
+        (self.endings if behind is None else behind).append(Ending(id_, token, Release()))
+
+    def drop(self, leases: int) -> None:
+        """Held here, but not for us any more; there is nothing to report."""
+        self._table.attend(self.index, -leases)
 
     def _look_again(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
         """When, after this answer."""
@@ -307,7 +329,7 @@ class Line:
                 answer = await call()
             except (ServerError, EmbeddedServerError) as problem:
                 self._reach.failed(self.service.name, problem)
-                self.unsure = True
+                self.doubt()
                 await asyncio.sleep(random.uniform(0.2, LONGEST_PAUSE))
             else:
                 self._reach.answered(self.service.name)

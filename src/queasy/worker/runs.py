@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -54,6 +54,9 @@ class Run:
     reason: Reason | None = None
     """Why it was asked to end."""
     interrupt_at: float = math.inf
+    behind: list[Ending] = field(default_factory=list[Ending])
+    """Of other leases of the same id, which the server remembers: reported once this has ended,
+    lest another run begins beside it."""
 
 
 class Units:
@@ -133,7 +136,7 @@ class Runs:
             outcome = self._outcome(run, task)
         except BaseException as problem:  # of an exception that cannot even be told
             outcome = Again(JobError(type(problem).__qualname__, "its error cannot be shown"))
-        run.line.endings.append(Ending(run.job.id, run.job.token, outcome))
+        run.line.endings += [Ending(run.job.id, run.job.token, outcome), *run.behind]
         self.done += 1
         self._changed()
 

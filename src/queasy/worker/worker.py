@@ -26,7 +26,7 @@ from queasy.outcome import Cancel, Release
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
-from queasy.worker.line import LONGEST_PAUSE, Line, Reach
+from queasy.worker.line import LONGEST_PAUSE, Lease, Line, Reach
 from queasy.worker.plan import Plan, Record
 from queasy.worker.runs import ASKED, Runs, Units
 from queasy.worker.table import Table
@@ -387,30 +387,49 @@ class Worker:
             self._lost()
             return
         for job in taken.jobs:
-            if self._closing or not line.open:  # it was asked before
-                line.endings.append(Ending(job.id, job.token, Release()))
-            elif job.suspect:
-                self._hold_until = time.monotonic() + self._hold
-                self._suspects.append((line, job))
-            elif self._runs.supersede(line, job):
-                self._behind.append((line, job))
-            else:
-                self._runs.start(line, job, line.size(self._runs.pace))
+            self._accept(line, job)
         for cancelled in taken.cancels:
             self.cancel(line.index, cancelled.id, cancelled.token)
 
-    async def _compare(self, line: Line) -> None:
-        """With what the server knows. What it gives to others is not to go on here."""
-        forgotten = await line.compare(lambda: self._held(line))
-        for run in self._runs:
-            if run.line is line and run.job.id in forgotten:
-                self._runs.ask(run, "stop")
+    def _accept(self, line: Line, job: Job) -> None:
+        if self._runs.supersede(line, job):  # nor may another have it yet
+            self._behind.append((line, job))
+        elif self._closing or not line.open:  # it was asked before
+            line.endings.append(Ending(job.id, job.token, Release()))
+        elif job.suspect:
+            self._hold_until = time.monotonic() + self._hold
+            self._suspects.append((line, job))
+        else:
+            self._runs.start(line, job, line.size(self._runs.pace))
 
-    def _held(self, line: Line) -> set[str]:
-        """Ids that this worker answers for."""
-        held = [job for other, job in self._suspects + self._behind if other is line]
-        held += [run.job for run in self._runs if run.line is line]
-        return {job.id for job in held} | {ending.id for ending in line.endings}
+    async def _compare(self, line: Line) -> None:
+        """With what the server knows. What it gives to others is not to go on here, nor to begin;
+        what it keeps for us is given back, but not while a run of the same id goes on.
+        """
+        strays, forgotten = await line.compare(lambda: self._held(line))
+        runs = {run.job.id: run for run in self._runs if run.line is line}
+        for stray in strays:
+            run = runs.get(stray[0])
+            line.release_stray(stray, None if run is None else run.behind)
+        for run in runs.values():
+            if (run.job.id, run.job.token) in forgotten:
+                self._runs.ask(run, "stop")
+        for waiting in (self._suspects, self._behind):
+            kept = [
+                (other, job)
+                for other, job in waiting
+                if other is not line or (job.id, job.token) not in forgotten
+            ]
+            line.drop(len(waiting) - len(kept))
+            waiting[:] = kept
+
+    def _held(self, line: Line) -> set[Lease]:
+        """What this worker answers for."""
+        runs = [run for run in self._runs if run.line is line]
+        jobs = [job for other, job in self._suspects + self._behind if other is line]
+        jobs += [run.job for run in runs]
+        endings = line.endings + [ending for run in runs for ending in run.behind]
+        return {(job.id, job.token) for job in jobs} | {(end.id, end.token) for end in endings}
 
     def _in_background(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -444,7 +463,8 @@ class Worker:
                 self.cancel(line.index, id_, int(token))
             return
         line.woken = word == "wake"
-        line.unsure |= not word  # the connection was lost, and with it perhaps the server
+        if not word:  # the connection was lost, and with it perhaps the server
+            line.doubt()
         line.next_look = 0.0
         self._fill_soon()
 
@@ -461,8 +481,10 @@ class Worker:
             line.avoid_until = 0.0
         # What others did is reported before: should it die, they would have done it for nothing.
         busy = self._reserved.all or any(line.endings or line.talking for line in self._lines)
-        if self._suspects and not busy and not self._closing:
-            line, job = self._suspects.pop(0)
+        sure = [held for held in self._suspects if not held[0].unsure]
+        if sure and not busy and not self._closing:
+            line, job = sure[0]
+            self._suspects.remove(sure[0])
             self._alone, self._hold = True, HOLD
             event("suspect alone", queue=line.service.name, job=job.id, stalls=job.stall_count)
             self._runs.start(line, job, self._capacity)
@@ -480,12 +502,10 @@ class Worker:
         """Those whose earlier run has ended."""
         waiting, self._behind = self._behind, []
         for line, job in waiting:
-            if self._closing:
-                line.endings.append(Ending(job.id, job.token, Release()))
-            elif self._runs.supersede(line, job):
+            if line.unsure and not self._closing:
                 self._behind.append((line, job))
             else:
-                self._runs.start(line, job, line.size(self._runs.pace))
+                self._accept(line, job)
 
     def cancel(self, index: int, id_: str, token: int) -> None:
         """Somebody asked to cancel this run."""

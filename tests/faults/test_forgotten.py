@@ -2,17 +2,22 @@
 behind. Here the snapshot is taken at the very moment that matters.
 """
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from queasy import SyncClient
+from queasy import Client, Job, SyncClient
+from queasy.outcome import Release
+from queasy.store.records import Ending
 from tests.conftest import audit_all
 from tests.servers import Server, ServerKind, start_server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Journal, fleet_on
+from tests.worker.inline import PATIENCE, Seen, until
 
 PREFIX = "forgotten"
 pytestmark = ON_ONE_SERVER
@@ -175,3 +180,78 @@ def test_a_job_that_waited_for_its_earlier_run_does_not_start_if_it_is_forgotten
         assert len(journal.lines("start", id="a")) == 2
     assert worker.stop() == 0
     audit_all(forgetful, PREFIX)
+
+
+@pytest.mark.parametrize("how", ["stopped", "leaves the queue"])
+async def test_a_worker_that_takes_nothing_any_more_sees_what_is_forgotten(
+    forgetful: Server, how: str
+) -> None:
+    """Also the second time. It did not look, and ran to its end what others had."""
+    seen, ended = Seen(), asyncio.Event()
+    async with Client(forgetful.url, prefix=PREFIX) as client:
+        emails = client.queue("emails")
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.set()
+
+        await emails.dispatch(1, id="a")
+        worker = client.worker(signals=False, grace=60)
+        life = asyncio.create_task(worker.run())
+        (job,) = await seen.runs(1)
+        await emails.pause()
+        if how == "stopped":
+            worker.stop()
+            closing = life
+        else:
+            closing = asyncio.create_task(worker.unserve("emails"))
+
+        # It is known to the snapshot: it goes on.
+        (info,) = await emails.clients()
+        channel = emails._commands.keys.channel(info.id)
+        forgetful.call("SAVE")
+        await asyncio.to_thread(go_back, forgetful)
+
+        async def listens() -> bool:
+            return channel in await asyncio.to_thread(forgetful.call, "PUBSUB", "SHARDCHANNELS")
+
+        await until(listens, "it listens again")
+        assert not ended.is_set()
+
+        # This one knows that another had it, and gave it back.
+        await emails._store.run(emails._commands.settle([Ending("a", job.token, Release())]))
+        forgetful.call("SAVE")
+        assert not ended.is_set()
+        await asyncio.to_thread(go_back, forgetful)
+        async with asyncio.timeout(PATIENCE):
+            await ended.wait()
+            await closing
+        assert (await emails.counts()).due == 1
+        worker.stop()
+        await life
+    audit_all(forgetful, PREFIX)
+
+
+async def test_a_worker_stops_in_time_although_it_cannot_compare(forgetful: Server) -> None:
+    seen = Seen()
+    async with Client(forgetful.url, prefix=PREFIX, timeout=1) as client:
+        emails = client.queue("emails")
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+            await asyncio.sleep(60)
+
+        await emails.dispatch(1, id="a")
+        worker = client.worker(signals=False, grace=1)
+        life = asyncio.create_task(worker.run())
+        await seen.runs(1)
+        worker.stop()
+        forgetful.kill()
+        async with asyncio.timeout(PATIENCE):
+            await life
+    forgetful.start()

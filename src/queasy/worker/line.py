@@ -172,11 +172,20 @@ class Line:
         self.open, self._dry, self.next_look = True, True, 0.0
         self._hearing = None
 
-    async def leave(self) -> None:
-        """Ends what the queue knows of this worker; what it still holds is released."""
+    @property
+    def entered(self) -> bool:
+        """Whether the queue knows of this worker: there may be leases, open or not."""
+        return bool(self._table.rests_until(self.index))
+
+    def abandon(self) -> None:
+        """Nobody keeps its leases any more."""
         self.open = False
         self._table.rest(self.index, 0.0)
         self._store.listener.leave(self._channel)
+
+    async def leave(self) -> None:
+        """Ends what the queue knows of this worker; what it still holds is released."""
+        self.abandon()
         await follow(self._store, evict(self._commands, self.client, died=False))
 
     def pass_on(self) -> None:
@@ -258,7 +267,13 @@ class Line:
         were taken. By token: of one id, it may have forgotten the end of a run and the next start.
         """
         doubts = self._doubts
-        ours = await self._leases()
+        try:
+            ours = await self._leases()
+            # Who takes nothing any more listens all the same: it may forget once more.
+            await self._subscribe()
+        except BaseException:
+            self._pause()
+            raise
         self._dispelled = doubts
         known = held()
         return ours - known, known - ours
@@ -321,6 +336,9 @@ class Line:
     def _keep(self, endings: list[Ending]) -> None:
         """They could not be reported now; they will be."""
         self.endings = endings + self.endings
+        self._pause()
+
+    def _pause(self) -> None:
         self.next_look = self.pause_until = time.monotonic() + LONGEST_PAUSE
 
     async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:

@@ -245,6 +245,8 @@ class Worker:
                 timer.cancel()
         for task in self._late:
             task.cancel()
+        for line in self._lines:
+            line.abandon()
         self._closing = True
         self._runs.close()
 
@@ -298,7 +300,8 @@ class Worker:
                     self._runs.full = True
                 elif not (limit := self._room_for(line)) and self._passed_over(line, now):
                     reserved_above = max(reserved_above, priority + 1)
-            if not line.talking and (limit or (line.endings and now >= line.pause_until)):
+            owes = bool(line.endings) or self._must_compare(line)
+            if not line.talking and (limit or (owes and now >= line.pause_until)):
                 self._talk(line, limit)
             if line.woken and not limit:
                 line.pass_on()
@@ -363,19 +366,21 @@ class Worker:
 
     async def _converse(self, line: Line, limit: int, units: int, *, asks: bool) -> None:
         try:
-            if not limit and not asks:
+            if limit or asks:
+                taken = await line.take(limit, self._safety)
+                line.starved = asks and taken.next_in == 0
+                if not line.starved:
+                    line.passed_over = None
+                if limit:
+                    line.last_served = time.monotonic()
+                self._reserved.add(line, -units)
+                units = 0
+                self._taken(line, taken)
+                if taken.state == "lost":
+                    return
+            elif line.endings:
                 await line.report()
-                return
-            taken = await line.take(limit, self._safety)
-            line.starved = asks and taken.next_in == 0
-            if not line.starved:
-                line.passed_over = None
-            if limit:
-                line.last_served = time.monotonic()
-            self._reserved.add(line, -units)
-            units = 0
-            self._taken(line, taken)
-            if line.unsure and taken.state != "lost":
+            if self._must_compare(line):
                 await self._compare(line)
         finally:
             self._reserved.add(line, -units)
@@ -422,6 +427,12 @@ class Worker:
             ]
             line.drop(len(waiting) - len(kept))
             waiting[:] = kept
+
+    def _must_compare(self, line: Line) -> bool:
+        """Also when it takes nothing any more. But who is closing and has nothing left to run is
+        about to leave, which ends every lease: a server that is away must not keep him.
+        """
+        return line.unsure and line.entered and (bool(self._runs) or not self._closing)
 
     def _held(self, line: Line) -> set[Lease]:
         """What this worker answers for."""

@@ -19,6 +19,7 @@ from queasy import (
     JobError,
     JobOptions,
     QueasyError,
+    SyncClient,
 )
 
 NAN, INF = math.nan, math.inf
@@ -205,6 +206,29 @@ def test_a_bad_url_is_refused_and_its_secrets_kept(url: str) -> None:
         with pytest.raises(InvalidUrl, match="url") as caught:
             Client(one)
         assert "hunter2" not in str(caught.value)
+
+
+WRONG_PARTS = [
+    ("redis://h?ssl_ca_certs=ca.pem", r"ssl_ca_certs: expected rediss:// \(TLS\), got redis://"),
+    ("unix:///s?ssl_keyfile=x", r"ssl_keyfile: expected rediss:// \(TLS\), got unix://"),
+    ("valkey+cluster://h?ssl_certfile=x", r"expected valkeys\+cluster:// \(TLS\)"),
+    ("redis://h?sentinel_password=x", r"sentinel_password: expected redis\+sentinel://"),
+    ("redis://h:99999", "port: expected"),
+    ("redis://h:port", "port: expected"),
+    ("redis://h/x", "database: expected"),
+    ("redis+sentinel://h/service/x", "database: expected"),
+    ("redis://h?db=x", "database: expected"),
+    ("redis://a..b", "host: expected"),
+    ("redis://h?socket_timeout=3", "option 'socket_timeout' is unknown"),
+    ("redis://h?db=1&ssl_ca_cert=x", r"option number 2 .*did you mean ssl_ca_certs\?"),
+]
+
+
+@pytest.mark.parametrize(("url", "says"), WRONG_PARTS)
+def test_the_part_of_a_url_that_is_wrong_is_named(url: str, says: str) -> None:
+    for kind in (Client, SyncClient):
+        with pytest.raises(InvalidUrl, match=says):
+            kind(url)
 
 
 def test_a_url_and_a_folder_are_one_too_many() -> None:

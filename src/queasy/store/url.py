@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import ParseResult, parse_qs, unquote, urlparse
+
+from redis.connection import (
+    URL_QUERY_ARGUMENT_PARSERS as OF_REDIS_PY,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from queasy.errors import InvalidUrl
 
@@ -29,9 +34,16 @@ def _certificate_use(text: str) -> str:
     return text
 
 
+def _database(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidUrl(f"url: database: expected a number, as in /0; {ESCAPE}") from None
+
+
 # The same options redis-py takes in a URL, where they are strings with another meaning.
 CONVERT: dict[str, Any] = {
-    "db": int,
+    "db": _database,
     "ssl_check_hostname": _is_yes,
     "ssl_cert_reqs": _certificate_use,
     "ssl_ca_certs": str,
@@ -93,6 +105,7 @@ def parse_url(url: str) -> Target:
 def _parse(parts: ParseResult) -> Target:
     connect = _connect_arguments(parts)
     scheme, _, form = parts.scheme.partition("+")
+    _check_fit(connect, scheme, form)
     if scheme == "unix" and not form:
         return _unix(parts, connect)
     if scheme not in ("redis", "rediss", "valkey", "valkeys") or form not in (
@@ -107,7 +120,7 @@ def _parse(parts: ParseResult) -> Target:
     addresses = _addresses(parts, 6379)
     path = parts.path.strip("/")
     if path:
-        connect["db"] = int(path)
+        connect["db"] = _database(path)
     if form == "cluster":
         if connect.pop("db", 0) != 0:
             raise InvalidUrl("url: a cluster has database 0 only")
@@ -115,6 +128,18 @@ def _parse(parts: ParseResult) -> Target:
     if len(addresses) != 1:
         raise InvalidUrl(f"url: expected one host, got {len(addresses)}; for several use {FORMS}")
     return Target("single", addresses, tls=tls, connect=connect)
+
+
+def _check_fit(connect: dict[str, Any], scheme: str, form: str) -> None:
+    """That no option is for another kind of URL."""
+    behind = f"+{form}" if form in ("sentinel", "cluster") else ""
+    plain = f"{scheme}{behind}://"
+    for name in connect:
+        if name.startswith("ssl_") and scheme in ("redis", "valkey", "unix"):
+            secure = "valkeys" if scheme == "valkey" else "rediss"
+            raise InvalidUrl(f"url: {name}: expected {secure}{behind}:// (TLS), got {plain}")
+        if name.startswith("sentinel_") and form != "sentinel":
+            raise InvalidUrl(f"url: {name}: expected redis+sentinel://host:26379/service")
 
 
 def _unix(parts: ParseResult, connect: dict[str, Any]) -> Target:
@@ -129,7 +154,7 @@ def _sentinel(parts: ParseResult, connect: dict[str, Any], tls: bool) -> Target:
     if not service:
         raise InvalidUrl("url: expected redis+sentinel://host:26379/service, got no service name")
     if db:
-        connect["db"] = int(db)
+        connect["db"] = _database(db)
     own = {
         name.removeprefix("sentinel_"): connect.pop(name)
         for name in ("sentinel_username", "sentinel_password")
@@ -143,9 +168,10 @@ def _sentinel(parts: ParseResult, connect: dict[str, Any], tls: bool) -> Target:
 
 def _connect_arguments(parts: ParseResult) -> dict[str, Any]:
     connect: dict[str, Any] = {}
-    for name, values in parse_qs(parts.query, keep_blank_values=True).items():
+    options = parse_qs(parts.query, keep_blank_values=True)
+    for number, (name, values) in enumerate(options.items(), 1):
         if name not in CONVERT:
-            raise InvalidUrl(f"url: an unknown option; expected {', '.join(sorted(CONVERT))}")
+            raise InvalidUrl(_unknown_option(name, number))
         connect[name] = CONVERT[name](values[-1])
     user_info = parts.netloc.rpartition("@")[0]
     if user_info:
@@ -157,6 +183,16 @@ def _connect_arguments(parts: ParseResult) -> dict[str, Any]:
     return connect
 
 
+def _unknown_option(name: str, number: int) -> str:
+    """Not quoted: it may be what is behind a ? or & in a password. A name that everybody knows,
+    or one that is nearly right, can be said.
+    """
+    shown = f"{name!r}" if name in OF_REDIS_PY else f"number {number}"
+    likely = difflib.get_close_matches(name, CONVERT, 1)
+    guess = f" (did you mean {likely[0]}?)" if likely else ""
+    return f"url: option {shown} is unknown{guess}; expected {', '.join(sorted(CONVERT))}"
+
+
 def _addresses(parts: ParseResult, default_port: int) -> tuple[Address, ...]:
     hosts = parts.netloc.rpartition("@")[2]
     found: list[Address] = []
@@ -164,6 +200,13 @@ def _addresses(parts: ParseResult, default_port: int) -> tuple[Address, ...]:
         one = urlparse(f"//{entry}")  # knows IPv6 in brackets
         if not one.hostname or not one.hostname.isprintable():
             raise InvalidUrl(f"url: expected host:port; {ESCAPE}")
-        one.hostname.encode("idna")  # what no resolver takes is a ValueError
-        found.append(Address(one.hostname, one.port or default_port))
+        try:
+            one.hostname.encode("idna")
+        except ValueError:
+            raise InvalidUrl("url: host: expected a name that a resolver takes") from None
+        try:
+            port = one.port
+        except ValueError:
+            raise InvalidUrl(f"url: port: expected a number up to 65535; {ESCAPE}") from None
+        found.append(Address(one.hostname, port or default_port))
     return tuple(found)

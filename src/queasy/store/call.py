@@ -24,7 +24,6 @@ from queasy.errors import (
     QueasyError,
     ServerError,
     Unanswered,
-    Unsupported,
 )
 from queasy.options import Durability
 from queasy.store import library
@@ -189,9 +188,9 @@ class _Attempt:
         """The write is accepted in any case; say loudly when it is not as safe as asked."""
         if isinstance(reply, Exception):
             if "unknown command" in str(reply).lower():
-                raise Unsupported(
-                    "durability='fsynced' needs WAITAOF (Redis 7.2+ or Valkey); the job was "
-                    "accepted, but not confirmed to be on disk"
+                raise NotDurable(
+                    f"{self.command.function}{self.queue} was accepted, but not confirmed to be on "
+                    "disk: durability='fsynced' needs WAITAOF, of Redis 7.2+ or Valkey"
                 ) from reply
             if str(reply).startswith("UNBLOCKED"):
                 # It is no primary any more: whether the new one has the write is for that to say.

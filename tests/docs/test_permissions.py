@@ -147,6 +147,16 @@ async def test_a_user_can_do_what_it_is_for(
     assert refused <= ({"info", "config|get"} if user != "worker" else set())
 
 
+async def test_a_producer_that_comes_first_is_told_to_let_a_worker_come(guarded: Server) -> None:
+    guarded.call("FUNCTION", "FLUSH")
+    url = user_of(guarded, "producer")
+    with pytest.raises(AccessDenied, match=r"no library yet.* Connect a worker first"):
+        async with Client(url):
+            pass
+    async with Client(user_of(guarded, "worker")), Client(url) as producer:
+        await producer.queue("q").dispatch(1)
+
+
 @pytest.mark.parametrize("user", PURPOSES)
 async def test_a_user_has_no_permission_it_does_not_need(
     guarded: Server, user: str, caplog: pytest.LogCaptureFixture

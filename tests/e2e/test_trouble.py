@@ -4,8 +4,11 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -21,8 +24,9 @@ from queasy import (
     Unsupported,
 )
 from tests.e2e.waiting import until_waiting
+from tests.groups import PRIMARY_NAME
 from tests.proxy import Proxy
-from tests.servers import Server, ServerKind, free_port, start_replica, start_server
+from tests.servers import Server, ServerKind, free_port, launch, start_replica, start_server
 
 
 async def test_a_server_that_is_not_there_is_said_at_once() -> None:
@@ -36,6 +40,59 @@ async def test_a_server_that_is_not_there_is_said_at_once() -> None:
     assert "hunter2" not in str(caught.value) + repr(Client(url))
     with pytest.raises(Unreachable, match="QUEASY_URL"), SyncClient(url):
         pass
+
+
+async def advice_for(url: str) -> str:
+    """What both clients say behind what happened."""
+    said: set[str] = set()
+    with pytest.raises(Unreachable) as caught:
+        async with Client(url, timeout=5):
+            pass
+    said.add(str(caught.value).rpartition("). ")[2])
+    with pytest.raises(Unreachable) as caught, SyncClient(url, timeout=5):
+        pass
+    said.add(str(caught.value).rpartition("). ")[2])
+    (advice,) = said
+    return advice
+
+
+async def test_the_advice_fits_what_happened(kind: ServerKind, tmp_path: Path) -> None:
+    right = "is the URL (the url argument, or QUEASY_URL) right?"
+    for url in (f"redis://127.0.0.1:{free_port()}", f"unix://{tmp_path}/absent.sock"):
+        assert await advice_for(url) == f"Is the server running, and {right}"
+    with ExitStack() as stack:
+        watched = {"sentinel monitor": f"{PRIMARY_NAME} 127.0.0.1 {free_port()} 1"}
+        sentinel = launch(stack, kind, watched, "--sentinel")
+        sentinel.wait_until_ready()
+        for url in (
+            "redis://host.invalid",
+            f"rediss://127.0.0.1?ssl_ca_certs={tmp_path}/absent.pem",
+            f"redis+sentinel://{sentinel.address}/unknown",
+        ):
+            assert await advice_for(url) == f"I{right[1:]}"
+        hanging_up = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        Thread(target=hang_up, args=(hanging_up,), daemon=True).start()
+        for scheme in ("redis", "rediss"):
+            url = f"{scheme}://127.0.0.1:{hanging_up.getsockname()[1]}"
+            assert "rediss:// if the server speaks TLS" in await advice_for(url)
+
+
+def hang_up(listening: socket.socket) -> None:
+    """On everybody, until it is closed."""
+    with suppress(OSError):
+        while True:
+            listening.accept()[0].close()
+
+
+async def test_sentinels_that_refuse_the_password_are_told_from_servers(kind: ServerKind) -> None:
+    with start_server(kind, requirepass="right") as sentinel:  # it refuses as one of them does
+        for secret in ("", "?sentinel_password=wr0ng"):
+            url = f"redis+sentinel://:wr0ng@{sentinel.address}/{PRIMARY_NAME}{secret}"
+            with pytest.raises(AccessDenied, match=r"\?sentinel_username=…&sentinel_") as caught:
+                async with Client(url):
+                    pass
+            assert "wr0ng" not in str(caught.value)
+            assert "sentinel_username" in SyncClient(url).health().problem
 
 
 @pytest.mark.parametrize("form", ["redis+sentinel://{}/mymaster", "redis+cluster://{}"])
@@ -75,8 +132,9 @@ async def test_a_missing_permission_is_named(kind: ServerKind) -> None:
             await owner.queue("q").dispatch(1)
         admin.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-hset")
         async with Client(server.url_as("poor", "pw")) as client:
-            with pytest.raises(AccessDenied, match="HSET"):
+            with pytest.raises(AccessDenied, match=r"HSET.* Grant \+hset") as caught:
                 await client.queue("q").dispatch(2)
+            assert "script:" not in str(caught.value)
             assert (await client.queue("q").counts()).waiting == 1
 
 

@@ -71,7 +71,7 @@ def call(
         try:
             return (yield from attempt.once(route))
         except PROBLEMS as problem:
-            fault = diagnose(problem, str(route.target), f"{command.function}{attempt.queue}")
+            fault = diagnose(problem, str(route.target), f"{command.function}{attempt.queue} on")
             attempt.repeated |= fault.uncertain
             hopeless = not connected and not attempt.in_group(route)
             if isinstance(problem, NotSent) and hopeless and pauses.made >= PAUSES_TO_CONNECT:
@@ -253,7 +253,7 @@ def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
                 yield from _upgrade(route, revision)
             return (yield from check_server(route))
         except PROBLEMS as problem:
-            fault = diagnose(problem, str(route.target), "connecting")
+            fault = diagnose(problem, str(route.target), "connecting to")
         if fault.remedy is not Remedy.WAIT or (pause := pauses.next()) is None:
             raise fault.error from None
         yield pause

@@ -91,10 +91,14 @@ PASSING = {
 }
 
 
+# What servers put behind an error that a function returned, which says nothing to anybody.
+TAIL = re.compile(r" script:( \S+,)? on @user_function:\d+\.?$")
+
+
 def diagnose(problem: Exception, where: str, doing: str) -> Fault:
-    """The fault behind an exception of the transport or of redis-py."""
-    text = str(problem)
-    at = f"{doing} on {where}"
+    """The fault behind an exception of the transport or of redis-py, `doing` ("looking at") it."""
+    text = TAIL.sub("", str(problem))
+    at = f"{doing} {where}"
     match problem:
         case Lost():
             return Fault(Remedy.WAIT, Unreachable(f"{at}: no answer ({text})"), uncertain=True)
@@ -102,7 +106,7 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
             return Fault(
                 Remedy.WAIT,
                 (NotRunning if _is_refused(problem) else Unreachable)(
-                    f"cannot reach {where} ({text}). {_advice(text)}"
+                    f"cannot reach {where} ({text}). {_advice(text, where)}"
                 ),
             )
         case MovedError():
@@ -114,7 +118,7 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
                 Remedy.NONE,
                 AccessDenied(
                     f"{where} refused the user or password ({text}). Put the right ones into the "
-                    "URL: redis://user:password@host"
+                    f"URL: {_credentials(text)}"
                 ),
             )
         case BusyLoadingError():
@@ -143,9 +147,9 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
                 ),
             )
         case NoPermissionError():
-            return Fault(Remedy.NONE, _no_permission(at, text))
+            return Fault(Remedy.NONE, _no_permission(at, where, text))
         case _:
-            return _diagnose_text(problem, text, at)
+            return _diagnose_text(problem, text, where, at)
 
 
 def _is_refused(problem: BaseException | None) -> bool:
@@ -157,7 +161,13 @@ def _is_refused(problem: BaseException | None) -> bool:
     return False
 
 
-def _advice(text: str) -> str:
+def _credentials(text: str) -> str:
+    if text.startswith("sentinel "):  # as `SentinelRoute` says
+        return "redis+sentinel://host/service?sentinel_username=…&sentinel_password=…"
+    return "redis://user:password@host"
+
+
+def _advice(text: str, where: str) -> str:
     """What to look at when there is no connection."""
     if "max number of clients" in text:
         return "It takes no more connections: raise its maxclients"
@@ -166,16 +176,35 @@ def _advice(text: str) -> str:
             "The URL says which authority signs the server's certificate "
             "(?ssl_ca_certs=/path/to/ca.pem), and names the host as the certificate does"
         )
-    return (
-        "Is the server running, and is the URL (the url argument, or QUEASY_URL) right: rediss:// "
-        "if the server speaks TLS there (with ssl_certfile and ssl_keyfile if it asks for a "
-        "certificate), redis:// if not?"
-    )
+    right = "is the URL (the url argument, or QUEASY_URL) right"
+    if NOT_THERE.search(text):
+        return f"I{right[1:]}?"
+    if OTHER_SPEECH.search(text) and not where.startswith("unix://"):
+        return (
+            f"Is the server running, and {right}: rediss:// if the server speaks TLS there (with "
+            "ssl_certfile and ssl_keyfile if it asks for a certificate), redis:// if not?"
+        )
+    return f"Is the server running, and {right}?"
 
 
-def _no_permission(at: str, text: str) -> AccessDenied:
-    command = re.search(r"run the '([\w|-]+)' command", text)
-    grant = f"+{command[1]}" if command is not None else "it"
+# A file, a name or a service of the URL; each is named.
+NOT_THERE = re.compile(r"there is no file|Error -\d+ connecting|knows no service")
+# One side speaks TLS and the other does not: it hangs up, or waits for more.
+OTHER_SPEECH = re.compile(
+    r"SSL|over TLS|Error connecting|Error \d+ while|Protocol error|"
+    r"[Cc]onnection (closed|reset|lost)"
+)
+
+
+def _no_permission(at: str, where: str, text: str) -> AccessDenied:
+    command = re.search(r"run the '([\w|-]+)' command", text) or re.search(r"not run (\w+),", text)
+    if command is not None and command[1] == "function|load":
+        return AccessDenied(
+            f"{where} has no library yet, or an older one, and this user may not load it ({text}). "
+            "Connect a worker first, or any client whose user may; or grant +function|load (ACL "
+            "SETUSER), to somebody who is trusted"
+        )
+    grant = f"+{command[1].lower()}" if command is not None else "it"
     if " key" in text:
         grant = "the keys, as ~queasy:* for the prefix queasy"
     elif "channel" in text:
@@ -186,7 +215,7 @@ def _no_permission(at: str, text: str) -> AccessDenied:
     )
 
 
-def _diagnose_text(problem: Exception, text: str, at: str) -> Fault:
+def _diagnose_text(problem: Exception, text: str, where: str, at: str) -> Fault:
     word = text.partition(" ")[0]
     if not isinstance(problem, ResponseError):
         return Fault(Remedy.NONE, ServerError(f"{at}: {text}"))
@@ -203,11 +232,9 @@ def _diagnose_text(problem: Exception, text: str, at: str) -> Fault:
             ),
         )
     if "can't run this command" in text or "ACL failure" in text:  # inside a function
-        return Fault(Remedy.NONE, _no_permission(at, text))
+        return Fault(Remedy.NONE, _no_permission(at, where, text))
     if word == "QUEASYBAD":
-        return Fault(
-            Remedy.NONE, InvalidInput(text.removeprefix("QUEASYBAD ").partition(" script:")[0])
-        )
+        return Fault(Remedy.NONE, InvalidInput(text.removeprefix("QUEASYBAD ")))
     if word in PASSING:
         remedy, what_to_do = PASSING[word]
         return Fault(remedy, NotReady(f"{at}: {what_to_do} ({text})"))
@@ -215,7 +242,7 @@ def _diagnose_text(problem: Exception, text: str, at: str) -> Fault:
         return Fault(
             Remedy.NONE,
             ProtocolError(
-                f"{at}: {text.removeprefix('WRONGTYPE ').partition(' script:')[0]}. Somebody "
+                f"{at}: {text.removeprefix('WRONGTYPE ')}. Somebody "
                 "else wrote to it: rename or delete that key, and the queue goes on"
             ),
         )

@@ -90,7 +90,7 @@ def look(route: Route) -> Generator[Effect, Any, Health]:
             found, *replies = yield exchange
     except PROBLEMS as problem:
         route.forget()
-        error = diagnose(problem, str(route.target), "a look").error
+        error = diagnose(problem, str(route.target), "looking at").error
         return Health(reachable=False, problem=str(error), round_trip=time.monotonic() - began)
     except QueasyError as problem:  # the embedded server cannot be started; no cluster
         return Health(reachable=False, problem=str(problem), round_trip=time.monotonic() - began)
@@ -99,7 +99,7 @@ def look(route: Route) -> Generator[Effect, Any, Health]:
     info, settings = _read(replies)
     problem = ""
     if isinstance(found, Exception) and not missing:
-        problem = str(diagnose(found, str(address), "a look").error)
+        problem = str(diagnose(found, str(address), "looking at").error)
     obstacles = _obstacles(info, settings)
     return Health(
         reachable=not problem,

@@ -278,7 +278,7 @@ def _tell(route: Route, channel: str, message: str) -> Generator[Effect, Any, in
         if isinstance(heard, MovedError):
             route.moved(int(heard.slot_id), redirected(heard, address))
         elif isinstance(heard, Exception):
-            raise diagnose(heard, str(address), f"a message on {channel}").error from heard
+            raise diagnose(heard, str(address), f"a message on {channel} on").error from heard
         elif heard or not route.is_group:
             return int(heard)
         else:  # who listens may do so at another, which was not the primary when we last asked
@@ -290,7 +290,7 @@ def _tell(route: Route, channel: str, message: str) -> Generator[Effect, Any, in
 def refuse_if_denied(problem: Exception, channel: str) -> None:
     """A channel that one may not hear will not be heard later either: say so."""
     if isinstance(problem, NoPermissionError):
-        raise diagnose(problem, "the server", f"listening on {channel}").error from problem
+        raise diagnose(problem, "the server", f"listening on {channel} on").error from problem
 
 
 class SyncSignal:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from redis.crc import key_slot
-from redis.exceptions import AskError
+from redis.exceptions import AskError, AuthenticationError, AuthorizationError
 
 from queasy.errors import ServerError
 from queasy.store.faults import Lost, NotSent
@@ -50,6 +50,7 @@ class HangUp:
     address: Address
 
 
+REFUSED = (AuthenticationError, AuthorizationError)
 Effect = Exchange | Pause | Ensure | HangUp
 Steps = Generator[Effect, Any, Any]
 
@@ -131,12 +132,14 @@ class SentinelRoute(Route):
 
     def _ask(self) -> Generator[Effect, Any, Address]:
         problems: list[str] = []
+        refused = 0
         for sentinel in list(self._sentinels):
             question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.target.service)
             try:
                 (answer,) = yield Exchange(sentinel, (question,), sentinel=True)
-            except (NotSent, Lost) as problem:
+            except (NotSent, Lost, *REFUSED) as problem:
                 answer = problem
+            refused += isinstance(answer, REFUSED)
             if isinstance(answer, Exception):
                 problems.append(f"{sentinel}: {answer}")
             elif answer is None:
@@ -145,6 +148,8 @@ class SentinelRoute(Route):
                 host, port = answer
                 return Address(host.decode(), int(port))
             _put_last(self._sentinels, sentinel)
+        if refused == len(problems):
+            raise AuthenticationError(f"sentinel {'; '.join(problems)}")
         raise NotSent(f"no sentinel named a primary: {'; '.join(problems)}")
 
 

@@ -55,6 +55,11 @@ def _limit(target: Target, timeout: float, sentinel: bool = False) -> float:
     return timeout / 2 if target.kind in ("sentinel", "cluster") else timeout
 
 
+def _over(target: Target) -> str:
+    """Said of what takes too long: a server that speaks no TLS waits for the rest of a line."""
+    return " over TLS" if target.tls else ""
+
+
 def _arguments(
     target: Target, address: Address, timeout: float | None, sentinel: bool
 ) -> dict[str, Any]:
@@ -145,7 +150,7 @@ class AsyncTransport:
                 return await self._exchange(exchange, began)
         except TimeoutError as problem:
             kind = Lost if began.is_set() else NotSent
-            raise kind(f"no answer in {limit:g} s") from problem
+            raise kind(f"no answer in {limit:g} s{_over(self._target)}") from problem
 
     async def _exchange(self, exchange: Exchange, began: asyncio.Event) -> list[Any]:
         pool = self._pool(exchange.address, exchange.sentinel)
@@ -266,6 +271,8 @@ class SyncTransport:
             connection = pool.get_connection()
         except REFUSALS:
             raise
+        except redis.TimeoutError as problem:
+            raise NotSent(f"{problem}{_over(self._target)}") from problem
         except BROKEN as problem:
             raise NotSent(str(problem) or type(problem).__name__) from problem
         answered = False

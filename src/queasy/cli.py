@@ -239,6 +239,7 @@ async def _health(options: argparse.Namespace) -> None:
         print(msgspec.json.encode({**found, "workers": served}).decode())
     else:
         what = f"{health.server} {health.version} {health.role}".strip()
+        print(f"address  {health.address}")
         print(f"server   {what or 'says nothing of itself'}, {health.round_trip * 1000:.1f} ms")
         if problem:
             print(f"problem  {problem}")

@@ -20,7 +20,7 @@ from queasy.options import Seconds, check_bool, check_name, check_whole, seconds
 from queasy.queue import Queue
 from queasy.store.health import Health
 from queasy.store.store import AsyncStore
-from queasy.store.url import Target, parse_url
+from queasy.store.url import target_of
 from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES, Place, Plan
 from queasy.worker.roster import WorkerInfo, roster
 
@@ -62,9 +62,9 @@ class Settings:
         if url is None and folder is None:  # who names a folder wants the embedded server
             url = os.environ.get("QUEASY_URL") or None
         self.url = url
-        self.target = Target("embedded") if url is None else parse_url(url)
         if url is None:  # now: whoever changes folders later still means this one
             self.folder = (self.folder or Path(".queasy")).absolute()
+        self.target = target_of(url, self.folder)
 
     @property
     def place(self) -> Place:
@@ -72,7 +72,7 @@ class Settings:
         return Place(self.url, self.prefix, self.timeout, folder)
 
     def __str__(self) -> str:
-        return f"{self.target}" if self.folder is None else f"{self.target} in {self.folder}"
+        return str(self.target)
 
 
 class WorkOptions(TypedDict, total=False):

@@ -13,6 +13,7 @@ import pytest
 from queasy import Client, SyncClient
 from queasy.client import Running
 from queasy.store import library
+from queasy.store.url import parse_url
 from tests.faults.test_errors import looping
 from tests.faults.traffic import kind
 from tests.servers import Server, ServerKind, free_port, start_server
@@ -53,6 +54,8 @@ async def test_a_look_never_raises_but_says_what_is_wrong(own_server: Server) ->
         health = await client.health()
         assert not health.reachable
         assert "127.0.0.1" in health.problem
+        assert "127.0.0.1" in health.address
+        assert "a look" not in health.problem
         assert SyncClient(url, timeout=2).health().problem
         await client.close()
     client = Client(own_server.url, timeout=1)
@@ -69,6 +72,12 @@ async def test_a_look_never_raises_but_says_what_is_wrong(own_server: Server) ->
     assert "cannot reach" in (await client.health()).problem
     own_server.start()
     await client.close()
+
+
+def test_a_look_at_the_embedded_server_tells_its_folder(tmp_path: Path) -> None:
+    with SyncClient(folder=tmp_path / "jobs") as client:
+        health = client.health()
+    assert (health.ready, health.address) == (True, f"the embedded server in {tmp_path / 'jobs'}")
 
 
 async def test_a_worker_is_ready_while_the_server_answers(own_server: Server) -> None:
@@ -151,6 +160,7 @@ def test_a_probe_says_whether_server_and_workers_are_there(
 ) -> None:
     code, said = probe(own_server)
     assert code == 1
+    assert said.startswith(f"address  {parse_url(own_server.url)}\n")
     assert "queue    plain: no workers" in said
     with fleet_on(own_server.url, "p", tmp_path) as fleet:
         worker = fleet.serve(processes=1)

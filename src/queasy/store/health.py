@@ -34,6 +34,8 @@ SETTINGS = ("save", "stop-writes-on-bgsave-error", "appendfsync", "timeout")
 class Health:
     """What a look at the server found."""
 
+    address: str = ""
+    """Where it was looked for; without a password."""
     reachable: bool
     """It answers, and could carry out a call."""
     problem: str = ""
@@ -91,9 +93,9 @@ def look(route: Route) -> Generator[Effect, Any, Health]:
     except PROBLEMS as problem:
         route.forget()
         error = diagnose(problem, str(route.target), "looking at").error
-        return Health(reachable=False, problem=str(error), round_trip=time.monotonic() - began)
+        return _away(route, error, began)
     except QueasyError as problem:  # the embedded server cannot be started; no cluster
-        return Health(reachable=False, problem=str(problem), round_trip=time.monotonic() - began)
+        return _away(route, problem, began)
     seconds = time.monotonic() - began
     missing = isinstance(found, ResponseError) and "Function not found" in str(found)
     info, settings = _read(replies)
@@ -102,6 +104,7 @@ def look(route: Route) -> Generator[Effect, Any, Health]:
         problem = str(diagnose(found, str(address), "looking at").error)
     obstacles = _obstacles(info, settings)
     return Health(
+        address=str(route.target),
         reachable=not problem,
         problem=problem or next(iter(obstacles), ""),
         server="" if not info else "valkey" if "valkey_version" in info else "redis",
@@ -110,6 +113,15 @@ def look(route: Route) -> Generator[Effect, Any, Health]:
         revision=None if isinstance(found, Exception) else int(found[1]),
         round_trip=seconds,
         warnings=(*obstacles[0 if problem else 1 :], *_warnings(route, info, settings)),
+    )
+
+
+def _away(route: Route, problem: QueasyError, began: float) -> Health:
+    return Health(
+        address=str(route.target),
+        reachable=False,
+        problem=str(problem),
+        round_trip=time.monotonic() - began,
     )
 
 

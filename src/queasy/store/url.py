@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import ParseResult, parse_qs, unquote, urlparse
 
@@ -13,7 +14,7 @@ from redis.connection import (
 
 from queasy.errors import InvalidUrl
 
-__all__ = ["Address", "Target", "parse_url"]
+__all__ = ["Address", "Target", "parse_url", "target_of"]
 
 FORMS = (
     "redis://host:6379/0, rediss://host:6379/0 (TLS), unix:///path/to/socket, "
@@ -81,12 +82,19 @@ class Target:
     connect: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """Arguments of every connection to a data node: user, password, db, TLS files."""
     sentinel_connect: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    folder: str = ""
+    """Of an embedded server."""
 
     def __str__(self) -> str:
         if self.kind == "embedded":
-            return "the embedded server"
+            return f"the embedded server in {self.folder}" if self.folder else "the embedded server"
         where = ",".join(map(str, self.addresses))
         return where if self.kind == "single" else f"{self.kind} {where}"
+
+
+def target_of(url: str | None, folder: Path | None) -> Target:
+    """Of a URL; without one, the embedded server of a folder."""
+    return Target("embedded", folder=str(folder or "")) if url is None else parse_url(url)
 
 
 def parse_url(url: str) -> Target:

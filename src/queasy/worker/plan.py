@@ -17,7 +17,7 @@ from queasy.handler import Function, Handler
 from queasy.store.commands import Commands
 from queasy.store.keys import QueueKeys
 from queasy.store.store import AsyncStore
-from queasy.store.url import Target, parse_url
+from queasy.store.url import target_of
 
 __all__ = ["CAPACITY", "CUT_OFF", "DEADLY", "Place", "Plan", "Record", "Service"]
 
@@ -51,9 +51,8 @@ class Place:
 
     def store(self, timeout: float | None = None) -> AsyncStore:
         """With few connections: workers are many, and each of their calls is short."""
-        target = Target("embedded") if self.url is None else parse_url(self.url)
         folder = None if self.folder is None else Path(self.folder)
-        return AsyncStore(target, timeout or self.timeout, folder, CONNECTIONS)
+        return AsyncStore(target_of(self.url, folder), timeout or self.timeout, folder, CONNECTIONS)
 
     def commands(self, queue: str, *, fail: bool) -> Commands:
         return Commands(QueueKeys(self.prefix, queue, fail))

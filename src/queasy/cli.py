@@ -19,10 +19,11 @@ import msgspec
 
 from queasy.client import Client
 from queasy.errors import InvalidInput, QueasyError
+from queasy.options import check_whole
 from queasy.worker.app import load
 from queasy.worker.inline import InlineWorker
 from queasy.worker.logs import FORMATS, set_up
-from queasy.worker.plan import CAPACITY
+from queasy.worker.plan import CAPACITY, MOST_PROCESSES
 from queasy.worker.roster import WorkerInfo
 from queasy.worker.supervisor import Supervisor, SupervisorOptions
 
@@ -175,6 +176,7 @@ def _bytes(text: str) -> int:
 
 
 async def _worker(options: argparse.Namespace) -> None:
+    check_whole(options.processes, "processes", 0, MOST_PROCESSES)
     if options.processes == 0:
         plan = load(options.app).plan(options.queues)
         set_up(options.log_level, options.log_format, options.log_errors)
@@ -311,7 +313,8 @@ async def _order(options: argparse.Namespace) -> None:
             options.do, options.queue, release=options.release, workers=options.workers
         )
     if not heard:
-        raise QueasyError("no worker heard it: see `queasy workers` for those there are")
+        who = "none of them is there" if options.workers else f"none serves {options.queue!r}"
+        raise QueasyError(f"no worker heard it, {who}: see `queasy workers` for those there are")
     print(f"{heard} heard it")
 
 

@@ -29,6 +29,12 @@ def _as_it_was() -> Iterator[None]:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@pytest.mark.parametrize("processes", ["-1", "1001"])
+def test_a_number_of_processes_out_of_range_says_the_range(processes: str) -> None:
+    with pytest.raises(SystemExit, match="from 0 to 1000"):
+        main(["worker", "a:b", "--processes", processes])
+
+
 @given(st.lists(WORDS, max_size=6))
 @example(["worker", "..:x"])
 @example(["worker", "a..b:c", "--processes", "0"])

@@ -138,7 +138,7 @@ async def test_the_command_line_tells_running_workers_too(
         assert info is None or info.queues == ()
     answer = await asyncio.to_thread(queasy, "serve", APP, "plain")
     assert answer.returncode == 1
-    assert "no worker heard it" in answer.stderr
+    assert "no worker heard it, none serves 'plain'" in answer.stderr
 
 
 async def test_everybody_can_see_who_works_on_what_since_when(

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import queasy
 from queasy import SyncClient
+from queasy.cli import _parser
 from queasy.store.keys import NAMES
 from queasy.store.library import PREFIX, source
+from queasy.worker.supervisor import PATIENCE
 from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +134,32 @@ def test_the_handlers_of_the_workers_page_do_what_it_says(tmp_path: Path) -> Non
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             assert done.stderr == ""
+
+
+def test_the_errors_of_a_dispatch_are_those_there_are() -> None:
+    page = (ROOT / "docs" / "lifecycle.md").read_text()
+    table = page.partition("## When a dispatch raises")[2].partition("\n## ")[0]
+    named = {getattr(queasy, name) for name in re.findall(r"^\| `(\w+)`", table, re.M)}
+    assert named >= {queasy.InvalidInput, queasy.Unreachable, queasy.Unanswered, queasy.NotDurable}
+    rare = {queasy.ServerError, queasy.Unsupported, queasy.ProtocolError}
+    tree = [queasy.ServerError]
+    for kind in tree:
+        tree += kind.__subclasses__()
+    assert set(tree) - rare == named - {queasy.InvalidInput}
+
+
+def test_the_services_of_the_workers_page_have_time_to_stop() -> None:
+    page = (ROOT / "docs" / "workers.md").read_text()
+    started = re.search(r"^ExecStart=\S+/queasy (.*)$", page, re.M)
+    in_list = re.search(r'command: \["queasy", ("worker".*)\]$', page, re.M)
+    assert started is not None
+    assert in_list is not None
+    for words in (started[1].split(), re.findall(r'"(.*?)"', in_list[1])):
+        grace = _parser().parse_args(words).grace
+        for wait in re.findall(
+            r"^(?:TimeoutStopSec=|terminationGracePeriodSeconds: )(\d+)$", page, re.M
+        ):
+            assert int(wait) > grace + PATIENCE
 
 
 @contextmanager

@@ -169,6 +169,15 @@ async def test_a_producer_can_only_dispatch_and_cancel(guarded: Server, emails: 
         assert dumps(guarded) == before
 
 
+def test_a_producer_can_do_by_hand_what_dispatching_needs(guarded: Server, emails: Queue) -> None:
+    """Functions run with the rights of their caller; so the page on security says."""
+    with redis.Redis.from_url(user_of(guarded, "producer"), protocol=2) as producer:
+        assert producer.hget("queasy:{emails}:data", "waits") == b"1"
+        producer.hset("queasy:{emails}:data", "waits", "2")
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            producer.hget("other:{emails}:data", "waits")
+
+
 def one_queue() -> list[str]:
     """The rules for a single queue, as the document has them."""
     text = PROTOCOL.read_text()

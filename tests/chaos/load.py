@@ -11,6 +11,8 @@ from tests.chaos.history import Dispatching, now
 
 QUEUES = ("fast", "work", "plain", "hot")
 HOT_IDS = 20
+# After which a producer knows nothing of a call.
+CALL_TIMEOUT = 5.0
 # What a job does, how often among a thousand, in which queue, and options of its own.
 HABITS: tuple[tuple[str, float, str, JobOptions | None], ...] = (
     ("done", 932, "", None),
@@ -31,7 +33,7 @@ WEIGHTS = [habit[1] for habit in HABITS]
 
 Kind = Literal["one", "many", "later", "at", "hot", "cancel", "cancel running"]
 KINDS: dict[Kind, int] = {
-    "one": 40, "many": 6, "later": 12, "at": 3, "hot": 20, "cancel": 4, "cancel running": 2,
+    "one": 40, "many": 6, "later": 12, "at": 3, "hot": 30, "cancel": 4, "cancel running": 2,
 }  # fmt: skip
 
 
@@ -76,6 +78,8 @@ class Load:
         data = self._data(
             "done" if self.random.random() < 0.9 else choice(("raise:1", "retry:0.1"))
         )
+        if self.random.random() < 0.6:  # long enough that others come while it runs
+            data["seconds"] = self.random.uniform(0.05, 1.4)
         updates = self.random.random() < 0.8
         dispatch = Dispatch(
             data,

@@ -16,10 +16,9 @@ from typing import Any
 from queasy import Client, QueasyError, SyncClient, Unreachable
 from queasy.errors import NotDurable
 from tests.chaos.history import Cancelled, Cancelling, Dispatched, Pen, now
-from tests.chaos.load import QUEUES, Ask, Load
+from tests.chaos.load import CALL_TIMEOUT, QUEUES, Ask, Load
 
 DURABILITY: Any = os.environ.get("CHAOS_DURABILITY", "ack")
-TIMEOUT = 5.0
 
 
 def word_for(error: QueasyError) -> str:
@@ -143,11 +142,11 @@ def main(number: int, seed: str, rate: float, kind: str) -> None:
     producer = Producer(Load(Random(seed), number), pen, rate)
     url, prefix = os.environ["CHAOS_URL"], os.environ["CHAOS_PREFIX"]
     if kind == "sync":
-        with SyncClient(url, prefix=prefix, timeout=TIMEOUT) as client:
+        with SyncClient(url, prefix=prefix, timeout=CALL_TIMEOUT) as client:
             produce_sync(producer, client)
 
     async def run() -> None:
-        async with Client(url, prefix=prefix, timeout=TIMEOUT) as client:
+        async with Client(url, prefix=prefix, timeout=CALL_TIMEOUT) as client:
             await produce(producer, client)
 
     asyncio.run(run())

@@ -17,8 +17,14 @@ from tests.chaos.history import (
     Settled,
     Started,
 )
+from tests.chaos.load import CALL_TIMEOUT
 
 __all__ = ["Run", "Story"]
+
+# A call that its caller gave up may be on its way for so long after, or for as long as somebody
+# who holds it is held up.
+ON_ITS_WAY = 5.0
+HOLDS_UP = ("freeze producer", "freeze server", "stall network", "harass")
 
 
 @dataclass
@@ -101,3 +107,14 @@ class Story:
     def answered_at(self, n: int) -> float:
         answer = self.answers.get(n)
         return float("inf") if answer is None else answer.at
+
+    def done_by(self, asked: float, answer: Dispatched | Cancelled | None) -> float:
+        """Until when a call may have been carried out: its answer, if that was a clear one."""
+        if answer is not None and answer.word != "unclear":
+            return answer.at
+        given_up = asked + CALL_TIMEOUT if answer is None else answer.at
+        end = given_up + ON_ITS_WAY
+        for fault in sorted(self.faults, key=lambda fault: fault.at):
+            if fault.kind in HOLDS_UP and fault.at <= end and fault.until >= asked:
+                end = max(end, fault.until + CALL_TIMEOUT + ON_ITS_WAY)
+        return end

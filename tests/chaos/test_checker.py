@@ -70,6 +70,11 @@ def true_story() -> Events:
         *ran(7, 2.6, 2.7, id_="hot", token=9),
         *asked(8, 3.0, "hot"), *asked(9, 3.1, "hot", word="updated", updates=False),
         *ran(8, 3.2, 3.3, id_="hot", token=10),
+        # Held behind a run, and replaced there: by one that was told so, and by one that died.
+        *asked(17, 1.0, "warm"), *asked(18, 1.2, "warm", word="blocked"),
+        *ran(17, 1.1, 1.5, id_="warm", token=17), *asked(19, 1.3, "warm", word="blocked"),
+        Dispatching(1.4, 20, Q, "warm", "done"), *asked(21, 2.0, "warm"),
+        *ran(21, 2.1, 2.2, id_="warm", token=18),
         # Cancelled while it waits, and while it runs; refused; unclear, and it ran.
         *asked(10, 1.0, due=9.0), *cancelled("c1", "j10", 1.5, "yes"),
         *asked(11, 1.0), Started(1.1, Q, "j11", 11, 11, 1),
@@ -122,6 +127,15 @@ LIES: dict[str, tuple[str, Callable[[Events], Events]]] = {
         "lost", lambda s: never_ran(never_ran(s, 3, "j2"), 4, "j2")),
     "an update that was lost": ("stale", lambda s: changed(s, Started, {"token": 8}, n=5)),
     "a dispatch held behind a run that was lost": ("lost", lambda s: never_ran(s, 9, "hot")),
+    "a held dispatch that was dropped, as the next one found": (
+        "lost", lambda s: without(s, Dispatching, n=20)),
+    "a held dispatch that was dropped, and others held much later": ("lost", lambda s: [
+        *without(s, Dispatching, n=20), *asked(22, 9.0, "warm", word="updated"),
+        *ran(22, 9.1, 9.2, id_="warm", token=19)]),
+    "a held dispatch that was dropped, long after a call that was not answered": (
+        "lost", lambda s: changed(s, Dispatching, {"n": 20}, at=-60.0)),
+    "a held dispatch that was dropped, before a call that was not answered": (
+        "lost", lambda s: changed(s, Dispatching, {"n": 20}, at=2.5)),
     "a job replaced by one that did not replace it": ("lost", lambda s: changed(
         changed(s, Started, {"token": 10}, n=9), Dispatched, {"n": 9}, word="unchanged")),
     "a cancel that was answered with no": (
@@ -182,3 +196,9 @@ def test_what_the_settings_let_a_server_forget_is_forgiven_then_and_only_then() 
     assert forgiven.kept
     assert forgiven.forgiven == 1
     assert check(lost, replace(END, forgiven=[(1.02, 1.1)])).broken["lost"]
+
+
+def test_a_call_that_was_held_up_may_have_come_later() -> None:
+    long_before = changed(true_story(), Dispatching, {"n": 20}, at=-60.0)
+    assert check(long_before, END).broken["lost"]
+    assert check([*long_before, Fault(-58.0, "freeze producer", (9,), 1.0)], END).kept

@@ -34,7 +34,7 @@ def run(
     folder = Path(tempfile.mkdtemp(prefix="queasy-chaos-", dir=keep))
     print(f"{scene_name} on {kind}, seed {seed}: ", end="", flush=True)
     began = time.monotonic()
-    with play(scene, kind, folder, seed) as world:
+    with play(scene, kind, folder, seed, seconds) as world:
         world.harm(scene.faults, scene.rate, seconds)
         aftermath, drained = world.finish(durable=scene.durability == "replicated")
     events = list(read_folder(folder))

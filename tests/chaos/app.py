@@ -11,9 +11,10 @@ from typing import Any
 
 from queasy import Client, Failure, Job, JobError, PermanentError, Retry
 from tests.chaos.history import Alive, Ended, GaveUp, Pen, Started, now
-from tests.chaos.load import QUEUES
+from tests.chaos.load import LONG, QUEUES
 
 TIMEOUT = 2.0
+LONG_TIMEOUT = 60.0
 BACKOFF = 0.1
 TICK = 0.02
 
@@ -109,8 +110,9 @@ for name in QUEUES:
     # Whoever is killed a dozen times by us is not poison: jobs that are say so themselves.
     queue = client.queue(name)
     queue.handler(
-        timeout=TIMEOUT, max_stalls=1000, max_timeouts=1000, min_backoff=BACKOFF, max_backoff=5
-    )(run_plain if name == "plain" else run)
+        timeout=LONG_TIMEOUT if name in LONG else TIMEOUT,
+        max_stalls=1000, max_timeouts=1000, min_backoff=BACKOFF, max_backoff=5,
+    )(run_plain if name.endswith("plain") else run)  # fmt: skip
     queue.fail_handler(max_stalls=1000, max_timeouts=1000, min_backoff=BACKOFF, max_backoff=5)(
         gave_up
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from queasy import Client, QueasyError, SyncClient
 from tests.chaos.history import Ended, Pen, Settled, Started, now
-from tests.chaos.load import QUEUES
+from tests.chaos.load import SHORT
 
 LEASE = 4.0
 
@@ -24,7 +24,7 @@ class Consumer:
         self.pen = pen
 
     def queue(self) -> str:
-        return self.random.choice(QUEUES)
+        return self.random.choice(SHORT)
 
     def started(self, lease: Any, asked: float) -> float:
         """How long it works; notes that it does. The lease began when the server answered: it
@@ -63,7 +63,7 @@ class Consumer:
 
 
 async def consume(consumer: Consumer, client: Client) -> None:
-    queues = {name: client.queue(name) for name in QUEUES}
+    queues = {name: client.queue(name) for name in SHORT}
     while True:
         try:
             asked = now()
@@ -87,7 +87,7 @@ async def consume(consumer: Consumer, client: Client) -> None:
 
 
 def consume_sync(consumer: Consumer, client: SyncClient) -> None:
-    queues = {name: client.queue(name) for name in QUEUES}
+    queues = {name: client.queue(name) for name in SHORT}
     while True:
         try:
             asked = now()

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ class Member:
     role: Role
     process: "subprocess.Popen[bytes]"
     log: Path
+    place: int
+    """Among those of its role; whoever replaces it takes its place, and its way to the server."""
     told: bool = False
     """To end."""
 
@@ -56,7 +58,7 @@ class Size:
 class Crew:
     """Everybody who takes part, on one server, with one folder for all histories."""
 
-    def __init__(self, urls: Mapping[Role, str], folder: Path, random: Random, size: Size,
+    def __init__(self, urls: Mapping[Role, Sequence[str]], folder: Path, random: Random, size: Size,
                  environment: Mapping[str, str] | None = None) -> None:  # fmt: skip
         self._folder = folder
         self._urls = urls
@@ -72,13 +74,13 @@ class Crew:
             "worker": size.workers, "consumer": size.consumers, "producer": size.producers,
         }  # fmt: skip
         for role, count in many.items():
-            for _ in range(count):
-                self._start(role)
+            for place in range(count):
+                self._start(role, place)
 
     def of(self, role: Role) -> list[Member]:
         return [member for member in self.members if member.role == role]
 
-    def _start(self, role: Role) -> None:
+    def _start(self, role: Role, place: int) -> None:
         self._started += 1
         number, seed = self._started, str(self._random.random())
         kind = "sync" if number % 3 == 0 else "async"
@@ -93,7 +95,7 @@ class Crew:
                 words = ["tests.chaos.consumer", seed, kind]
         environment = {
             **os.environ,
-            "CHAOS_URL": self._urls[role],
+            "CHAOS_URL": self._urls[role][place % len(self._urls[role])],
             "CHAOS_PREFIX": "chaos",
             "CHAOS_FOLDER": str(self._folder),
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
@@ -105,7 +107,7 @@ class Crew:
                 [sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=file,
                 stderr=file, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
-        self.members.append(Member(role, process, log))
+        self.members.append(Member(role, process, log, place))
 
     def revive(self) -> None:
         """Another for each that died, while its role is not over."""
@@ -114,7 +116,7 @@ class Crew:
             if member.role == "worker" and not self._may_end(member):
                 self.exits.append(f"worker {member.pid} ended with {member.process.returncode}")
             if member.role not in self.over:
-                self._start(member.role)
+                self._start(member.role, member.place)
 
     def _may_end(self, member: Member) -> bool:
         """It was told to, or killed, or found no server fit to work on when it started."""

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from redis.crc import key_slot
 from tests.chaos.crew import Member, Role
 from tests.chaos.history import now
 from tests.chaos.load import QUEUES
-from tests.chaos.world import PREFIX, World
+from tests.chaos.world import PREFIX, Network, World
 from tests.groups import Cluster, SentinelGroup
 from tests.servers import HOST, Server, ServerKind, free_port, wait_until
 
@@ -231,35 +232,52 @@ def keep_busy(world: World) -> None:
 # The network
 
 
+def _struck(world: World) -> Sequence[Network]:
+    """Everybody's network, or that of some."""
+    return world.random.choice((world.networks, [world.random.choice(world.networks)]))
+
+
+def _tell(networks: Sequence[Network], order: str) -> None:
+    for network in networks:
+        network.tell(order)
+
+
 def stall_network(world: World) -> None:
-    assert world.network is not None
     seconds = world.random.choice((0.1, 1.0, 4.0, world.random.uniform(0, 15)))
-    world.network.tell(f"stall {seconds:.2f}")
+    _tell(_struck(world), f"stall {seconds:.2f}")
     world.note("stall network", until=now() + seconds)
 
 
+def partition(world: World) -> None:
+    """One worker reaches nobody for longer than its leases last; all others do."""
+    if now() < world.cut_off_until:
+        return
+    seconds = world.random.uniform(15, 30)
+    world.cut_off_until = now() + seconds
+    place = world.random.choice([worker.place for worker in world.crew.of("worker")])
+    world.networks[place].tell(f"stall {seconds:.2f}")
+    world.note("partition", until=world.cut_off_until)
+
+
 def cut_network(world: World) -> None:
-    assert world.network is not None
-    world.network.tell("cut all")
+    _tell(_struck(world), "cut all")
     world.note("cut network")
 
 
 def deafen_network(world: World) -> None:
-    assert world.network is not None
     seconds = world.random.uniform(0.5, 5)
-    world.network.tell(f"deaf {seconds:.2f}")
+    _tell(_struck(world), f"deaf {seconds:.2f}")
     world.note("deaf network", until=now() + seconds)
 
 
 def harass(world: World) -> None:
     """Commands are cut at random bytes, for a while."""
-    assert world.network is not None
-    network = world.network
-    network.tell(f"harass {world.random.choice((0.002, 0.01, 0.05))}")
+    networks = _struck(world)
+    _tell(networks, f"harass {world.random.choice((0.002, 0.01, 0.05))}")
     begun = now()
 
     def calm() -> None:
-        network.tell("calm")
+        _tell(networks, "calm")
         world.note("harass", at=begun, until=now())
 
     world.later(world.random.uniform(1, 4), calm)

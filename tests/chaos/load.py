@@ -1,5 +1,6 @@
 """What producers ask for: drawn from a seed, so that a run can be asked for again."""
 
+import math
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,10 @@ from typing import Any, Literal
 from queasy import Dispatch, JobOptions
 from tests.chaos.history import Dispatching, now
 
-QUEUES = ("fast", "work", "plain", "hot")
+SHORT = ("fast", "work", "plain", "hot")
+# For runs that take longer than a lease; pull consumers, who do not extend theirs, let them be.
+LONG = ("long", "long-plain")
+QUEUES = (*SHORT, *LONG)
 HOT_IDS = 20
 # After which a producer knows nothing of a call.
 CALL_TIMEOUT = 5.0
@@ -31,7 +35,7 @@ HABITS: tuple[tuple[str, float, str, JobOptions | None], ...] = (
 )
 WEIGHTS = [habit[1] for habit in HABITS]
 
-Kind = Literal["one", "many", "later", "at", "hot", "cancel", "cancel running"]
+Kind = Literal["one", "many", "later", "at", "hot", "long", "cancel", "cancel running"]
 KINDS: dict[Kind, int] = {
     "one": 40, "many": 6, "later": 12, "at": 3, "hot": 30, "cancel": 4, "cancel running": 2,
 }  # fmt: skip
@@ -53,10 +57,25 @@ class Load:
     random: Random
     number: int
     """No two producers have the same, nor does one that was killed and its successor."""
+    long_rate: float = 0.0
+    """Of jobs that take longer than a lease, a second."""
+    long_until: float = 0.0
+    """When to stop with that, so that they have ended soon after everything else."""
     _count: int = 0
+    _next_long: float = field(init=False)
     _recent: list[tuple[str, str]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._draw_long()
+
+    def _draw_long(self) -> None:
+        rate = self.long_rate
+        self._next_long = now() + self.random.expovariate(rate) if rate else math.inf
+
     def kind(self) -> Kind:
+        if self._next_long <= now() < self.long_until:
+            self._draw_long()
+            return "long"
         return self.random.choices(list(KINDS), list(KINDS.values()))[0]
 
     def one(self, *, delay: float = 0.0, at: bool = False) -> Ask:
@@ -92,6 +111,14 @@ class Load:
         )
         line = Dispatching(now(), data["n"], "hot", str(dispatch.id), data["does"], 0.0, updates)
         return Ask("hot", dispatch, line)
+
+    def long(self) -> Ask:
+        """A job that takes longer than a lease."""
+        data = self._data("done")
+        data["seconds"] = self.random.uniform(14, 20)
+        queue, id_ = self.random.choice(LONG), f"j{data['n']}"
+        self._recent = [*self._recent[-50:], (queue, id_)]
+        return Ask(queue, Dispatch(data, id=id_), Dispatching(now(), data["n"], queue, id_, "done"))
 
     def many(self) -> list[Ask]:
         """Of one queue, most of them due at once."""

@@ -27,9 +27,9 @@ class ProxyProcess:
 
 
 @contextmanager
-def start_network(server: Server, folder: Path, seed: int) -> Generator[ProxyProcess]:
-    port, control = free_port(), folder / "proxy"
-    with (folder / "proxy.err").open("wb") as errors:
+def start_network(server: Server, folder: Path, name: str, seed: int) -> Generator[ProxyProcess]:
+    port, control = free_port(), folder / f"proxy-{name}"
+    with (folder / f"proxy-{name}.err").open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.proxy", "--listen-port", str(port), "--upstream-port",
              str(server.port), "--seed", str(seed), "--control", str(control)],

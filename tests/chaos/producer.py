@@ -42,6 +42,8 @@ class Producer:
                 return [self.load.one(delay=self.load.delay(), at=kind == "at")]
             case "hot":
                 return [self.load.hot()]
+            case "long":
+                return [self.load.long()]
             case _:
                 return [self.load.one()]
 
@@ -75,7 +77,8 @@ async def produce(producer: Producer, client: Client) -> None:
 
     while True:
         kind = producer.load.kind()
-        several = producer.load.random.randrange(1, 8)  # at once, as a web application does
+        # At once, as a web application does.
+        several = 1 if kind == "long" else producer.load.random.randrange(1, 8)
         steps = [step(producer, kind, dispatch, cancel) for _ in range(several)]
         asked = sum(await asyncio.gather(*steps))
         await asyncio.sleep(producer.pause(asked))
@@ -139,7 +142,8 @@ def produce_sync(producer: Producer, client: SyncClient) -> None:
 
 def main(number: int, seed: str, rate: float, kind: str) -> None:
     pen = Pen(Path(os.environ["CHAOS_FOLDER"]), "producer")
-    producer = Producer(Load(Random(seed), number), pen, rate)
+    long_rate, long_until = map(float, os.environ["CHAOS_LONG"].split())
+    producer = Producer(Load(Random(seed), number, long_rate, long_until), pen, rate)
     url, prefix = os.environ["CHAOS_URL"], os.environ["CHAOS_PREFIX"]
     if kind == "sync":
         with SyncClient(url, prefix=prefix, timeout=CALL_TIMEOUT) as client:

@@ -9,7 +9,7 @@ from random import Random
 from queasy import SyncClient
 from tests.chaos import faults
 from tests.chaos.crew import Crew, Role, Size
-from tests.chaos.history import Pen
+from tests.chaos.history import Pen, now
 from tests.chaos.load import QUEUES
 from tests.chaos.network import start_network
 from tests.chaos.stages import MakeStage, alone, cluster, sentinel
@@ -17,6 +17,9 @@ from tests.chaos.world import PREFIX, World
 from tests.servers import ServerKind, Setting
 
 Faults = Mapping[Callable[[World], None], float]
+
+# So long before the last fault nobody asks for long jobs any more.
+CALM = 10.0
 
 PROCESSES: Faults = {
     faults.kill_child: 6,
@@ -42,6 +45,7 @@ NETWORK: Faults = {
     faults.cut_network: 1,
     faults.deafen_network: 1,
 }
+PARTITION: Faults = {faults.partition: 3, faults.kill_child: 1}
 FAILOVER: Faults = {faults.fail_over: 2, faults.kill_child: 1}
 CLUSTER: Faults = {faults.strike_cluster: 2, faults.kill_child: 1}
 
@@ -59,6 +63,10 @@ class Scene:
     by_network: frozenset[Role] = frozenset()
     """Who reaches the server through a network that can be harmed."""
     size: Size = field(default_factory=Size)
+    long: float = 0.0
+    """Jobs a second that take longer than a lease. Those who are killed with their worker run
+    alone the next time: where kills are many, a few of them hold everything up.
+    """
 
     def hastened(self, jobs: float, faults: float) -> "Scene":
         """With so many times the jobs, and so many times the faults."""
@@ -71,7 +79,7 @@ EVERYBODY: frozenset[Role] = frozenset(("worker", "producer", "consumer"))
 SCENES = {
     scene.name: scene
     for scene in (
-        Scene("processes", "kills and freezes of processes", PROCESSES, 1.5),
+        Scene("processes", "kills and freezes of processes", PROCESSES, 1.5, long=0.1),
         Scene(
             "server",
             "kills of the server, whose file is synced at every write",
@@ -87,6 +95,8 @@ SCENES = {
         ),
         Scene("network", "cuts, stalls and silence of the network", NETWORK, 0.5,
               by_network=EVERYBODY),
+        Scene("partition", "one worker is cut off for longer than its leases last", PARTITION, 0.2,
+              by_network=frozenset(("worker",)), size=Size(workers=3), long=1.0),
         Scene("errors", "what a server answers when it will not", ERRORS, 0.7),
         Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.3,
               stage=sentinel, size=Size(rate=60)),
@@ -98,32 +108,41 @@ SCENES = {
             "everything",
             "all of it, mixed",
             {**PROCESSES, **dict.fromkeys({**ERRORS, **NETWORK}, 0.5), faults.kill_server: 2,
-             faults.freeze_server: 0.1},
+             faults.freeze_server: 0.1, faults.partition: 0.2},
             2.0,
             by_network=frozenset(("worker", "consumer")),
+            long=0.1,
         ),
     )
 }  # fmt: skip
 
 
 @contextmanager
-def play(scene: Scene, kind: ServerKind, folder: Path, seed: str) -> Generator[World]:
-    """The world of a scene, at work."""
+def play(
+    scene: Scene, kind: ServerKind, folder: Path, seed: str, seconds: float
+) -> Generator[World]:
+    """The world of a scene, at work; faults are to be done for so long."""
     random = Random(seed)
     with ExitStack() as stack:
         stage = scene.stage(stack, kind, {"appendonly": True, **scene.settings})
-        network = None
-        if scene.by_network:
-            seed_of_it = random.randrange(10**9)
-            network = stack.enter_context(start_network(stage.server, folder, seed_of_it))
+        names = [f"worker-{place}" for place in range(scene.size.workers)]
+        networks = [
+            stack.enter_context(start_network(stage.server, folder, name, random.randrange(10**9)))
+            for name in ([*names, "others"] if scene.by_network else [])
+        ]
         with SyncClient(stage.url, prefix=PREFIX) as client:
             for name in QUEUES:
                 client.queue(name).configure(fail_handler=True, failed_limit=1_000_000)
-        urls: dict[Role, str] = {
-            role: network.url if network and role in scene.by_network else stage.url
+        ways = [network.url for network in networks]
+        urls: dict[Role, list[str]] = {
+            role: [stage.url] if role not in scene.by_network
+            else ways[:-1] if role == "worker" else ways[-1:]
             for role in EVERYBODY
+        }  # fmt: skip
+        environment = {
+            "CHAOS_DURABILITY": scene.durability,
+            "CHAOS_LONG": f"{scene.long / scene.size.producers} {now() + seconds - CALM}",
         }
-        durability = {"CHAOS_DURABILITY": scene.durability}
-        crew = Crew(urls, folder, random, scene.size, durability)
+        crew = Crew(urls, folder, random, scene.size, environment)
         stack.callback(crew.end)
-        yield World(random, folder, stage, crew, Pen(folder, "faults"), network)
+        yield World(random, folder, stage, crew, Pen(folder, "faults"), networks)

@@ -4,7 +4,7 @@ import heapq
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ PATIENCE = 120.0
 
 
 class Network(Protocol):
-    """The way to the server, for those who take the long one."""
+    """A way to the server, for those who take a long one."""
 
     url: str
 
@@ -43,7 +43,10 @@ class World:
     stage: Stage
     crew: Crew
     pen: Pen
-    network: Network | None = None
+    networks: Sequence[Network] = ()
+    """First one for each worker, if workers take the long way; then one for all others."""
+    cut_off_until: float = 0.0
+    """One of those networks, while the others are fine."""
     forgiven: list[tuple[float, float]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     _undoing: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)

@@ -18,6 +18,9 @@ __all__ = ["PROMISES", "Aftermath", "Verdict", "check"]
 
 # Who was stopped cannot know what happened meanwhile before its first step; so long it may take.
 WAKING = 1.0
+# A worker's lease, 12.5 s, less the time between two heartbeats, 2 s: who is stopped for less
+# than that is not taken for dead.
+LEASE_LEFT = 10.0
 # The server counts in milliseconds.
 GRAIN = 0.001
 
@@ -62,10 +65,13 @@ def _overlap(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
 
 def _woken(story: Story, run: Run, other: Run) -> float | None:
     """If all that is known of a run after another began lies behind a freeze of its process
-    which began before: for how long behind it.
+    which began before, and long enough before that its lease was over: for how long behind it.
     """
+    if run.start.until:
+        return None  # who pulled it knows when it is over
     for freeze in story.freezes.get(run.start.pid, ()):
-        if run.start.at <= freeze.until and freeze.at <= other.start.at <= freeze.until + WAKING:
+        over = freeze.at + LEASE_LEFT
+        if run.start.at <= freeze.until and over <= other.start.at <= freeze.until + WAKING:
             return max(0.0, run.last - freeze.until)
     return None
 
@@ -107,7 +113,7 @@ def _unheard(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
     given_up = dict.fromkeys(aftermath.given_up)
     for n, runs in story.ran.items():
         forgiven = any(_in(aftermath.forgiven, run.last) for run in runs)
-        if not forgiven and settled_so(story, n, ("failed",)):
+        if not forgiven and settled_so(story, runs, ("failed",)):
             given_up.setdefault(n)
     for n in given_up:
         if n not in story.given_up:
@@ -125,7 +131,7 @@ def _undead(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
             continue  # it may have been dispatched again
         ask = next(iter(story.by_id.get((queue, id_), ())), None)
         for cancelling, answer in pairs:
-            if answer is None or answer.word != "yes" or ask is None:
+            if answer is None or answer.word != "yes" or ask is None or ask.n in story.requeued:
                 continue
             if story.answered_at(ask.n) > answer.at:
                 continue  # the dispatch may have come behind the cancel
@@ -155,10 +161,13 @@ def _tokens(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
 
 
 def _stale(story: Story, run: Run) -> bool:
-    """Whether its process was frozen between taking the job and starting it."""
+    """Whether its process was frozen between taking the job and starting it, and lost it."""
+    if run.start.until:
+        return run.start.at >= run.start.until
     return any(
         freeze.at <= run.start.at <= freeze.until + WAKING
         for freeze in story.freezes.get(run.start.pid, ())
+        if freeze.until - freeze.at >= LEASE_LEFT
     )
 
 

@@ -89,6 +89,8 @@ class Crew:
                 words = ["queasy", "worker", APP, "--processes", str(CHILDREN),
                          "--grace", "20", "--log-format", "json", "--log-level", "debug",
                          "--log-errors", "type"]  # fmt: skip
+                if number % 2:
+                    words += ["--max-jobs", "300"]
             case "producer":
                 words = ["tests.chaos.producer", str(number), seed, str(self._rate), kind]
             case "consumer":

@@ -48,8 +48,10 @@ def kill_worker(world: World) -> None:
     """The supervisor: its children go with it."""
     worker = _victim(world, "worker")
     if worker:
-        world.note("kill supervisor", worker.pid, *worker.children())
+        children = worker.children()
+        world.note("kill supervisor", worker.pid, *children)
         worker.process.kill()
+        world.expect_gone(children)
 
 
 def kill_producer(world: World) -> None:
@@ -167,8 +169,7 @@ def _wait(world: World, seconds: float) -> None:
     """While the server is away, others are thawed and replaced all the same."""
     end = now() + seconds
     while now() < end:
-        world.undo()
-        world.crew.revive()
+        world.turn()
         time.sleep(min(0.05, max(0.0, end - now())))
 
 

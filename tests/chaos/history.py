@@ -13,7 +13,7 @@ import msgspec
 
 __all__ = [
     "Alive", "Cancelled", "Cancelling", "Dispatched", "Dispatching", "Ended", "Event", "Fault",
-    "GaveUp", "Pen", "Settled", "Started", "read_folder",
+    "GaveUp", "Pen", "Requeued", "Settled", "Started", "read_folder",
 ]  # fmt: skip
 
 
@@ -111,6 +111,16 @@ class GaveUp(Line, tag="gave up"):
     kind: str
 
 
+class Requeued(Line, tag="requeued"):
+    """A job of the failed record was asked to run again, and the answer: yes, no or unclear."""
+
+    at: float
+    queue: str
+    id: str
+    n: int
+    word: str
+
+
 class Fault(Line, tag="fault"):
     """Something was done to somebody, until a time if it was undone."""
 
@@ -122,7 +132,7 @@ class Fault(Line, tag="fault"):
 
 Event = (
     Dispatching | Dispatched | Cancelling | Cancelled | Started | Alive | Ended | Settled | GaveUp
-    | Fault
+    | Requeued | Fault
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Event)

@@ -1,38 +1,44 @@
 """Whether an accepted job is lost: it came to no end, and nobody put another in its place."""
 
 import math
+from collections.abc import Iterable
 
 from tests.chaos.history import Dispatching
-from tests.chaos.story import Story
+from tests.chaos.story import Run, Story
 from tests.chaos.verdict import Aftermath, Verdict, is_forgiven, show
 
 __all__ = ["lost", "settled_so"]
 
 
 def lost(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    failed = {*aftermath.given_up, *story.given_up}
+    failed = {*aftermath.given_up}
     for n, ask in story.asked.items():
         word = story.word(n)
         must_run = word == "created" or (ask.updates and word in ("updated", "blocked"))
         if not must_run or n in failed:
             continue
-        if any(run.end is not None and run.end.how == "done" for run in story.ran.get(n, ())):
+        # Who was given up and brought back has to come to another end.
+        since = max((one.at for one in story.requeued.get(n, ()) if one.word == "yes"), default=0.0)
+        if n in story.given_up and story.given_up[n].at >= since:
             continue
-        if settled_so(story, n, ("finished", "cancelled", "failed")):
+        runs = [run for run in story.ran.get(n, ()) if run.start.at >= since]
+        if any(run.end is not None and run.end.how == "done" for run in runs):
+            continue
+        if settled_so(story, runs, ("finished", "cancelled", "failed")):
             continue
         if _replaced(story, ask) or _cancel_after(story, ask):
             continue
         if not aftermath.durable and is_forgiven(story.answered_at(n), aftermath, verdict):
             continue
-        runs = ", ".join(show(run) for run in story.ran.get(n, ())) or "never started"
-        verdict.accuse("lost", f"{ask.queue}/{ask.id} n={n} ({word} {ask.does}): {runs}")
+        how = ", ".join(map(show, runs)) or "never started"
+        verdict.accuse("lost", f"{ask.queue}/{ask.id} n={n} ({word} {ask.does}): {how}")
 
 
-def settled_so(story: Story, n: int, words: tuple[str, ...]) -> bool:
+def settled_so(story: Story, runs: Iterable[Run], words: tuple[str, ...]) -> bool:
     return any(
         (settled := story.settled.get((run.start.queue, run.start.id, run.start.token)))
         and settled.word in words
-        for run in story.ran.get(n, ())
+        for run in runs
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from queasy import SyncClient
-from tests.chaos import faults
+from tests.chaos import faults, operators
 from tests.chaos.crew import Crew, Role, Size
 from tests.chaos.history import Pen, now
 from tests.chaos.load import QUEUES
@@ -31,6 +31,11 @@ PROCESSES: Faults = {
     faults.freeze_supervisor: 0.5,
     faults.freeze_worker: 0.5,
     faults.freeze_other: 1,
+}
+OPERATORS: Faults = {
+    operators.pause_queue: 0.7,
+    operators.unserve_queue: 0.7,
+    operators.requeue_failed: 1,
 }
 ERRORS: Faults = {
     faults.flush_library: 1,
@@ -79,7 +84,8 @@ EVERYBODY: frozenset[Role] = frozenset(("worker", "producer", "consumer"))
 SCENES = {
     scene.name: scene
     for scene in (
-        Scene("processes", "kills and freezes of processes", PROCESSES, 1.5, long=0.1),
+        Scene("processes", "kills and freezes of processes", {**PROCESSES, **OPERATORS}, 1.7,
+              long=0.1),
         Scene(
             "server",
             "kills of the server, whose file is synced at every write",
@@ -108,7 +114,8 @@ SCENES = {
             "everything",
             "all of it, mixed",
             {**PROCESSES, **dict.fromkeys({**ERRORS, **NETWORK}, 0.5), faults.kill_server: 2,
-             faults.freeze_server: 0.1, faults.partition: 0.2},
+             faults.freeze_server: 0.1, faults.partition: 0.2, operators.pause_queue: 0.3,
+             operators.requeue_failed: 0.3},
             2.0,
             by_network=frozenset(("worker", "consumer")),
             long=0.1,

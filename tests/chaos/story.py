@@ -14,6 +14,7 @@ from tests.chaos.history import (
     Event,
     Fault,
     GaveUp,
+    Requeued,
     Settled,
     Started,
 )
@@ -46,6 +47,7 @@ class Story:
         self.runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
         self.settled: dict[tuple[str, str, int], Settled] = {}
         self.given_up: dict[int, GaveUp] = {}
+        self.requeued: dict[int, list[Requeued]] = defaultdict(list)
         self.freezes: dict[int, list[Fault]] = defaultdict(list)
         self.faults: list[Fault] = []
         self._cancelling: dict[str, Cancelling] = {}
@@ -73,6 +75,8 @@ class Story:
                         self.settled[event.queue, event.id, event.token] = event
                 case GaveUp():
                     self.given_up[event.n] = event
+                case Requeued():
+                    self.requeued[event.n].append(event)
                 case Fault():
                     self.faults.append(event)
                     if event.kind.startswith("freeze"):

@@ -18,6 +18,7 @@ from tests.chaos.history import (
     Event,
     Fault,
     GaveUp,
+    Requeued,
     Settled,
     Started,
 )
@@ -61,6 +62,16 @@ def true_story() -> Events:
         # Given up, and seen to.
         *asked(3, 1.0, does="permanent"), *ran(3, 1.1, 1.2, token=5, how="failure", word="failed"),
         GaveUp(1.3, Q, "j3", 3, 5, "permanent"),
+        # The same, and brought back, to be given up again, or to be done.
+        *asked(23, 1.0, does="permanent"),
+        *ran(23, 1.1, 1.2, token=20, how="failure", word="failed"),
+        GaveUp(1.3, Q, "j23", 23, 20, "permanent"), Requeued(2.0, Q, "j23", 23, "yes"),
+        *ran(23, 2.1, 2.2, token=21, how="failure", word="failed"),
+        GaveUp(2.3, Q, "j23", 23, 21, "permanent"),
+        *asked(24, 1.0, does="raise:9"),
+        *ran(24, 1.1, 1.2, token=22, how="failure", word="failed"),
+        GaveUp(1.3, Q, "j24", 24, 22, "permanent"), Requeued(2.0, Q, "j24", 24, "yes"),
+        *ran(24, 2.1, 2.2, token=23),
         # Killed in the middle, and run again.
         *asked(4, 1.0), Started(1.1, Q, "j4", 4, 6, 11), Alive(1.3, Q, "j4", 6),
         Fault(1.35, "kill child", (11,)), *ran(4, 1.4, 1.5, token=7),
@@ -89,7 +100,7 @@ def true_story() -> Events:
     ]  # fmt: skip
 
 
-END = Aftermath(given_up=[3])
+END = Aftermath(given_up=[3, 23])
 
 
 def test_a_true_history_accuses_nobody() -> None:
@@ -125,6 +136,7 @@ LIES: dict[str, tuple[str, Callable[[Events], Events]]] = {
     "a killed job that did not come back": ("lost", lambda s: never_ran(s, 7, "j4")),
     "a retried job that did not come back": (
         "lost", lambda s: never_ran(never_ran(s, 3, "j2"), 4, "j2")),
+    "a job that was brought back and did not come": ("lost", lambda s: never_ran(s, 23, "j24")),
     "an update that was lost": ("stale", lambda s: changed(s, Started, {"token": 8}, n=5)),
     "a dispatch held behind a run that was lost": ("lost", lambda s: never_ran(s, 9, "hot")),
     "a held dispatch that was dropped, as the next one found": (
@@ -150,6 +162,13 @@ LIES: dict[str, tuple[str, Callable[[Events], Events]]] = {
         "overlap", lambda s: [*s, Alive(21.5, Q, "j16", 15)]),
     "an overlap with a worker stopped only later": ("overlap", lambda s: changed(
         s, Fault, {"kind": "freeze worker"}, at=15.5)),
+    "an overlap with a worker stopped for less than a lease": (
+        "overlap", lambda s: changed(s, Fault, {"kind": "freeze worker"}, at=6.0)),
+    "an overlap with a pull consumer, stopped or not": ("overlap", lambda s: [
+        *changed(s, Started, {"token": 14}, at=1.99), Fault(-20.0, "freeze consumer", (2,), 5.0)]),
+    "a worker stopped for a moment that starts what another has ended": ("token", lambda s: [
+        *s, *ran(1, 1.5, 1.6, token=0, word=None, pid=44),
+        Fault(1.3, "freeze child", (44,), 1.49)]),
     "a second lease within the first of a pull consumer": (
         "overlap", lambda s: changed(s, Started, {"token": 14}, at=1.99)),
     "a scheduled job that came early": (
@@ -179,7 +198,7 @@ def test_it_sees(lie: str) -> None:
 @pytest.mark.parametrize(
     ("promise", "aftermath"),
     [
-        ("unheard", replace(END, given_up=[3, 1])),
+        ("unheard", replace(END, given_up=[3, 23, 1])),
         ("wedged", replace(END, remaining=["work: active j1"])),
         ("inconsistent", replace(END, audit=["work: j1 is in two states"])),
         ("left behind", replace(END, processes=["worker 1 ended with 1"])),

@@ -18,12 +18,15 @@ from tests.chaos.crew import Crew
 from tests.chaos.history import Fault, Pen, now
 from tests.chaos.load import QUEUES
 from tests.chaos.stages import Stage
-from tests.servers import Server
+from tests.servers import Server, wait_until
+from tests.worker.fleet import alive
 
 PREFIX = "chaos"
 # After the last fault, everything has ended: a dead worker's leases (12.5 s), twice ten seconds
 # of grace for a server that was away, and backoffs.
 PATIENCE = 120.0
+# Of those whose supervisor was killed, and of connections whose owner is gone.
+GONE_IN = 5.0
 
 
 class Network(Protocol):
@@ -49,6 +52,9 @@ class World:
     """One of those networks, while the others are fine."""
     forgiven: list[tuple[float, float]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    """Processes and connections that are left of what should be gone."""
+    _doomed: list[tuple[float, Sequence[int]]] = field(default_factory=list)
     _undoing: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -68,14 +74,27 @@ class World:
         while self._undoing and (all_of_them or self._undoing[0][0] <= now()):
             heapq.heappop(self._undoing)[2]()
 
+    def expect_gone(self, pids: Sequence[int]) -> None:
+        """They are to be gone in a while, and are looked at then."""
+        self._doomed.append((now() + GONE_IN, pids))
+
+    def turn(self) -> None:
+        """What there is to be done all the time."""
+        self.undo()
+        self.crew.revive()
+        for doomed in [doomed for doomed in self._doomed if doomed[0] <= now()]:
+            self._doomed.remove(doomed)
+            left = [pid for pid in doomed[1] if alive(pid)]
+            if left:
+                self.problems.append(f"processes of a supervisor that was killed are left: {left}")
+
     def harm(self, faults: Mapping[Callable[["World"], None], float], rate: float,
              seconds: float) -> None:  # fmt: skip
         """Does what the scene is about, at random moments, for so long."""
         end = now() + seconds
         next_at = now() + 2.0
         while now() < end:
-            self.undo()
-            self.crew.revive()
+            self.turn()
             if now() >= next_at:
                 (fault,) = self.random.choices(list(faults), list(faults.values()))
                 fault(self)
@@ -88,24 +107,40 @@ class World:
 
     def finish(self, *, durable: bool) -> tuple[Aftermath, float]:
         """Lets everything end that can; what is left then, and how long it took."""
-        problems = self.crew.stop("producer")
+        self.problems += self.crew.stop("producer")
         began = now()
         with self._client() as client:
             queues = [client.queue(name) for name in QUEUES]
             everything = queues + [queue.fail_queue for queue in queues]
             remaining = self._drain(everything)
             took = now() - began
-            problems += self.crew.stop("consumer") + self.crew.stop("worker")
-            problems += self.crew.exits
+            self.problems += self.crew.stop("consumer") + self.crew.stop("worker")
+            self.problems += self.crew.exits
             failed = [job.data["n"] for queue in queues for job in queue.jobs("failed")]
             audit = [f"{queue.name}: {line}" for queue in everything for line in queue.audit()]
-        aftermath = Aftermath(failed, remaining, audit, problems, self.forgiven, durable)
+        while self._doomed:
+            self.turn()
+            time.sleep(0.05)
+        self._look_for_connections()
+        aftermath = Aftermath(failed, remaining, audit, self.problems, self.forgiven, durable)
         return aftermath, took
+
+    def _look_for_connections(self) -> None:
+        """Nobody is connected any more but who asks; servers of a group are, to each other."""
+        if self.stage.group is not None:
+            return
+        try:
+            wait_until(lambda: len(self._connections()) <= 1, "only ours is left", GONE_IN)
+        except TimeoutError:
+            self.problems += [f"connection left: {line}" for line in self._connections()[:-1]]
+
+    def _connections(self) -> list[str]:
+        return self.server.call("CLIENT", "LIST").splitlines()
 
     def _drain(self, queues: list[SyncQueue]) -> list[str]:
         deadline = now() + PATIENCE
         while now() < deadline:
-            self.crew.revive()
+            self.turn()
             with suppress(QueasyError):
                 busy = [queue for queue in queues if _waits(queue)]
                 if not busy:

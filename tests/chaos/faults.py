@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import redis
 from redis.crc import key_slot
@@ -21,6 +20,8 @@ from tests.servers import HOST, Server, ServerKind, free_port, wait_until
 
 # So long a primary may have kept from its replicas what it answered.
 LAG = 1.0
+# So long a server may have kept to itself what it answered, while its disk was busy.
+WRITTEN_LATE = 1.0
 
 # Processes
 
@@ -134,17 +135,14 @@ def kill_server(world: World) -> None:
 
 
 def cut_power(world: World) -> None:
-    """The machine of a server that writes to its disk every second: the last of what it wrote
-    is not there.
+    """The machine of a server that writes to its disk every second, and may be a second late:
+    the last of what it wrote is not there.
     """
     begun = now()
     world.server.kill()
-    # What it wrote in the last second may not have reached the disk, and it may be a second late.
-    world.forgiven.append((begun - 2.0, begun + 0.5))
-    files = Path(world.server.url.removeprefix("unix://")).parent.glob("appendonlydir/*.incr.aof")
-    for file in files:
-        size = file.stat().st_size
-        os.truncate(file, max(0, size - world.random.randrange(1, 4000)))
+    back = world.random.uniform(0.1, 1.8)
+    missing = world.disk.cut_back(begun - back, world.random.randrange(1000))
+    world.forgiven.append(((missing or begun) - WRITTEN_LATE, begun + 0.5))
     world.server.start()
     if world.server.kind is ServerKind.REDIS:  # as docs/lifecycle.md says, and why
         world.server.call("BGREWRITEAOF")

@@ -15,6 +15,7 @@ from queasy import QueasyError, SyncClient
 from queasy.sync import SyncQueue
 from tests.chaos.checker import Aftermath
 from tests.chaos.crew import Crew
+from tests.chaos.disk import Disk
 from tests.chaos.history import Fault, Pen, now
 from tests.chaos.load import QUEUES
 from tests.chaos.stages import Stage
@@ -52,11 +53,15 @@ class World:
     """One of those networks, while the others are fine."""
     forgiven: list[tuple[float, float]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    disk: Disk = field(init=False)
     problems: list[str] = field(default_factory=list)
     """Processes and connections that are left of what should be gone."""
     _doomed: list[tuple[float, Sequence[int]]] = field(default_factory=list)
     _undoing: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _order: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.disk = Disk(self.server)
 
     @property
     def server(self) -> Server:
@@ -82,6 +87,7 @@ class World:
         """What there is to be done all the time."""
         self.undo()
         self.crew.revive()
+        self.disk.look()
         for doomed in [doomed for doomed in self._doomed if doomed[0] <= now()]:
             self._doomed.remove(doomed)
             left = [pid for pid in doomed[1] if alive(pid)]

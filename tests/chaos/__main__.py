@@ -39,7 +39,7 @@ def run(
         aftermath, drained = world.finish(durable=scene.durability == "replicated")
     events = list(read_folder(folder))
     verdict = check(events, aftermath)
-    found = figures(scene_name, events, verdict, time.monotonic() - began)
+    found = figures(scene_name, seed, events, verdict, time.monotonic() - began)
     print(
         f"{found.counts['accepted']} accepted, {found.counts['runs']} runs, "
         f"{found.process_kills} processes and {found.server_kills} servers killed, "

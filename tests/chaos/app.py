@@ -12,11 +12,8 @@ from typing import Any
 
 from queasy import Client, Failure, Job, JobError, PermanentError, Retry
 from tests.chaos.history import Alive, Ended, GaveUp, Pen, Started, now
-from tests.chaos.load import LONG, QUEUES
+from tests.chaos.load import BACKOFF, LONG, LONG_TIMEOUT, QUEUES, TIMEOUT
 
-TIMEOUT = 2.0
-LONG_TIMEOUT = 60.0
-BACKOFF = 0.1
 TICK = 0.02
 
 client = Client(os.environ["CHAOS_URL"], prefix=os.environ["CHAOS_PREFIX"])

@@ -9,7 +9,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 
+from tests.chaos.endings import overlong, unearned
 from tests.chaos.history import Event
+from tests.chaos.load import BACKOFF
 from tests.chaos.losses import lost, settled_so
 from tests.chaos.story import Run, Story
 from tests.chaos.verdict import PROMISES, Aftermath, Verdict, is_forgiven, show
@@ -30,7 +32,7 @@ def check(events: Iterable[Event], aftermath: Aftermath) -> Verdict:
     story = Story(events)
     verdict = Verdict()
     checks = (lost, _overlap, _early, _rerun, _unheard, _undead, _tokens, _strangers,
-              _replaced_data)  # fmt: skip
+              _replaced_data, unearned, overlong)  # fmt: skip
     for one in checks:
         one(story, aftermath, verdict)
     verdict.broken["wedged"] += aftermath.remaining
@@ -89,10 +91,14 @@ def _early(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
             continue  # another dispatch may have changed its time
         for run, after in pairwise(runs):
             told = story.settled.get((queue, id_, run.start.token))
-            if told is None or told.word != "retried" or run.end is None:
+            if told is not None and told.word == "retried" and run.end is not None:
+                pause = run.end.after
+            elif told is not None and told.word == "timed_out":
+                pause = BACKOFF
+            else:
                 continue
-            early = run.end.at + run.end.after - after.start.at
-            if early > GRAIN and not is_forgiven(run.end.at, aftermath, verdict):
+            early = run.last + pause - after.start.at
+            if early > GRAIN and not is_forgiven(run.last, aftermath, verdict):
                 verdict.accuse("early", f"{queue}/{id_}: retry {show(after)} {early * 1000:.1f} ms")
 
 

@@ -15,6 +15,9 @@ SHORT = ("fast", "work", "plain", "hot")
 LONG = ("long", "long-plain")
 QUEUES = (*SHORT, *LONG)
 HOT_IDS = 20
+# Of handlers.
+TIMEOUT, LONG_TIMEOUT = 2.0, 60.0
+BACKOFF = 0.1
 # After which a producer knows nothing of a call.
 CALL_TIMEOUT = 5.0
 # What a job does, how often among a thousand, in which queue, and options of its own.
@@ -33,6 +36,8 @@ HABITS: tuple[tuple[str, float, str, JobOptions | None], ...] = (
     ("crash", 0.5, "plain", None),
     ("exit:always", 0.3, "plain", JobOptions(max_stalls=3)),
 )
+# Those that are given up in the end; any other job is not, whatever is done to its worker.
+FATAL = ("raise:9", "permanent", "failure", "hang:always", "exit:always")
 WEIGHTS = [habit[1] for habit in HABITS]
 
 Kind = Literal["one", "many", "later", "at", "hot", "long", "cancel", "cancel running"]

@@ -27,6 +27,9 @@ class Figures:
     recovery: dict[str, list[float]] = field(default_factory=dict)
     woken: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    latest: float = 0.0
+    """Start of a job, in seconds after it was due. Nothing is promised about that."""
+    seeds: list[str] = field(default_factory=list)
 
     def add(self, other: "Figures") -> None:
         self.runs += other.runs
@@ -35,6 +38,8 @@ class Figures:
         self.broken += other.broken
         self.woken += other.woken
         self.seconds += other.seconds
+        self.latest = max(self.latest, other.latest)
+        self.seeds += other.seeds
         for kind, times in other.recovery.items():
             self.recovery.setdefault(kind, []).extend(times)
 
@@ -47,7 +52,9 @@ class Figures:
         return sum(self.faults[kind] for kind in SERVER_KILLS)
 
 
-def figures(scene: str, events: Sequence[Event], verdict: Verdict, seconds: float) -> Figures:
+def figures(
+    scene: str, seed: str, events: Sequence[Event], verdict: Verdict, seconds: float
+) -> Figures:
     story = Story(events)
     words = Counter(answer.word for answer in story.answers.values())
     runs = [run for runs in story.runs.values() for run in runs]
@@ -74,6 +81,20 @@ def figures(scene: str, events: Sequence[Event], verdict: Verdict, seconds: floa
         _recovery(story, runs),
         verdict.woken,
         seconds,
+        _latest(story),
+        [f"{scene} {seed}"],
+    )
+
+
+def _latest(story: Story) -> float:
+    """Of those that were created by a dispatch that was answered: the longest wait for a start."""
+    return max(
+        (
+            runs[0].start.at - max(ask.due, story.answered_at(n))
+            for n, ask in story.asked.items()
+            if story.word(n) == "created" and (runs := story.ran.get(n))
+        ),
+        default=0.0,
     )
 
 
@@ -102,11 +123,18 @@ def percentile(times: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
 
 
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+
+
 def markdown(total: Figures) -> Iterable[str]:
     """As it stands in docs/reliability.md."""
-    yield f"{sum(total.runs.values())} runs, {total.seconds / 60:.0f} minutes: " + ", ".join(
+    runs = sum(total.runs.values())
+    yield f"{runs} run{'s' * (runs != 1)}, {_duration(total.seconds)}: " + ", ".join(
         f"{count} x {name}" for name, count in total.runs.items()
     )
+    yield ""
+    yield "Seeds: " + ", ".join(total.seeds)
     yield ""
     yield from ("| promise | broken |", "|---|---|")
     for name, about in PROMISES.items():
@@ -121,6 +149,7 @@ def markdown(total: Figures) -> Iterable[str]:
     yield from ("| what happened | times |", "|---|---|")
     for name, count in total.counts.items():
         yield f"| {name} | {count:,} |"
+    yield f"| latest start, s | {total.latest:.1f} |"
     yield ""
     yield from ("| until it went on | n | p50, s | p99, s | worst, s |", "|---|---|---|---|---|")
     for kind, times in sorted(total.recovery.items()):

@@ -90,8 +90,12 @@ def true_story() -> Events:
         *asked(10, 1.0, due=9.0), *cancelled("c1", "j10", 1.5, "yes"),
         *asked(11, 1.0), Started(1.1, Q, "j11", 11, 11, 1),
         *cancelled("c2", "j11", 1.15, "yes", running=True), Ended(1.2, Q, "j11", 11, "cancelled"),
-        *asked(12, 1.0, word="refused"), *asked(13, 1.0, word="unclear"),
+        *asked(12, 1.0, word="refused"), *asked(13, 1.0, does="permanent", word="unclear"),
         Dispatching(1, 14, Q, "j14", "done"), *ran(14, 1.1, 1.2, token=12),
+        # Timed out, and retried after a pause.
+        *asked(25, 1.0, does="hang"),
+        *ran(25, 1.1, 3.1, token=24, how="cancelled", word="timed_out"),
+        *ran(25, 3.3, 3.4, token=25),
         # A pull consumer that was too slow, and a worker that was stopped, and woken.
         *asked(15, 1.0), Started(1.1, Q, "j15", 15, 13, 2, 2.0), *ran(15, 2.0, 2.1, token=14),
         Ended(5.0, Q, "j15", 13, "done"),
@@ -174,6 +178,8 @@ LIES: dict[str, tuple[str, Callable[[Events], Events]]] = {
     "a scheduled job that came early": (
         "early", lambda s: changed(s, Started, {"token": 2}, at=2.99)),
     "a retry that came early": ("early", lambda s: changed(s, Started, {"token": 4}, at=3.55)),
+    "a retry that came early after a timeout": (
+        "early", lambda s: changed(s, Started, {"token": 25}, at=3.19)),
     "a run after its finish": ("rerun", lambda s: [*s, *ran(1, 1.5, 1.6, token=99)]),
     "a fail handler that did not run": ("unheard", lambda s: without(s, GaveUp, n=3)),
     "a run after its cancel": ("undead", lambda s: [*s, *ran(10, 9.0, 9.1, token=99)]),
@@ -184,6 +190,18 @@ LIES: dict[str, tuple[str, Callable[[Events], Events]]] = {
     "a payload that nobody dispatched": (
         "stranger", lambda s: [*s, *ran(77, 1.5, 1.6, id_="j1", token=99)]),
     "a payload of another job": ("stranger", lambda s: changed(s, Started, {"token": 16}, n=4)),
+    "a finish of a run that was killed": (
+        "unearned", lambda s: [*s, Settled(Q, "j4", 6, "finished", 1.4)]),
+    "a finish of a run that raised": (
+        "unearned", lambda s: changed(s, Settled, {"token": 3}, word="finished")),
+    "a job given up that never fails": (
+        "unearned", lambda s: [*s, GaveUp(3.0, Q, "j4", 4, 7, "stall")]),
+    "a run that is given up and never fails": (
+        "unearned", lambda s: changed(s, Settled, {"token": 24}, word="failed")),
+    "a cancel that nobody asked for": (
+        "unearned", lambda s: changed(s, Settled, {"token": 24}, word="cancelled")),
+    "a run that does not end": ("overlong", lambda s: [
+        *never_ran(s, 25, "j25"), Alive(40.0, Q, "j25", 24)]),
     "a job that had been refused": ("stranger", lambda s: [*s, *ran(12, 1.5, 1.6, token=99)]),
 }  # fmt: skip
 
@@ -198,7 +216,7 @@ def test_it_sees(lie: str) -> None:
 @pytest.mark.parametrize(
     ("promise", "aftermath"),
     [
-        ("unheard", replace(END, given_up=[3, 23, 1])),
+        ("unheard", replace(END, given_up=[3, 23, 13])),
         ("wedged", replace(END, remaining=["work: active j1"])),
         ("inconsistent", replace(END, audit=["work: j1 is in two states"])),
         ("left behind", replace(END, processes=["worker 1 ended with 1"])),

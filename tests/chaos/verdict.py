@@ -17,6 +17,8 @@ PROMISES = {
     "token": "runs whose token is not greater than that of the run before",
     "stranger": "runs of a payload that nobody dispatched to that id, or that was refused",
     "stale": "runs with data that had been replaced",
+    "unearned": "jobs finished, given up or cancelled without a reason to",
+    "overlong": "runs that went on long after their timeout",
     "wedged": "jobs still there when all had time to end",
     "inconsistent": "complaints of the audit",
     "left behind": "processes or exit codes that should not be",

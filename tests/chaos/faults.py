@@ -251,11 +251,16 @@ def partition(world: World) -> None:
     """One worker reaches nobody for longer than its leases last; all others do."""
     if now() < world.cut_off_until:
         return
-    seconds = world.random.uniform(15, 30)
-    world.cut_off_until = now() + seconds
+    # Not at once: it should have something to lose by then.
+    wait, seconds = world.random.uniform(0, 8), world.random.uniform(15, 30)
     place = world.random.choice([worker.place for worker in world.crew.of("worker")])
-    world.networks[place].tell(f"stall {seconds:.2f}")
-    world.note("partition", until=world.cut_off_until)
+    world.cut_off_until = now() + wait + seconds
+
+    def cut_off() -> None:
+        world.networks[place].tell(f"stall {seconds:.2f}")
+        world.note("partition", until=now() + seconds)
+
+    world.later(wait, cut_off)
 
 
 def cut_network(world: World) -> None:

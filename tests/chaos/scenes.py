@@ -102,7 +102,7 @@ SCENES = {
         Scene("network", "cuts, stalls and silence of the network", NETWORK, 0.5,
               by_network=EVERYBODY),
         Scene("partition", "one worker is cut off for longer than its leases last", PARTITION, 0.2,
-              by_network=frozenset(("worker",)), size=Size(workers=3), long=2.0),
+              by_network=frozenset(("worker",)), size=Size(workers=3), long=1.0),
         Scene("errors", "what a server answers when it will not", ERRORS, 0.7),
         Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.3,
               stage=sentinel, size=Size(rate=60)),

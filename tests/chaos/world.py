@@ -23,7 +23,7 @@ from tests.servers import Server, wait_until
 from tests.worker.fleet import alive
 
 PREFIX = "chaos"
-# After the last fault, everything has ended: a dead worker's leases (12.5 s), twice ten seconds
+# After the last fault, everything has ended: a dead worker's leases (13 s), twice ten seconds
 # of grace for a server that was away, and backoffs.
 PATIENCE = 120.0
 # Of those whose supervisor was killed, and of connections whose owner is gone.

@@ -11,9 +11,9 @@ from tests.chaos import faults, operators
 from tests.chaos.crew import Crew, Role, Size
 from tests.chaos.history import Pen, now
 from tests.chaos.load import QUEUES
-from tests.chaos.network import start_network
 from tests.chaos.stages import MakeStage, alone, cluster, sentinel
 from tests.chaos.world import PREFIX, World
+from tests.proxy.program import start_proxy
 from tests.servers import ServerKind, Setting
 
 Faults = Mapping[Callable[[World], None], float]
@@ -132,10 +132,10 @@ def play(
     random = Random(seed)
     with ExitStack() as stack:
         stage = scene.stage(stack, kind, {"appendonly": True, **scene.settings})
-        names = [f"worker-{place}" for place in range(scene.size.workers)]
+        # One for each worker, and one for all others.
         networks = [
-            stack.enter_context(start_network(stage.server, folder, name, random.randrange(10**9)))
-            for name in ([*names, "others"] if scene.by_network else [])
+            stack.enter_context(start_proxy(stage.server.port, random.randrange(10**9)))
+            for _ in range(scene.size.workers + 1 if scene.by_network else 0)
         ]
         with SyncClient(stage.url, prefix=PREFIX) as client:
             for name in QUEUES:

@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 from queasy import QueasyError, SyncClient
 from queasy.sync import SyncQueue
@@ -19,6 +18,7 @@ from tests.chaos.disk import Disk
 from tests.chaos.history import Fault, Pen, now
 from tests.chaos.load import QUEUES
 from tests.chaos.stages import Stage
+from tests.proxy.program import ProxyProgram
 from tests.servers import Server, wait_until
 from tests.worker.fleet import alive
 
@@ -30,14 +30,6 @@ PATIENCE = 120.0
 GONE_IN = 5.0
 
 
-class Network(Protocol):
-    """A way to the server, for those who take a long one."""
-
-    url: str
-
-    def tell(self, order: str) -> None: ...
-
-
 @dataclass
 class World:
     """Everything a fault can be done to."""
@@ -47,7 +39,7 @@ class World:
     stage: Stage
     crew: Crew
     pen: Pen
-    networks: Sequence[Network] = ()
+    networks: Sequence[ProxyProgram] = ()
     """First one for each worker, if workers take the long way; then one for all others."""
     cut_off_until: float = 0.0
     """One of those networks, while the others are fine."""

@@ -66,8 +66,9 @@ async def test_a_look_never_raises_but_says_what_is_wrong(own_server: Server) ->
             return "KILL ends it" in (await client.health()).problem
 
         await until(busy, "it says that a script is running")
-    own_server.call("CONFIG", "SET", "requirepass", "secret")
-    assert "user or password" in SyncClient(own_server.url).health().problem
+    stranger = SyncClient(own_server.url_as("stranger", "unknown"))
+    assert "user or password" in stranger.health().problem
+    stranger.close()
     own_server.kill()
     assert "cannot reach" in (await client.health()).problem
     own_server.start()

@@ -15,6 +15,7 @@ from queasy import (
     Unreachable,
     Unsupported,
 )
+from queasy.store.url import parse_url
 from tests.groups import start_cluster
 from tests.servers import HOST, Server, ServerKind, free_port, start_server, wait_until
 
@@ -33,7 +34,7 @@ def warnings_of(server: Server, caplog: pytest.LogCaptureFixture) -> list[str]:
         said = [record.getMessage() for record in caplog.records]
         health = client.health()
         found = [*([health.problem] if health.problem else []), *health.warnings]
-        assert said == [f"{server.url}: {warning}" for warning in found]
+        assert said == [f"{parse_url(server.url)}: {warning}" for warning in found]
     return said
 
 
@@ -150,7 +151,7 @@ def test_a_missing_permission_is_named_with_what_to_grant(
 ) -> None:
     sound.call("FUNCTION", "FLUSH")
     sound.call("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", *rules.split())
-    url = sound.tcp_url.replace("redis://", "redis://poor:pw@")
+    url = sound.url_as("poor", "pw")
 
     def use() -> None:
         with SyncClient(url) as client:

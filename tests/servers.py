@@ -200,6 +200,11 @@ class Server:
         return f"redis://{user}:{password}@{self.address}"
 
     @property
+    def directory(self) -> Path:
+        """Where it keeps its files."""
+        return self._directory
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 

@@ -15,7 +15,7 @@ class Disk:
     """Looked at all the time: what a power cut leaves is what was there a while before."""
 
     def __init__(self, server: Server) -> None:
-        self._folder = Path(server.url.removeprefix("unix://")).parent / "appendonlydir"
+        self._folder = server.directory / "appendonlydir"
         self._looks: deque[tuple[float, dict[str, int]]] = deque(maxlen=50)
 
     def look(self) -> None:

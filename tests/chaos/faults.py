@@ -14,8 +14,9 @@ from redis.crc import key_slot
 from tests.chaos.crew import Member, Role
 from tests.chaos.history import now
 from tests.chaos.load import QUEUES
-from tests.chaos.world import PREFIX, Network, World
+from tests.chaos.world import PREFIX, World
 from tests.groups import Cluster, SentinelGroup
+from tests.proxy.program import ProxyProgram
 from tests.servers import HOST, Server, ServerKind, free_port, wait_until
 
 # So long a primary may have kept from its replicas what it answered.
@@ -222,7 +223,7 @@ def keep_busy(world: World) -> None:
         f"local e = ms() + {milliseconds} while ms() < e do end"
     )
     with suppress(OSError), socket.socket(socket.AF_UNIX) as line:
-        line.connect(world.server.url.removeprefix("unix://"))
+        line.connect(str(world.server.directory / "server.sock"))
         words = [b"EVAL", script.encode(), b"0"]
         line.sendall(b"*3\r\n" + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
         world.note("busy")
@@ -231,12 +232,12 @@ def keep_busy(world: World) -> None:
 # The network
 
 
-def _struck(world: World) -> Sequence[Network]:
+def _struck(world: World) -> Sequence[ProxyProgram]:
     """Everybody's network, or that of some."""
     return world.random.choice((world.networks, [world.random.choice(world.networks)]))
 
 
-def _tell(networks: Sequence[Network], order: str) -> None:
+def _tell(networks: Sequence[ProxyProgram], order: str) -> None:
     for network in networks:
         network.tell(order)
 

@@ -57,7 +57,7 @@ def own_server(kind: ServerKind) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def traffic(own_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traffic]:
-    url = own_server.tcp_url.replace("redis://", "redis://app:secret@")
+    url = own_server.url_as("app", "secret")
     with traffic_on(own_server, url, "errors", tmp_path_factory.mktemp("errors")) as running:
         yield running
 

@@ -48,7 +48,7 @@ def seed() -> int:
 
 def file_of(server: Server) -> Path:
     """The append-only file that is written to."""
-    folder = Path(server.url.removeprefix("unix://")).parent / "appendonlydir"
+    folder = server.directory / "appendonlydir"
     (file,) = folder.glob("*.incr.aof")
     return file
 

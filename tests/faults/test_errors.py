@@ -50,7 +50,7 @@ def own_server(kind: ServerKind) -> Iterator[Server]:
     """One that these tests may break. It loads slowly, and says soon that a script is slow."""
     with start_server(
         kind, appendonly=True, busy_reply_threshold=50, key_load_delay=100,
-        loading_process_events_interval_bytes=1024, user="app on >secret ~* &* +@all",
+        loading_process_events_interval_bytes=1024, **{"user app": "on >secret ~* &* +@all"},
     ) as server:  # fmt: skip
         yield server
 

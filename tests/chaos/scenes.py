@@ -95,8 +95,8 @@ SCENES = {
         Scene(
             "power",
             "power cuts of a server whose file is synced every second: its end is missing",
-            {faults.cut_power: 1, faults.kill_child: 1},
-            0.3,
+            {faults.cut_power: 2, faults.kill_child: 1},
+            0.4,
             {"appendfsync": "everysec"},
         ),
         Scene("network", "cuts, stalls and silence of the network", NETWORK, 0.5,

@@ -5,6 +5,7 @@ can be asked. Histories are kept when a promise is broken, or with `--keep`.
 """
 
 import argparse
+import logging
 import shutil
 import signal
 import sys
@@ -70,6 +71,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for all histories")
     parser.add_argument("--report", type=Path, help="a file for the figures, as Markdown")
     options = parser.parse_args()
+    logging.getLogger("queasy").setLevel(logging.ERROR)  # what is wrong is our own doing
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and everybody else is ended, too
     kinds = [ServerKind(options.server)] if options.server else available_kinds()
     for kind in set(ServerKind) - set(available_kinds()):

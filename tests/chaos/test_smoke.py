@@ -11,7 +11,7 @@ from tests.worker.fleet import ON_ONE_SERVER
 
 
 @ON_ONE_SERVER
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_processes_and_servers_are_killed_and_every_promise_is_kept(
     kind: ServerKind, tmp_path: Path
 ) -> None:

@@ -20,12 +20,12 @@ from tests.chaos.load import QUEUES
 from tests.chaos.stages import Stage
 from tests.proxy.program import ProxyProgram
 from tests.servers import Server, wait_until
-from tests.worker.fleet import alive
+from tests.worker.fleet import alive, is_stopped
 
 PREFIX = "chaos"
 # After the last fault, everything has ended: a dead worker's leases (13 s), twice ten seconds
-# of grace for a server that was away, and backoffs.
-PATIENCE = 120.0
+# of grace for a server that was away, backoffs; and suspects of 20 s each, one after another.
+PATIENCE = 240.0
 # Of those whose supervisor was killed, and of connections whose owner is gone.
 GONE_IN = 5.0
 
@@ -83,7 +83,9 @@ class World:
         for doomed in [doomed for doomed in self._doomed if doomed[0] <= now()]:
             self._doomed.remove(doomed)
             left = [pid for pid in doomed[1] if alive(pid)]
-            if left:
+            if any(map(is_stopped, left)):  # by us, before it could ask to die with its parent
+                self.expect_gone(left)
+            elif left:
                 self.problems.append(f"processes of a supervisor that was killed are left: {left}")
 
     def harm(self, faults: Mapping[Callable[["World"], None], float], rate: float,

@@ -108,9 +108,18 @@ def children_of(pid: int) -> list[int]:
 
 def alive(pid: int) -> bool:
     """Neither gone nor a zombie."""
+    return state_of(pid) not in (b"", b"Z")
+
+
+def is_stopped(pid: int) -> bool:
+    return state_of(pid) == b"T"
+
+
+def state_of(pid: int) -> bytes:
+    """A letter, as the kernel has it; empty when it is gone."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
-    return False
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    return b""
 
 
 def wait_until_gone(pids: Iterable[int], seconds: float) -> None:

@@ -242,7 +242,8 @@ async def _health(options: argparse.Namespace) -> None:
     else:
         what = f"{health.server} {health.version} {health.role}".strip()
         print(f"address  {health.address}")
-        print(f"server   {what or 'says nothing of itself'}, {health.round_trip * 1000:.1f} ms")
+        if health.reachable:
+            print(f"server   {what or 'says not what it is'}, {health.round_trip * 1000:.1f} ms")
         if problem:
             print(f"problem  {problem}")
         for warning in health.warnings:

@@ -32,7 +32,7 @@ __all__ = ["kind"]  # a fixture
 
 PREFIX = "versions"
 OURS, SOURCE = library.revision(), library.source()
-EXTRA = "\nregister('extra', api_version, 'no-writes')\n"
+EXTRA = "\nregister('extra', API.version, 'no-writes')\n"
 
 
 @pytest.fixture

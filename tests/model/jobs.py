@@ -46,15 +46,22 @@ class Jobs(Clock):
 
     def open(self, now: float) -> None:
         super().open(now)
-        self.due_news = self.fail_opened = False
+        self.due_news = self.due_suspects = self.fail_opened = False
         self.recorded = 0
 
     def count(self, kind: str, n: int = 1) -> None:
         self.stats[kind] = self.stats.get(kind, 0) + n
 
-    def tell(self, run_at: float) -> None:
+    def tell(self, run_at: float, suspect: bool = False) -> None:
         """There is something new to do at this time."""
-        self.due_news = self.due_news or run_at <= self.time
+        if suspect:
+            self.due_suspects = self.due_suspects or run_at <= self.time
+        else:
+            self.due_news = self.due_news or run_at <= self.time
+
+    def wake_for_suspects(self) -> None:
+        """Those that take them, who stand at whole milliseconds."""
+        self.waiters = {name: at for name, at in self.waiters.items() if at % 1}
 
     def next_event(self, leases: bool = True) -> float | None:
         """When a job comes due (or, with `leases`, a lease runs out)."""
@@ -69,6 +76,8 @@ class Jobs(Clock):
         at = self.next_event(leases)
         looks = min(self.waiters.values(), default=0.0)
         late = at is not None and self.time < at < looks - 1  # whole milliseconds are slept
+        if self.due_suspects:
+            self.wake_for_suspects()
         if self.due_news or late:
             self.waiters.clear()
         if self.fail and self.fail_opened and self.fail.due_news:
@@ -243,7 +252,7 @@ class Jobs(Clock):
 
     def wait(self, id_: str, job: Job) -> None:
         self.waiting[id_] = job
-        self.tell(job.run_at)
+        self.tell(job.run_at, job.suspect)
 
     def limit(self, job: Job, name: str) -> float:
         return (DEFAULTS | self.settings.get("limits", {}) | job.options)[name]

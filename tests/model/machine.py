@@ -101,6 +101,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "again": st.sampled_from((False, False, True)),
             "waits": st.integers(0, 3),
             "ended": no_endings,
+            "passes": st.booleans(),
         },
     ),
     "settle": (8, {"ended": endings}),
@@ -110,7 +111,16 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         4,
         {"care": cares, "clients": st.lists(clients, min_size=1, max_size=3), "lease": leases},
     ),
-    "crash": (3, {"client": clients, "pick": few, "started": started, "limit": limits_of_a_batch}),
+    "crash": (
+        3,
+        {
+            "client": clients,
+            "pick": few,
+            "started": started,
+            "limit": limits_of_a_batch,
+            "passes": st.booleans(),
+        },
+    ),
     "extend": (1, {"pick": few, "token": tokens, "lease": leases}),
     "configure": (1, {"settings": settings_changed}),
     "records": (3, {"verb": record_verbs, "kind": kinds, "ids": picks, "call": calls}),
@@ -214,8 +224,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.step("cancel", ids=picked, running=running, call=self.call(call))
 
     def dequeue(
-        self, client: str, lease: int, limit: int, again: bool, waits: int, ended: list[Any]
-    ) -> None:
+        self, client: str, lease: int, limit: int, again: bool, waits: int, ended: list[Any],
+        passes: bool = False,
+    ) -> None:  # fmt: skip
         if not again and not client.startswith("~") and not self.model.alive(client):
             self.step("register", client=client, lease=lease, worker=b"")
         self.requests += not again
@@ -223,6 +234,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.step(
             "dequeue", client=client, lease=lease, limit=limit, request=f"r{self.requests}",
             waiter=waiter, waits=0 if waits == 1 else 3000, endings=self.endings(ended),
+            passes=passes,
         )  # fmt: skip
 
     def settle(self, ended: list[Any]) -> None:
@@ -246,11 +258,13 @@ class QueueMachine(RuleBasedStateMachine):
             case _:
                 self.step("evict", client=clients[0], verb=care, ids=[])
 
-    def crash(self, client: str, pick: int, started: list[int], limit: int) -> None:
-        """Somebody who holds jobs dies, and another takes what is due now: suspects first."""
+    def crash(self, client: str, pick: int, started: list[int], limit: int, passes: bool) -> None:
+        """Somebody who holds jobs dies, and another takes what is due now: suspects first, or
+        what is behind them.
+        """
         holders = [run.client for run in self.model.active.values()]
         self.evict(holders[pick % len(holders)] if holders else client, started)
-        self.dequeue(client, 30_000, limit, False, pick % 4, [])
+        self.dequeue(client, 30_000, limit, False, pick % 4, [], passes)
 
     def evict(self, client: str, started: list[int]) -> None:
         """It died, and perhaps somebody knows what it had started, or takes something for that."""

@@ -42,6 +42,7 @@ class Queue(Jobs):
         self.swept: set[str] = set()  # those who lost some of their jobs: the rest will follow
         self.workers: dict[str, bytes] = {}
         self.token = 0
+        self.passed = False  # over suspects, in this call
 
     # The end of leases
 
@@ -174,26 +175,32 @@ class Queue(Jobs):
 
     def dequeue(
         self, now: float, client: str, lease: int, limit: int, request: str, waiter: str,
-        waits: int, endings: Sequence[Ending],
+        waits: int, endings: Sequence[Ending], passes: bool = False,
     ) -> tuple[str, int, list[str], list[Any], list[tuple[str, int]]]:  # fmt: skip
         self.open(now)
         settled = self.end_all(endings)
-        state, ids = self.batch_for(client, lease, limit, request)
+        self.passed = False
+        state, ids = self.batch_for(client, lease, limit, request, passes)
         sleeps = waits > 0 and not ids and state != "lost"
-        sleeps = sleeps and not (limit == 0 and self.to_be_taken())
+        sleeps = sleeps and not (limit == 0 and self.to_be_taken(passes))
         if sleeps and not client.startswith("~") and not self.runs_of(client):
             self.clients[client] = now + 2 * waits + lease  # it has said when it looks again
             self.write()
         wants_to_know = limit == 0 or len(ids) < limit
-        look = self.next_in() if state != "lost" and wants_to_know else -1
-        self.stand_by(waiter, (waits if look < 0 else min(look, waits)) if sleeps else None)
+        look = self.next_in(passes) if state != "lost" and wants_to_know else -1
+        look_in = (waits if look < 0 else min(look, waits)) if sleeps else None
+        self.stand_by(waiter, look_in, passes)
         self.wake()
+        if self.passed:
+            self.wake_for_suspects()
         no_use = limit == 0 and waits == 0 and state == "ok"
         if self.to_be_taken() and (no_use or (ids and look == 0)):
             self.waiters.clear()  # who leaves what is due says so, and another is woken
         return state, look, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
 
-    def batch_for(self, client: str, lease: int, limit: int, request: str) -> tuple[str, list[str]]:
+    def batch_for(
+        self, client: str, lease: int, limit: int, request: str, passes: bool
+    ) -> tuple[str, list[str]]:
         one_lease, known = client.startswith("~"), self.alive(client)
         if not known and (client in self.swept or not one_lease):
             return "lost", []
@@ -206,14 +213,14 @@ class Queue(Jobs):
             return "ok", self.same_batch(client, *self.requests[client][1:])
         if self.settings.get("paused"):
             return "paused", []
-        return "ok", self.take(client, lease, limit, "" if one_lease else request)
+        return "ok", self.take(client, lease, limit, "" if one_lease else request, passes)
 
     def same_batch(self, client: str, first: int, last: int) -> list[str]:
         ids = [id_ for id_ in self.runs_of(client) if first <= self.active[id_].token <= last]
         return sorted(ids, key=lambda id_: self.active[id_].token)
 
-    def take(self, client: str, lease: int, limit: int, request: str) -> list[str]:
-        ids = self.within_bytes(self.due()[:limit])
+    def take(self, client: str, lease: int, limit: int, request: str, passes: bool) -> list[str]:
+        ids = self.within_bytes(self.due(limit, passes))
         suspects = [at for at, id_ in enumerate(ids) if self.waiting[id_].suspect]
         if suspects:  # each comes alone
             ids = ids[: max(1, suspects[0])]
@@ -240,34 +247,41 @@ class Queue(Jobs):
             taken = ids[: len(taken) + READ_AT_ONCE]
         return taken
 
-    def due(self) -> list[str]:
+    def due(self, limit: int, passes: bool) -> list[str]:
         order = [(job.run_at, id_.encode(), id_) for id_, job in self.waiting.items()]
-        return [id_ for run_at, _, id_ in sorted(order) if run_at <= self.time]
+        due = [id_ for run_at, _, id_ in sorted(order) if run_at <= self.time]
+        if passes:
+            self.passed = self.passed or any(self.waiting[id_].suspect for id_ in due[:limit])
+            due = [id_ for id_ in due if not self.waiting[id_].suspect]
+        return due[:limit]
 
-    def to_be_taken(self) -> bool:
-        return bool(self.due()) and not self.settings.get("paused")
+    def to_be_taken(self, passes: bool = False) -> bool:
+        return not self.settings.get("paused") and bool(self.due(1, passes))
 
-    def stand_by(self, waiter: str, look_in: float | None) -> None:
+    def stand_by(self, waiter: str, look_in: float | None, passes: bool) -> None:
         if waiter and look_in is not None:
             gone = [name for name, at in self.waiters.items() if at <= self.now - WAITER_GONE]
             for name in gone:
                 del self.waiters[name]
-            self.waiters[waiter] = self.now + look_in
+            self.waiters[waiter] = math.floor(self.now + look_in) - (0.5 if passes else 0)
             self.write()
         elif self.waiters.pop(waiter, None) is not None:
             self.write()
 
-    def next_event(self, leases: bool = True) -> float | None:
+    def next_event(self, leases: bool = True, passes: bool = False) -> float | None:
         job_due = super().next_event()
+        if passes and job_due is not None and job_due <= self.time and not self.to_be_taken(True):
+            later = [job.run_at for job in self.waiting.values() if job.run_at > self.time]
+            job_due = min(later, default=None)
         times = [] if job_due is None else [job_due if job_due > self.time else self.now]
         for expiry in self.clients.values() if leases else ():
             spared = self.in_grace() and expiry > self.gap_from
             times.append(max(expiry, self.grace_until) if spared else expiry)
         return min(times, default=None)
 
-    def next_in(self) -> int:
+    def next_in(self, passes: bool) -> int:
         """Milliseconds until there is a reason to look again."""
-        at = self.next_event()
+        at = self.next_event(passes=passes)
         return -1 if at is None else max(0, math.ceil(at - self.now))
 
     def row(self, id_: str) -> tuple[Any, ...]:

@@ -137,9 +137,10 @@ def _endings(endings: Sequence[Ending]) -> Args:
 
 def _dequeue(
     client: str, lease: int, limit: int, request: str, waiter: str, waits: int,
-    endings: Sequence[Ending],
+    endings: Sequence[Ending], passes: bool = False,
 ) -> Args:  # fmt: skip
-    return [client, lease, limit, request, waiter, waits, len(endings), *_endings(endings)]
+    ended = [len(endings), *_endings(endings)]
+    return [client, lease, limit, request, waiter, waits, *ended, *(["pass"] if passes else [])]
 
 
 def _configure(**settings: Any) -> Args:

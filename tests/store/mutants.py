@@ -64,8 +64,8 @@ mutant(
         "      job.score, job.data, status = d.due and -0 or -d.run_at, d.data, 'blocked'",
     ),
     (
-        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', 0, limit",
-        "'ZRANGE', q.waiting, 0, q.time, 'BYSCORE', 'LIMIT', 0, limit",
+        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size",
+        "'ZRANGE', q.waiting, 0, q.time, 'BYSCORE', 'LIMIT', seen, size",
     ),
 )
 mutant(
@@ -236,67 +236,6 @@ mutant(
 
 # Suspects
 
-mutant(
-    "a_death_makes_no_suspect",
-    "who_was_in_a_client_that_was_seen_to_die_is_a_suspect",
-    ("  run.info.suspect = true\n", ""),
-)
-mutant(
-    "a_suspect_joins_a_batch",
-    "a_suspect_is_handed_out_alone",
-    ("    elseif suspect and n > 0 then\n", "    elseif false then\n"),
-)
-mutant(
-    "a_suspect_leads_a_batch",
-    "a_suspect_is_handed_out_alone",
-    ("      if suspect then\n", "      if false then\n"),
-)
-mutant(
-    "nobody_takes_a_suspect",
-    "a_suspect_alone_is_a_batch_of_any_size",
-    ("    elseif suspect and n > 0 then\n", "    elseif suspect then\n"),
-)
-mutant(
-    "what_is_due_in_a_clock_set_back_can_wait",
-    "what_a_suspect_left_behind_is_due_when_the_clock_was_set_back",
-    ("    at = math.min(at, q.now)", "    at = at"),
-)
-mutant(
-    "a_suspect_holds_up_the_queue",
-    "somebody_is_woken_for_what_a_suspect_left_behind",
-    ("local cut_short = #jobs > 0 and next_look == 0", "local cut_short = false"),
-)
-mutant(
-    "one_stall_makes_a_suspect",
-    "one_lease_that_ran_out_makes_no_suspect_but_two_do",
-    (
-        "info.suspect or info.stall_count >= 2 or nil",
-        "info.suspect or info.stall_count >= 1 or nil",
-    ),
-)
-mutant(
-    "stalls_make_no_suspect",
-    "one_lease_that_ran_out_makes_no_suspect_but_two_do",
-    ("info.suspect or info.stall_count >= 2 or nil", "info.suspect"),
-)
-mutant(
-    "once_a_suspect_always_a_suspect",
-    "a_run_that_ended_by_itself_clears_a_suspect",
-    ("  run.info.error, run.info.suspect = problem, nil\n", "  run.info.error = problem\n"),
-)
-mutant(
-    "a_release_clears_a_suspect",
-    "a_suspect_that_is_released_is_still_one",
-    (
-        "  put_back(q, batch, run, run.score)\n  return 'released'",
-        "  run.info.suspect = nil\n  put_back(q, batch, run, run.score)\n  return 'released'",
-    ),
-)
-mutant(
-    "a_suspect_is_one_although_it_begins_anew",
-    "a_job_that_begins_anew_is_no_suspect",
-    ("    info.error, info.suspect = nil, nil\n", "    info.error = nil\n"),
-)
 mutant(
     "all_of_a_dead_client_stalls",
     "only_what_a_dead_client_had_started_stalls",
@@ -509,8 +448,8 @@ mutant(
     "a_second_early",
     "nothing_runs_early",
     (
-        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', 0, limit",
-        "'ZRANGE', q.waiting, '-inf', q.time + 1000, 'BYSCORE', 'LIMIT', 0, limit",
+        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size",
+        "'ZRANGE', q.waiting, '-inf', q.time + 1000, 'BYSCORE', 'LIMIT', seen, size",
     ),
 )
 mutant(
@@ -656,7 +595,7 @@ mutant(
 mutant(
     "dispatch_in_full_memory",
     "a_full_server_refuses_dispatch_and_drains",
-    ("register('dispatch', api_dispatch)", "register('dispatch', api_dispatch, 'allow-oom')"),
+    ("register('dispatch', API.dispatch)", "register('dispatch', API.dispatch, 'allow-oom')"),
 )
 mutant(
     "a_dispatch_wakes_everybody",

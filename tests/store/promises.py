@@ -233,7 +233,7 @@ def who_sleeps_until_a_lease_runs_out_is_not_woken_for_it_before(h: Harness) -> 
     h.later(0.0004)  # a lease may run out in the middle of a millisecond
     h.dispatch()
     h.take_one("c1", lease=5)
-    h.later(0.0003)
+    h.later(0.0007)
     assert h.dequeue("c2", waiter="c2", waits=8).next_in == 5
     for _ in range(3):
         h.sweep()

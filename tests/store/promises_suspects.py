@@ -159,3 +159,101 @@ def an_eviction_goes_on_with_the_same_ids(h: Harness) -> None:
     jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))
     assert [job.id for job in jobs if job.suspect] == started
     assert [job.id for job in jobs if job.stall_count] == started
+
+
+# Those who pass over them
+
+
+@promise
+def who_passes_takes_what_is_behind_suspects(h: Harness) -> None:
+    ids = [f"s{n}" for n in range(150)]
+    h.join("dead")
+    h.dispatch_many(*ids)
+    h.take("dead", limit=150)
+    while h.call(h.commands.evict("dead", "stall"))[0] == "more":
+        pass
+    h.dispatch_many("a", "b")
+    assert [job.id for job in h.take(limit=9, passes=True)] == ["a", "b"]
+    assert h.waiting() == [f"s{n}" for n in range(150)]
+
+
+@promise
+def who_passes_takes_no_more_than_it_asked_for(h: Harness) -> None:
+    _crash(h, "x")
+    h.dispatch_many(*"abcd")
+    assert [job.id for job in h.take(limit=3, passes=True)] == ["a", "b", "c"]
+    assert h.waiting() == ["x", "d"]
+
+
+@promise
+def who_passes_goes_by_the_record_and_not_by_its_words(h: Harness) -> None:
+    h.dispatch("a")
+    why = JobError(type="Boom", message="a suspect word")
+    h.end(h.take_one(), Retry(why, after=0))
+    assert [job.id for job in h.take(limit=9, passes=True)] == ["a"]
+
+
+@promise
+def where_only_suspects_are_in_sight_everybody_takes_them(h: Harness) -> None:
+    h.join("dead")
+    for n in range(11):
+        h.dispatch_many(*(f"{n}-{m}" for m in range(100)))
+    while h.take("dead", limit=1000):
+        pass
+    while h.call(h.commands.evict("dead", "stall"))[0] == "more":
+        pass
+    assert len(h.take(limit=9, passes=True)) == 1
+
+
+@promise
+def who_passes_sleeps_although_suspects_are_due(h: Harness) -> None:
+    _crash(h, "x")
+    h.join("c1")
+    taken = h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True)
+    assert (taken.jobs, taken.next_in) == ([], 46), "when its own lease runs out"
+    assert h.dequeue("c1", limit=0, waiter="c1", waits=8, passes=True).next_in != 0
+    assert h.call(h.commands.counts()).waiters == 1
+    assert h.dequeue(limit=0, waits=8).next_in == 0, "it is due, for others"
+
+
+@promise
+def who_passes_sleeps_until_the_next_job_comes_due(h: Harness) -> None:
+    _crash(h, "x")
+    h.join("c1")
+    h.dispatch("a", after=3)
+    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True).next_in == 3
+    h.later(4)
+    assert [job.id for job in h.take("c1", limit=9, passes=True)] == ["a"]
+
+
+def _stand_by(h: Harness, *, passing: str, taking: str) -> None:
+    """Two who wait."""
+    h.join(passing, taking)
+    for client, passes in ((passing, True), (taking, False)):
+        assert h.take(client, limit=9, waiter=client, waits=8, passes=passes) == []
+
+
+def _waiters(h: Harness) -> list[bytes]:
+    return h.redis.zrange(h.keys.base + "waiters", 0, -1)
+
+
+@promise
+def suspects_wake_only_those_who_take_them(h: Harness) -> None:
+    _crash(h, "x")
+    suspect = h.take_one()
+    _stand_by(h, passing="c1", taking="c2")
+    h.end(suspect, Release())
+    assert _waiters(h) == [b"c1"]
+    h.dispatch("a")
+    assert _waiters(h) == []
+
+
+@promise
+def who_passes_wakes_one_who_takes_them(h: Harness) -> None:
+    _crash(h, "x")
+    suspect = h.take_one()
+    h.end(suspect, Release())
+    h.join("c1", "c2")
+    h.redis.zadd(h.keys.base + "waiters", {"c2": h.time * 1000 + 8000})
+    assert h.take("c1", limit=9, waiter="c1", waits=8, passes=True) == []
+    assert _waiters(h) == [b"c1"]

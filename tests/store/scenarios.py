@@ -282,6 +282,21 @@ def dequeue_takes_a_suspect_alone(h: Harness) -> Command[Any]:
     return h.commands.dequeue("c1", lease=30, limit=5, request="r1")
 
 
+@scenario
+def dequeue_passes_over_suspects(h: Harness) -> Command[Any]:
+    _suspects(h)
+    return h.commands.dequeue("c1", lease=30, limit=5, request="r1", passes=True)
+
+
+@scenario
+def dequeue_finds_only_suspects_to_pass_over(h: Harness) -> Command[Any]:
+    _suspects(h)
+    h.take("c1", limit=5, passes=True)
+    return h.commands.dequeue(
+        "c1", lease=30, limit=5, request="r1", waiter="c1", waits=8, passes=True
+    )
+
+
 # settle
 
 

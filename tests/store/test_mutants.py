@@ -7,6 +7,7 @@ import redis
 
 from tests.servers import ServerKind, start_server
 from tests.store import (
+    mutants_suspects,
     promises,
     promises_bounds,
     promises_calls,
@@ -20,8 +21,8 @@ from tests.store.mutants import MUTANTS
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # by being imported
-    promises, promises_bounds, promises_calls, promises_dispatch, promises_order, promises_server,
-    promises_suspects,
+    mutants_suspects, promises, promises_bounds, promises_calls, promises_dispatch, promises_order,
+    promises_server, promises_suspects,
 )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Jobs that kill their process: given up in the end, and none of their neighbours with them."""
 
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,3 +95,33 @@ def test_what_others_did_is_reported_before_a_suspect_starts(
     assert worker.stop() == 0
     assert sorted(line["id"] for line in fleet.journal.lines("end")) == others
     assert totals(queue)["finished"] == len(others)
+
+
+@together
+def test_suspects_leave_half_of_the_processes_to_everything_else(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """They held up whatever was due behind them, for as long as they all took one by one."""
+    queue, journal = client.queue("poison"), fleet.journal
+    worker = fleet.serve("--queue", "poison", processes=2)
+    suspects = [f"suspect-{n}" for n in range(12)]
+    data = {"first": {"sleep": 60}, "then": {"sleep": 1}}
+    queue.dispatch_many([Dispatch(data, id=id_) for id_ in suspects])
+    for id_ in suspects:
+        journal.wait_for("start", id=id_)
+    for pid in worker.children():
+        os.kill(pid, signal.SIGKILL)
+    others = [f"other-{n}" for n in range(50)]
+    for id_ in suspects[:2]:
+        journal.wait_for("start", 2, id=id_)
+    queue.dispatch_many([Dispatch({}, id=id_) for id_ in others])
+    for id_ in others:
+        journal.wait_for("end", id=id_)
+    assert len([line for line in journal.lines("end") if line["id"] in suspects]) < len(suspects)
+
+    for id_ in suspects:
+        (end,) = journal.wait_for("end", id=id_)
+        assert end["stalls"] == 1
+    runs = [line for line in journal.lines("start") if line["id"] in suspects and line["stalls"]]
+    assert len({line["pid"] for line in runs}) == 1
+    assert worker.stop() == 0

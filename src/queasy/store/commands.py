@@ -92,8 +92,10 @@ class Commands:
         waiter: str = "",
         waits: float = 0,
         endings: Sequence[Ending] = (),
+        passes: bool = False,
     ) -> Command[Taken]:
-        """End leases, sweep, and take due jobs: one round trip.
+        """End leases, sweep, and take due jobs: one round trip. Who `passes` leaves suspects to
+        others.
 
         Who gets nothing and `waits` so many seconds is woken when there is work; if it holds
         nothing either, its lease begins when it has waited.
@@ -104,6 +106,8 @@ class Commands:
         ]  # fmt: skip
         for ending in endings:
             args.extend(ending.args())
+        if passes:
+            args.append("pass")
 
         def read(reply: list[Any]) -> Taken:
             state, next_in, settled, jobs, cancels = reply

@@ -110,11 +110,14 @@ class Line:
         store: AsyncStore,
         table: Table,
         reach: Reach,
+        *,
+        passes: bool,
     ) -> None:
         self.service = service
         self.is_async = service.function.is_async
         self.index = index
         self.client = client
+        self._passes = passes
         self.endings: list[Ending] = []
         self.talking = False
         self.asked_at = 0.0
@@ -215,7 +218,7 @@ class Line:
             return await self._store.run(
                 self._commands.dequeue(
                     self.client, lease=LEASE, limit=limit, request=request,
-                    waiter=self.client, waits=waits, endings=endings,
+                    waiter=self.client, waits=waits, endings=endings, passes=self._passes,
                 )
             )  # fmt: skip
 

@@ -43,6 +43,7 @@ class ChildProcess:
 
     def __init__(self, config: ChildConfig) -> None:
         self.client = new_id()
+        self.takes_suspects = not config.passes
         self.born = time.monotonic()
         self.serving = False
         self.retiring = False

@@ -173,11 +173,14 @@ class Supervisor:
 
     def _replenish(self) -> None:
         """As many as there should be, those about to start and to be replaced counted."""
-        working = [child for child in self._children if not child.ending and not child.retiring]
-        for _ in range(self._options.processes - len(working) - self._starting):
+        for _ in range(self._options.processes - len(self._working()) - self._starting):
             if not self._stopping and not self._halted:
                 self._starting += 1
                 self._lives.add(self._begin(self._life()))
+
+    def _working(self) -> list[ChildProcess]:
+        """Those who are to go on."""
+        return [child for child in self._children if not child.ending and not child.retiring]
 
     async def _life(self) -> None:
         """One child from its start to its end."""
@@ -225,11 +228,19 @@ class Supervisor:
             client="", group=self._group, capacity=options.capacity,
             processes=options.processes, grace=options.grace,
             queues=None if options.queues is None else list(options.queues),
-            unserved=sorted(self._unserved), most_jobs=options.max_jobs, most_queues=MOST_QUEUES,
+            unserved=sorted(self._unserved), passes=self._has_takers(),
+            most_jobs=options.max_jobs, most_queues=MOST_QUEUES,
             control=-1, life=-1, table=-1,
             log_level=options.log_level, log_format=options.log_format,
             log_errors=options.log_errors,
         )  # fmt: skip
+
+    def _has_takers(self) -> bool:
+        """Enough who take suspects: half of all. While those run, each alone in its process, the
+        others are there for everything else.
+        """
+        takers = [child for child in self._working() if child.takes_suspects]
+        return 2 * len(takers) >= self._options.processes
 
     def _hear(self, child: ChildProcess, report: Report) -> None:
         match report:

@@ -49,7 +49,9 @@ MOST_JOBS = 1000  # in one call
 
 
 class Worker:
-    """See above. `lost` is called once if the server takes this worker for dead."""
+    """See above. `lost` is called once if the server takes this worker for dead. One that `passes`
+    leaves suspects to others.
+    """
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Worker:
         capacity: int,
         safety: float,
         lost: Callable[[], None],
+        passes: bool = False,
         most_jobs: int | None = None,
         worn_out: Callable[[], None] = lambda: None,
     ) -> None:
@@ -70,7 +73,7 @@ class Worker:
         self._late: set[asyncio.Task[None]] = set()
         """Those that wait for a queue to be mended."""
         self._lines = [
-            Line(service, index, client, store, table, reach)
+            Line(service, index, client, store, table, reach, passes=passes)
             for index, service in enumerate(plan.services)
         ]
         self._store = store

@@ -2,6 +2,9 @@
 -- NAMES for their order; "all" are the first QUEUE_KEYS), its arguments after `now` (empty, but in tests), its reply, and
 -- what it changes. Times and durations are milliseconds.
 
+-- A table, because Lua has room for 200 locals only.
+local API = {}
+
 local VERSION = { 1, 3 } -- protocol, revision: a loader never replaces a higher revision
 
 -- All further arguments: the ids or clients a call is about. Bounded, as every call is.
@@ -60,7 +63,7 @@ end
 --   reply  created | updated | blocked | unchanged for each
 --   writes waiting, data, info, blocked, calls, callers; wakes clients that wait. The last call
 --          of a caller again is answered as it was, and changes nothing
-local function api_dispatch(keys, argv)
+function API.dispatch(keys, argv)
   local q = open(keys, 1, argv[1], FAIL_KEYS)
   local call, last = call_arg(q, keys, FAIL_KEYS, argv)
   return call and answered(q, call, (last - 1) / 5) or dispatch(q, argv, 2, last, call)
@@ -72,7 +75,7 @@ end
 --   reply  cancelled | requested | active | absent for each
 --   writes waiting, data, info, blocked, calls, callers; with running: active, cancels, and tells
 --          the holder. A repeat: as dispatch
-local function api_cancel(keys, argv)
+function API.cancel(keys, argv)
   local q = open(keys, 1, argv[1])
   local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
   local ids = rest(argv, 3, last)
@@ -84,7 +87,7 @@ end
 --   args   client, lease, worker (what it tells of itself; '' for nothing)
 --   reply  ok | lost (it was swept: come back under a new id)
 --   writes clients, workers
-local function api_register(keys, argv)
+function API.register(keys, argv)
   local q = open(keys, 1, argv[1])
   local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
   if redis.call('HGET', q.requests, client) == SWEPT then
@@ -100,7 +103,7 @@ local function api_register(keys, argv)
 end
 
 -- Ends leases, sweeps, then takes jobs for a client that is alive.
-local function settle_and_take(q, argv, client, expiry_in, limit)
+local function settle_and_take(q, argv, client, expiry_in, limit, passes)
   local settled = settle(q, argv, 9, count_arg(argv[8], 'the leases to end', CHUNK))
   local one_lease = client:byte(1) == 126 -- '~'
   local expiry, swept = alive(q, client)
@@ -123,7 +126,7 @@ local function settle_and_take(q, argv, client, expiry_in, limit)
   elseif limit == 0 then
     return 'ok', settled, {}
   end
-  return 'ok', settled, take(q, client, q.now + expiry_in, limit, one_lease and '' or argv[5])
+  return 'ok', settled, take(q, client, q.now + expiry_in, limit, one_lease and '' or argv[5], passes)
 end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
@@ -133,30 +136,35 @@ end
 --          request (a repeat of the last one returns the same batch;
 --          a client '~…' is made for one dequeue and is a request id itself),
 --          waiter (who to wake when there is work), waits (how long it sleeps at most when
---          it got nothing; 0: not at all), number of leases to end, then verb, id, token, when, error of each
+--          it got nothing; 0: not at all), number of leases to end, then verb, id, token, when, error of each,
+--          and pass (it leaves suspects to others) or not
 --   reply  { ok | lost | paused, next_in, { ending of each lease },
 --            { id, token, run_at, data, info of each job }, { id, token of each cancel } }
 --   writes all; a client that got nothing, holds nothing and waits has its lease from then
-local function api_dequeue(keys, argv)
+function API.dequeue(keys, argv)
   local q = open(keys, 1, argv[1])
   local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
   local limit = count_arg(argv[4], 'the limit', CHUNK)
   local waits = count_arg(argv[7], 'how long it waits')
-  local state, settled, jobs = settle_and_take(q, argv, client, lease, limit)
+  local passes = argv[9 + 5 * count_arg(argv[8], 'the leases to end', CHUNK)] == 'pass'
+  local state, settled, jobs = settle_and_take(q, argv, client, lease, limit, passes)
   local sleeps = waits > 0 and #jobs == 0 and state ~= 'lost'
-  if sleeps and limit == 0 and is_due(q) then
+  if sleeps and limit == 0 and is_due(q, passes) then
     sleeps = false -- it has no room for what is due: it asked, and is told
   end
   if sleeps then
     sleep_on(q, client, q.now + 2 * waits + lease)
   end
   local wants_to_know = limit == 0 or #jobs < limit * 5
-  local next_look = wants_to_know and state ~= 'lost' and next_in(q) or -1
+  local next_look = wants_to_know and state ~= 'lost' and next_in(q, passes) or -1
   if argv[6] ~= '' then
     local look_in = next_look >= 0 and math.min(next_look, waits) or waits
-    stand_by(q, client_arg(argv[6]), sleeps and q.now + look_in)
+    stand_by(q, client_arg(argv[6]), sleeps and q.now + look_in, passes)
   end
   wake_all(q)
+  if q.passed then
+    wake_for_suspects(q, 1) -- this one may have been woken in place of one who takes them
+  end
   local no_use = limit == 0 and waits == 0 and state == 'ok'
   local cut_short = #jobs > 0 and next_look == 0
   if no_use or cut_short then
@@ -172,7 +180,7 @@ end
 --   reply  finished | retried | timed_out | failed | released | cancelled | broken |
 --          postponed (broken, but there is no room in that record) | lost of each
 --   writes all; a repeat answers lost
-local function api_settle(keys, argv)
+function API.settle(keys, argv)
   local q = open(keys, 1, argv[1])
   local n = (#argv - 1) / 5
   if n ~= math.floor(n) or n < 1 or n > CHUNK then
@@ -188,7 +196,7 @@ end
 --   args   lease, client ...
 --   reply  { ok | lost, { id, token of each cancel } } of each client
 --   writes clients; sweeps
-local function api_bump(keys, argv)
+function API.bump(keys, argv)
   local q = open(keys, 1, argv[1])
   local clients = rest(argv, 3)
   for _, client in ipairs(clients) do
@@ -205,7 +213,7 @@ end
 --   args   id, token, lease
 --   reply  ok | cancel (extended, but somebody asked to cancel it) | lost
 --   writes clients
-local function api_extend(keys, argv)
+function API.extend(keys, argv)
   local q = open(keys, 1, argv[1])
   local token, _, client, cancelled = read_active(redis.call('HGET', q.active, argv[2]) or '')
   local expiry = token == argv[3] and alive(q, client)
@@ -227,7 +235,7 @@ end
 --   keys   all, and the fail queue's
 --   reply  leases ended, at least 1 when any client was
 --   writes all
-local function api_sweep(keys, argv)
+function API.sweep(keys, argv)
   local q = open(keys, 1, argv[1])
   local ended = sweep(q)
   wake_all(q)
@@ -241,7 +249,7 @@ end
 --          released; none: all of them
 --   reply  { gone | more (the same call again) | absent, leases ended }
 --   writes all
-local function api_evict(keys, argv)
+function API.evict(keys, argv)
   local q = open(keys, 1, argv[1])
   local verb, ids, started = argv[3], rest(argv, 4), nil
   if verb ~= 'stall' and verb ~= 'release' then
@@ -267,7 +275,7 @@ end
 --   args   limits (a map of options), fail_handler (1, 0), failed_limit, broken_limit, paused (1, 0)
 --   reply  ok
 --   writes meta; failed and broken are trimmed; resume wakes clients that wait
-local function api_configure(keys, argv)
+function API.configure(keys, argv)
   local q = open(keys, 1, argv[1])
   local batch = Batch.new()
   if argv[2] ~= '' and not read_info(cmsgpack.pack({ options = unpack_table(argv[2]) or 0 })) then
@@ -302,7 +310,7 @@ end
 --          it were large; call again with these), for each
 --   writes waiting, data, info, failed or broken, calls, callers; wakes clients that wait. A
 --          repeat: as dispatch
-local function api_requeue(keys, argv)
+function API.requeue(keys, argv)
   local q = open(keys, 1, argv[1])
   local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
   local kind, ids = kind_arg(argv[2]), rest(argv, 3, last)
@@ -314,7 +322,7 @@ end
 --   args   failed | broken, id ...
 --   reply  how many there were
 --   writes failed or broken
-local function api_drop(keys, argv)
+function API.drop(keys, argv)
   return drop(open(keys, 1, argv[1]), kind_arg(argv[2]), rest(argv, 3))
 end
 
@@ -323,7 +331,7 @@ end
 --   args   failed | broken, how many to keep
 --   reply  how many were dropped
 --   writes failed or broken
-local function api_trim(keys, argv)
+function API.trim(keys, argv)
   local q, batch = open(keys, 1, argv[1]), Batch.new()
   local dropped = trim(q, batch, kind_arg(argv[2]), count_arg(argv[3], 'what to keep'), 0, {})
   batch:commit(q)
@@ -331,20 +339,20 @@ local function api_trim(keys, argv)
 end
 
 -- counts: { waiting, due, active, blocked, failed, broken, clients, waiters, paused, first run_at, now }
-local function api_counts(keys, argv)
+function API.counts(keys, argv)
   return counts(open(keys, 1, argv[1]))
 end
 
 -- get: rows of one id, one for each state it is in (see inspect.lua).
 --   args   id
-local function api_get(keys, argv)
+function API.get(keys, argv)
   return get(open(keys, 1, argv[1]), argv[2])
 end
 
 -- list: a page of jobs.
 --   args   waiting | due | scheduled | active | blocked | failed | broken, cursor, limit
 --   reply  { rows, the cursor of the next page }; '' is the first page, and behind the last
-local function api_list(keys, argv)
+function API.list(keys, argv)
   local lister = LISTS[argv[2]] or refuse('unknown state: ' .. tostring(argv[2]))
   local limit = count_arg(argv[4], 'the limit', CHUNK)
   return { lister(open(keys, 1, argv[1]), argv[3], math.max(1, limit)) }
@@ -352,12 +360,12 @@ end
 
 -- clients: a page of clients: client, expires in ms, leases, worker.
 --   args   offset, limit
-local function api_clients(keys, argv)
+function API.clients(keys, argv)
   return clients(open(keys, 1, argv[1]), count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit', CHUNK))
 end
 
 -- stats: kind, minute since the epoch ('' for the total), count.
-local function api_stats(keys, argv)
+function API.stats(keys, argv)
   return read_stats(open(keys, 1, argv[1]))
 end
 
@@ -365,7 +373,7 @@ end
 --   keys   all, and calls and callers, or those are not looked at
 --   args   offset, limit
 --   reply  { problems, tallies, sizes }
-local function api_audit(keys, argv)
+function API.audit(keys, argv)
   local kind = redis.call('TYPE', keys[6]).ok
   if kind ~= 'none' and kind ~= 'hash' then -- `open` could not read it
     return { { 'key meta is a ' .. kind .. ', expected a hash' }, {}, {} }
@@ -374,7 +382,7 @@ local function api_audit(keys, argv)
 end
 
 -- version: { protocol, revision }. No keys, no arguments.
-local function api_version()
+function API.version()
   return VERSION
 end
 
@@ -405,25 +413,25 @@ local function register(name, callback, ...)
 end
 
 -- A full server refuses dispatch and requeue; all that drains it goes on.
-register('dispatch', api_dispatch)
-register('requeue', api_requeue)
-register('cancel', api_cancel, 'allow-oom')
-register('register', api_register, 'allow-oom')
-register('dequeue', api_dequeue, 'allow-oom')
-register('settle', api_settle, 'allow-oom')
-register('bump', api_bump, 'allow-oom')
-register('extend', api_extend, 'allow-oom')
-register('sweep', api_sweep, 'allow-oom')
-register('evict', api_evict, 'allow-oom')
-register('configure', api_configure, 'allow-oom')
-register('drop', api_drop, 'allow-oom')
-register('trim', api_trim, 'allow-oom')
-register('counts', api_counts, 'no-writes')
-register('get', api_get, 'no-writes')
-register('list', api_list, 'no-writes')
-register('clients', api_clients, 'no-writes')
-register('stats', api_stats, 'no-writes')
-register('audit', api_audit, 'no-writes')
-register('version', api_version, 'no-writes')
+register('dispatch', API.dispatch)
+register('requeue', API.requeue)
+register('cancel', API.cancel, 'allow-oom')
+register('register', API.register, 'allow-oom')
+register('dequeue', API.dequeue, 'allow-oom')
+register('settle', API.settle, 'allow-oom')
+register('bump', API.bump, 'allow-oom')
+register('extend', API.extend, 'allow-oom')
+register('sweep', API.sweep, 'allow-oom')
+register('evict', API.evict, 'allow-oom')
+register('configure', API.configure, 'allow-oom')
+register('drop', API.drop, 'allow-oom')
+register('trim', API.trim, 'allow-oom')
+register('counts', API.counts, 'no-writes')
+register('get', API.get, 'no-writes')
+register('list', API.list, 'no-writes')
+register('clients', API.clients, 'no-writes')
+register('stats', API.stats, 'no-writes')
+register('audit', API.audit, 'no-writes')
+register('version', API.version, 'no-writes')
 -- Taken by another library once there is a newer revision: this one can then not be loaded again.
-register('revision_' .. VERSION[2], api_version, 'no-writes')
+register('revision_' .. VERSION[2], API.version, 'no-writes')

@@ -4,9 +4,17 @@
 -- which it will look by itself, at the latest. Whatever makes a job due wakes as many as it
 -- has jobs; whatever will happen before the first of them looks wakes that one, to keep the
 -- time. All of it is best effort, after everything is written.
+-- Some pass over suspects, and are not to be woken for those: they stand half a millisecond before
+-- a whole one, where nobody else does.
 
 -- Those who should have looked this long ago are gone.
 local WAITER_GONE_MS = 60000
+
+-- Whether a waiter heard that it is to look; it waits no more.
+local function tell(q, client)
+  redis.pcall('ZREM', q.waiters, client)
+  return redis.pcall('SPUBLISH', channel(q, client), 'wake') == 1
+end
 
 -- Tells up to `n` waiters that there is work, or is about to be. Who does not hear is gone.
 local function wake(q, n)
@@ -17,8 +25,7 @@ local function wake(q, n)
       return
     end
     for _, client in ipairs(waiters) do
-      redis.pcall('ZREM', q.waiters, client)
-      if redis.pcall('SPUBLISH', channel(q, client), 'wake') == 1 then
+      if tell(q, client) then
         n = n - 1
       else
         gone = gone + 1
@@ -27,13 +34,28 @@ local function wake(q, n)
   end
 end
 
--- When something happens next: a job comes due, or a lease runs out. nil for never.
-local function next_event(q)
+-- Tells up to `n` of those waiters that there are suspects who do take them.
+local function wake_for_suspects(q, n)
+  local waiters = redis.pcall('ZRANGE', q.waiters, 0, CHUNK - 1, 'WITHSCORES')
+  for i = 1, waiters.err and 0 or #waiters, 2 do
+    if n > 0 and tonumber(waiters[i + 1]) % 1 == 0 and tell(q, waiters[i]) then
+      n = n - 1
+    end
+  end
+end
+
+-- When the first job is due, which may be long ago. nil for never.
+local function next_job(q)
   local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
   local at = not head.err and not q.paused and tonumber(head[2] or nil) or nil
   if at and at <= q.time then
     at = math.min(at, q.now) -- due, also when the clock was set back
   end
+  return at
+end
+
+-- When something happens next: a job comes due, `at` that time, or a lease runs out. nil for never.
+local function next_event(q, at)
   local first_out = q.clients and redis.pcall('ZRANGE', q.clients, 0, 0, 'WITHSCORES') or {}
   local expiry = not first_out.err and tonumber(first_out[2] or nil) or nil
   if expiry then
@@ -52,7 +74,7 @@ local function watch(q)
   if first.err or not first[2] then
     return
   end
-  local at = next_event(q)
+  local at = next_event(q, next_job(q))
   -- A waiter sleeps for whole milliseconds, and looks up to one later than it was told.
   if at and at > q.time and at < tonumber(first[2]) - 1 then
     wake(q, 1)
@@ -64,12 +86,16 @@ local function wake_for(q)
   if q.due then
     wake(q, q.due)
   end
+  if q.due_suspects then
+    wake_for_suspects(q, q.due_suspects)
+  end
   watch(q)
 end
 
-local function made_due(q, score)
+local function made_due(q, score, suspect)
   if score <= q.time then
-    q.due = (q.due or 0) + 1
+    local kind = suspect and 'due_suspects' or 'due'
+    q[kind] = (q[kind] or 0) + 1
   end
 end
 

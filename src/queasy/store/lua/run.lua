@@ -92,7 +92,7 @@ local function put_back(q, batch, run, score)
   end
   batch:add(q.waiting, run.id, score)
   keep_info(q, batch, run.id, info, score, run.old_info)
-  made_due(q, score)
+  made_due(q, score, info.suspect)
 end
 
 -- The job is given up: into the failed record and, if anybody handles failures, a job with

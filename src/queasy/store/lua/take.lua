@@ -7,6 +7,10 @@ local FEW_LEASES = 100
 -- How many payloads are read at once, before their bytes are counted.
 local SOME = 5
 
+-- How many suspects one who passes over them looks behind, a page at a time.
+local SIGHT = 1000
+local PAGE = 100
+
 local function leased_to(q, client)
   local low, high = range_of(client)
   local ids = {}
@@ -99,20 +103,48 @@ local function set_apart(q, batch, id, score, data)
   count(q, 'broken')
 end
 
+local function is_suspect(info)
+  local record = info and info:find('suspect', 1, true) and read_info(info)
+  return record and record.suspect
+end
+
+-- The first `limit` due jobs: ids, scores, infos. Who `passes` leaves suspects to others; but where
+-- nothing else is in sight for so many of them, all have to help.
+local function find_due(q, limit, passes)
+  local ids, scores, infos, seen, size = {}, {}, {}, 0, limit
+  repeat
+    local page = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size, 'WITHSCORES')
+    local found = {}
+    for i = 1, #page, 2 do
+      found[#found + 1] = page[i]
+    end
+    for i, info in ipairs(many('HMGET', q.info, found)) do
+      if passes and is_suspect(info) then
+        q.passed = true
+      elseif #ids < limit then
+        local n = #ids + 1
+        ids[n], scores[n], infos[n] = found[i], page[2 * i], info
+      end
+    end
+    seen = seen + #found
+    local all = #found < size
+    size = PAGE
+  until not passes or #ids == limit or all or seen >= SIGHT
+  if passes and #ids == 0 and seen >= SIGHT then
+    return find_due(q, limit)
+  end
+  return ids, scores, infos
+end
+
 -- Leases up to `limit` due jobs to `client` until `expiry`. Flat: id, token, run_at, data,
 -- info of each. A suspect comes alone: the batch ends before it, or is that one job; and it ends
 -- when it has enough bytes.
-local function take(q, client, expiry, limit, request)
-  local due = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
-  if #due == 0 then
+local function take(q, client, expiry, limit, request, passes)
+  local ids, scores, infos = find_due(q, limit, passes)
+  if #ids == 0 then
     return {}
   end
-  local ids, scores = {}, {}
-  for i = 1, #due, 2 do
-    ids[#ids + 1], scores[#scores + 1] = due[i], due[i + 1]
-  end
   local payloads = first_payloads(q, ids)
-  local infos = many('HMGET', q.info, ids)
   local active = many('HMGET', q.active, ids)
   -- Tokens follow the clock: one that was given out is not given out again although the server
   -- forgot about it (a crash, a failover to a replica that lagged behind).
@@ -156,15 +188,26 @@ local function take(q, client, expiry, limit, request)
   return jobs
 end
 
+-- When there is a job for one who passes over suspects; nil for never.
+local function next_job_for(q, passes)
+  local at = next_job(q)
+  if not passes or not at or at > q.now or #find_due(q, 1, passes) > 0 then
+    return at
+  end
+  local after = string.format('(%.17g', q.time)
+  local later = redis.call('ZRANGE', q.waiting, after, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  return tonumber(later[2] or nil)
+end
+
 -- Milliseconds until there is a reason to look again; -1 when there is none.
-local function next_in(q)
-  local at = next_event(q)
+local function next_in(q, passes)
+  local at = next_event(q, next_job_for(q, passes))
   return at and math.max(0, math.min(math.ceil(at - q.now), MOST)) or -1
 end
 
-local function is_due(q)
-  local head = redis.pcall('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
-  return not head.err and not q.paused and head[2] and tonumber(head[2]) <= q.time
+local function is_due(q, passes)
+  local at = next_job_for(q, passes)
+  return at and at <= q.now
 end
 
 -- Somebody is woken for what is due and was left: by one who has no use for it, or for a suspect.
@@ -188,7 +231,7 @@ end
 
 -- Takes a client out of those to be woken, or (with the time at which it looks by itself)
 -- puts it there, in place of some who are gone.
-local function stand_by(q, waiter, look_at)
+local function stand_by(q, waiter, look_at, passes)
   local before = redis.call('ZSCORE', q.waiters, waiter)
   local batch, any = Batch.new(), false
   if look_at then
@@ -198,7 +241,7 @@ local function stand_by(q, waiter, look_at)
         batch:rem(q.waiters, gone[i], gone[i + 1])
       end
     end
-    batch:add(q.waiters, waiter, look_at, before)
+    batch:add(q.waiters, waiter, math.floor(look_at) - (passes and 0.5 or 0), before)
     any = true
   elseif before then
     batch:rem(q.waiters, waiter, before)

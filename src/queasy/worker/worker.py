@@ -22,10 +22,11 @@ from typing import Any
 
 from queasy.errors import ProtocolError, QueasyError
 from queasy.job import Job
-from queasy.outcome import Cancel, Release
+from queasy.outcome import Release
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
+from queasy.worker.held import Held
 from queasy.worker.line import LONGEST_PAUSE, Lease, Line, Reach
 from queasy.worker.plan import Plan, Record
 from queasy.worker.runs import ASKED, Runs, Units
@@ -42,8 +43,6 @@ REPORT = 5.0
 # A look takes a moment; so long nobody of a lower priority takes what it may need.
 MOMENT = 0.05
 UNSEEN = 2.0
-# So long, at first, the other runs have to end when there is a suspect.
-HOLD = 2.0
 BEAT = 1.0
 MOST_JOBS = 1000  # in one call
 
@@ -83,13 +82,7 @@ class Worker:
         self._most_jobs = most_jobs
         self._worn_out = worn_out
         self._runs = Runs(table, capacity, self._fill_soon)
-        self._suspects: list[tuple[Line, Job]] = []
-        """Taken, but not started: they wait until they can be alone."""
-        self._hold, self._hold_until = HOLD, 0.0
-        self._behind: list[tuple[Line, Job]] = []
-        """Taken, while an earlier run of the same id goes on here: the server forgot that one."""
-        self._alone = False
-        """A suspect runs."""
+        self._held = Held(self._lines, self._runs, capacity)
         self._reserved = Units()
         self._closing = False
         self._filling: asyncio.Handle | None = None
@@ -167,7 +160,8 @@ class Worker:
         for line in lines:
             line.wanted = line.open = False
         if release:
-            self._release_suspects(lines)
+            self._held.release(lines)
+            self._fill_soon()
             for run in self._runs:
                 if run.line in lines:
                     self._runs.ask(run, "stop")
@@ -194,19 +188,12 @@ class Worker:
 
     def _holds_nothing_of(self, line: Line) -> bool:
         busy = line.talking or line.endings or any(run.line is line for run in self._runs)
-        return not busy and not any(held is line for held, _ in self._suspects + self._behind)
+        return not busy and not self._held.of(line)
 
     def close(self) -> None:
         """Takes nothing more. What runs goes on."""
         self._closing = True
-        self._release_suspects(self._lines)
-
-    def _release_suspects(self, lines: list[Line]) -> None:
-        """Those that have not started."""
-        for line, job in self._suspects:
-            if line in lines:
-                line.endings.append(Ending(job.id, job.token, Release()))
-        self._suspects = [held for held in self._suspects if held[0] not in lines]
+        self._held.release(self._lines)
         self._fill_soon()
 
     async def drained(self) -> None:
@@ -287,8 +274,8 @@ class Worker:
         self._filling = None
         self._changed.set()
         self._note_wear()
-        self._start_suspect()
-        self._start_behind()
+        self._held.start_suspect(busy=self._closing or bool(self._reserved.all))
+        self._held.start_behind(self._accept, closing=self._closing)
         now = time.monotonic()
         reserved_above = -1
         for line in self._in_turn():
@@ -331,7 +318,7 @@ class Worker:
 
     def _room_for(self, line: Line) -> int:
         """How many jobs of the queue can start now."""
-        if self._alone or self._suspects or self._unsupervised():
+        if self._held.in_the_way or self._unsupervised():
             return 0
         pace, used, held = self._runs.pace, self._runs.used, self._reserved
         size, kind = line.size(pace), line.is_async
@@ -401,12 +388,11 @@ class Worker:
 
     def _accept(self, line: Line, job: Job) -> None:
         if self._runs.supersede(line, job):  # nor may another have it yet
-            self._behind.append((line, job))
+            self._held.behind(line, job)
         elif self._closing or not line.open:  # it was asked before
             line.endings.append(Ending(job.id, job.token, Release()))
         elif job.suspect:
-            self._hold_until = time.monotonic() + self._hold
-            self._suspects.append((line, job))
+            self._held.suspect(line, job)
         else:
             self._runs.start(line, job, line.size(self._runs.pace))
 
@@ -414,7 +400,7 @@ class Worker:
         """With what the server knows. What it gives to others is not to go on here, nor to begin;
         what it keeps for us is given back, but not while a run of the same id goes on.
         """
-        strays, forgotten = await line.compare(lambda: self._held(line))
+        strays, forgotten = await line.compare(lambda: self._leases_of(line))
         runs = {run.job.id: run for run in self._runs if run.line is line}
         for stray in strays:
             run = runs.get(stray[0])
@@ -422,14 +408,7 @@ class Worker:
         for run in runs.values():
             if (run.job.id, run.job.token) in forgotten:
                 self._runs.ask(run, "stop")
-        for waiting in (self._suspects, self._behind):
-            kept = [
-                (other, job)
-                for other, job in waiting
-                if other is not line or (job.id, job.token) not in forgotten
-            ]
-            line.drop(len(waiting) - len(kept))
-            waiting[:] = kept
+        self._held.forget(line, forgotten)
 
     def _must_compare(self, line: Line) -> bool:
         """Also when it takes nothing any more. But who is closing and has nothing left to run is
@@ -437,11 +416,10 @@ class Worker:
         """
         return line.unsure and line.entered and (bool(self._runs) or not self._closing)
 
-    def _held(self, line: Line) -> set[Lease]:
+    def _leases_of(self, line: Line) -> set[Lease]:
         """What this worker answers for."""
         runs = [run for run in self._runs if run.line is line]
-        jobs = [job for other, job in self._suspects + self._behind if other is line]
-        jobs += [run.job for run in runs]
+        jobs = self._held.of(line) + [run.job for run in runs]
         endings = line.endings + [ending for run in runs for ending in run.behind]
         return {(job.id, job.token) for job in jobs} | {(end.id, end.token) for end in endings}
 
@@ -482,51 +460,8 @@ class Worker:
         line.next_look = 0.0
         self._fill_soon()
 
-    # Running
-
-    def _start_suspect(self) -> None:
-        """The first of them, if it can be alone now."""
-        if self._runs:
-            if self._suspects and time.monotonic() > self._hold_until:
-                self._let_go()
-            return
-        self._alone = False
-        for line in self._lines:
-            line.avoid_until = 0.0
-        # What others did is reported before: should it die, they would have done it for nothing.
-        busy = self._reserved.all or any(line.endings or line.talking for line in self._lines)
-        sure = [held for held in self._suspects if not held[0].unsure]
-        if sure and not busy and not self._closing:
-            line, job = sure[0]
-            self._suspects.remove(sure[0])
-            self._alone, self._hold = True, HOLD
-            event("suspect alone", queue=line.service.name, job=job.id, stalls=job.stall_count)
-            self._runs.start(line, job, self._capacity)
-
-    def _let_go(self) -> None:
-        """What runs here takes long: another may have the suspects, and the other queues their
-        turn. Should they come back, because all are as busy, they are held for longer.
-        """
-        for line, _ in self._suspects:
-            line.avoid_until = time.monotonic() + self._hold
-        self._hold *= 2
-        self._release_suspects(self._lines)
-
-    def _start_behind(self) -> None:
-        """Those whose earlier run has ended."""
-        waiting, self._behind = self._behind, []
-        for line, job in waiting:
-            if line.unsure and not self._closing:
-                self._behind.append((line, job))
-            else:
-                self._accept(line, job)
-
     def cancel(self, index: int, id_: str, token: int) -> None:
         """Somebody asked to cancel this run."""
         self._runs.cancel(index, id_, token)
-        for line, job in self._suspects:
-            if (line.index, job.id, job.token) == (index, id_, token):
-                self._suspects.remove((line, job))
-                line.endings.append(Ending(id_, token, Cancel()))
-                self._fill_soon()
-                return
+        if self._held.cancel(index, id_, token):
+            self._fill_soon()

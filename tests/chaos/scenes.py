@@ -74,9 +74,11 @@ class Scene:
     """
 
     def hastened(self, jobs: float, faults: float) -> "Scene":
-        """With so many times the jobs, and so many times the faults."""
+        """With so many times the jobs, and so many times the faults; and as many times fewer long
+        jobs, for of those hardly any ends before it is all over.
+        """
         size = replace(self.size, rate=self.size.rate * jobs)
-        return replace(self, size=size, rate=self.rate * faults)
+        return replace(self, size=size, rate=self.rate * faults, long=self.long / faults)
 
 
 EVERYBODY: frozenset[Role] = frozenset(("worker", "producer", "consumer"))

@@ -32,6 +32,8 @@ def run(
 ) -> Figures:
     """One scene, from start to verdict."""
     scene = SCENES[scene_name].hastened(rate, faults)
+    if keep:
+        keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="queasy-chaos-", dir=keep))
     print(f"{scene_name} on {kind}, seed {seed}: ", end="", flush=True)
     began = time.monotonic()

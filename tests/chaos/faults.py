@@ -166,10 +166,12 @@ def freeze_server(world: World) -> None:
 
 def _wait(world: World, seconds: float) -> None:
     """While the server is away, others are thawed and replaced all the same."""
+    world.away = True
     end = now() + seconds
     while now() < end:
         world.turn()
         time.sleep(min(0.05, max(0.0, end - now())))
+    world.away = False
 
 
 def flush_library(world: World) -> None:
@@ -190,19 +192,13 @@ def fill_memory(world: World) -> None:
 
     with suppress(redis.RedisError):
         world.server.call("CONFIG", "SET", "maxmemory", "1mb")
-        undo = partial(_insist, world, "memory full", begun, "CONFIG", "SET", "maxmemory", "0")
-        world.later(world.random.uniform(0.2, 3), undo)
+        undo = partial(_undo, world, "memory full", begun, "CONFIG", "SET", "maxmemory", "0")
+        world.insist(world.random.uniform(0.2, 3), undo)
 
 
-def _insist(world: World, kind: str, begun: float, *command: str) -> None:
-    """Undoes a fault, however busy or dead the server is just now."""
-    try:
-        world.server.call(*command)
-    except (redis.RedisError, OSError):
-        time.sleep(0.02)
-        world.later(0.1, partial(_insist, world, kind, begun, *command))
-    else:
-        world.note(kind, at=begun, until=now())
+def _undo(world: World, kind: str, begun: float, *command: str) -> None:
+    world.server.call(*command)
+    world.note(kind, at=begun, until=now())
 
 
 def make_read_only(world: World) -> None:
@@ -211,8 +207,8 @@ def make_read_only(world: World) -> None:
 
     with suppress(redis.RedisError):
         world.server.call("REPLICAOF", HOST, free_port())
-        undo = partial(_insist, world, "read only", begun, "REPLICAOF", "NO", "ONE")
-        world.later(world.random.uniform(0.2, 2), undo)
+        undo = partial(_undo, world, "read only", begun, "REPLICAOF", "NO", "ONE")
+        world.insist(world.random.uniform(0.2, 2), undo)
 
 
 def keep_busy(world: World) -> None:

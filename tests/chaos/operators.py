@@ -1,10 +1,7 @@
 """What operators do to a run that works: no fault, but nothing may be lost by it either."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from typing import Literal
 
@@ -33,15 +30,7 @@ def pause_queue(world: World) -> None:
 
     with suppress(QueasyError), _client(world) as client:
         client.queue(name).pause()
-    world.later(world.random.uniform(0.2, 3), partial(_insist, world, resume))
-
-
-def _insist(world: World, action: Callable[[], None]) -> None:
-    try:
-        action()
-    except QueasyError:
-        time.sleep(0.02)
-        world.later(0.1, partial(_insist, world, action))
+    world.insist(world.random.uniform(0.2, 3), resume)
 
 
 def unserve_queue(world: World) -> None:
@@ -54,7 +43,7 @@ def unserve_queue(world: World) -> None:
         world.note("unserve queue", at=begun, until=now())
 
     asyncio.run(_tell(world, "unserve", name, release=release))
-    world.later(world.random.uniform(0.2, 3), serve)
+    world.insist(world.random.uniform(0.2, 3), serve)
 
 
 async def _tell(

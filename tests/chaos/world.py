@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import redis
+
 from queasy import QueasyError, SyncClient
 from queasy.sync import SyncQueue
 from tests.chaos.checker import Aftermath
@@ -41,6 +43,8 @@ class World:
     pen: Pen
     networks: Sequence[ProxyProgram] = ()
     """First one for each worker, if workers take the long way; then one for all others."""
+    away: bool = False
+    """We have killed or frozen the server just now."""
     cut_off_until: float = 0.0
     """One of those networks, while the others are fine."""
     forgiven: list[tuple[float, float]] = field(default_factory=list)
@@ -67,8 +71,24 @@ class World:
         """Undoes a fault in a while; at the end of the run in any case."""
         heapq.heappush(self._undoing, (now() + seconds, next(self._order), action))
 
+    def insist(self, seconds: float, action: Callable[[], None]) -> None:
+        """The same by the server's help: again and again, however busy or dead it is just then. One
+        that we froze ourselves is not asked: it would be frozen until it answers.
+        """
+
+        def attempt() -> None:
+            if not self.away:
+                with suppress(QueasyError, redis.RedisError, OSError):
+                    return action()
+            time.sleep(0.02)
+            return self.insist(0.1, action)
+
+        self.later(seconds, attempt)
+
     def undo(self, *, all_of_them: bool = False) -> None:
-        while self._undoing and (all_of_them or self._undoing[0][0] <= now()):
+        """What is due now; not what is put off meanwhile, or this might never end."""
+        due = now()
+        while self._undoing and (all_of_them or self._undoing[0][0] <= due):
             heapq.heappop(self._undoing)[2]()
 
     def expect_gone(self, pids: Sequence[int]) -> None:

@@ -100,11 +100,13 @@ class World:
         self.undo()
         self.crew.revive()
         self.disk.look()
-        for doomed in [doomed for doomed in self._doomed if doomed[0] <= now()]:
-            self._doomed.remove(doomed)
-            left = [pid for pid in doomed[1] if alive(pid)]
+        doomed, self._doomed = self._doomed, []
+        for by, pids in doomed:
+            left = [pid for pid in pids if alive(pid)]
             if any(map(is_stopped, left)):  # by us, before it could ask to die with its parent
-                self.expect_gone(left)
+                self.expect_gone(left)  # from when it goes on
+            elif left and now() < by:
+                self._doomed.append((by, left))
             elif left:
                 self.problems.append(f"processes of a supervisor that was killed are left: {left}")
 

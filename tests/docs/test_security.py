@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from queasy import InvalidUrl
 from queasy.store.url import parse_url
 
 SECURITY = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
@@ -30,3 +31,8 @@ def test_a_url_in_the_documents_means_what_it_says(url: str) -> None:
     if target.tls:
         assert target.connect["ssl_ca_certs"] == "/etc/ssl/queasy/ca.pem"
     assert "secret" not in f"{target} {target!r}"
+
+
+def test_a_password_that_hides_the_path_of_a_socket_is_told_how_to_be_written() -> None:
+    with pytest.raises(InvalidUrl, match="%23"):
+        parse_url("unix://worker:sec#ret@/run/redis/redis.sock")

@@ -153,7 +153,7 @@ def _check_fit(connect: dict[str, Any], scheme: str, form: str) -> None:
 def _unix(parts: ParseResult, connect: dict[str, Any]) -> Target:
     path = unquote(parts.path)
     if not path or "\0" in path:
-        raise InvalidUrl("url: expected unix:///path/to/socket, got no path")
+        raise InvalidUrl(f"url: expected unix:///path/to/socket, got no path; {ESCAPE}")
     return Target("single", (Address(path=path),), connect=connect)
 
 

@@ -102,3 +102,29 @@ def test_a_worker_that_may_not_listen_looks_now_and_then(guarded: Server, fleet:
     assert running.stop() == 0
     # A look, and a try to listen on a connection of its own.
     assert a_second < 5 * QUEUES, f"{a_second:.0f} calls a second from one worker"
+
+
+def test_what_is_taken_when_the_server_lets_it_in_again_is_not_cut_off(
+    guarded: Server, fleet: Fleet
+) -> None:
+    """It was, several times over, until the leases of every other queue had been kept, too."""
+    running = fleet.serve(processes=1)
+    with SyncClient(guarded.url_as("default", "")) as client:
+        client.queue("waits").dispatch({"sleep": 60}, id="a")
+        fleet.journal.wait_for("start", id="a")
+        take_permissions(guarded)
+        queues = [client.queue(f"crowd-{n}") for n in range(8)]
+        for number, queue in enumerate(queues):
+            queue.dispatch({"sleep": 1}, id=f"b{number}")
+        wait_until(events_of(running, "cut off"), "it ends its run")
+        pids = running.children()
+        allow(guarded)
+        fleet.journal.wait_for("end", 8)
+        fleet.journal.wait_for("start", 2, id="a")
+        client.queue("waits").cancel("a", running=True)
+        queues.append(client.queue("waits"))
+        wait_until(lambda: not any(queue.counts().active for queue in queues), "all is reported")
+        assert running.children() == pids
+    assert running.stop() == 0
+    starts = [line["id"] for line in fleet.journal.lines("start")]
+    assert sorted(starts) == ["a", "a", *(f"b{number}" for number in range(8))]

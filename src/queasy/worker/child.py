@@ -139,7 +139,7 @@ def watch(life: int, table: Table) -> None:
             die()
         now, seen = time.monotonic(), table.supervised
         silent = bool(seen) and now - seen > FENCE
-        if (silent or table.unkept(now) > DEADLY) and table.runs:
+        if table.runs and (silent or _unkept(table, now) > DEADLY):
             # Both may have been frozen: it has a moment to show itself.
             if suspicious:
                 who = "the supervisor" if silent else "the server"
@@ -148,6 +148,11 @@ def watch(life: int, table: Table) -> None:
             suspicious = True
         else:
             suspicious = False
+
+
+def _unkept(table: Table, now: float) -> float:
+    """For how long the server was not heard about the lease of something that runs."""
+    return max((table.unkept(queue, now) for queue in table.running()), default=0.0)
 
 
 def last_words(text: str) -> None:
@@ -174,7 +179,6 @@ class Child:
             capacity=config.capacity,
             safety=safety_interval(len(plan.services), config.processes),
             lost=self._lost,
-            passes=config.passes,
             most_jobs=config.most_jobs,
             worn_out=lambda: self._tell(WornOut()),
         )  # fmt: skip

@@ -61,10 +61,11 @@ class Pulse:
         """Tells the worker since when the server was not heard about what it holds."""
         for queue in range(len(self.queues)):
             if self.table.attention(queue):
-                self.kept.setdefault(queue, now)  # it was just taken
-            else:
-                self.kept.pop(queue, None)
-        self.table.keep(min(self.kept.values(), default=now))
+                kept = self.kept.get(queue, now)  # it is just asked for
+                self.kept[queue] = max(kept, self.table.taken(queue))
+                self.table.keep(queue, self.kept[queue])
+            elif self.kept.pop(queue, None):
+                self.table.keep(queue, 0.0)
 
     def excused(self, queue: int, sent: float) -> None:
         """The server can give its jobs to nobody, so the lease is as good as before."""

@@ -15,6 +15,7 @@ from queasy.store.records import Ending
 from queasy.worker.events import event
 from queasy.worker.line import Lease, Line
 from queasy.worker.runs import Runs
+from queasy.worker.table import Table
 
 __all__ = ["Held"]
 
@@ -25,11 +26,12 @@ HOLD = 2.0
 class Held:
     """See above. It starts suspects itself, and gives those behind back to be `accept`ed again."""
 
-    def __init__(self, lines: Sequence[Line], runs: Runs, capacity: int) -> None:
+    def __init__(self, lines: Sequence[Line], runs: Runs, table: Table, capacity: int) -> None:
         self.alone = False
         """A suspect runs."""
         self._lines = lines
         self._runs = runs
+        self._table = table
         self._capacity = capacity
         self._suspects: list[tuple[Line, Job]] = []
         self._behind: list[tuple[Line, Job]] = []
@@ -102,6 +104,7 @@ class Held:
         for line, _ in self._suspects:
             line.avoid_until = time.monotonic() + self._hold
         self._hold *= 2
+        self._table.declined = True
         self.release(self._lines)
 
     # Those behind

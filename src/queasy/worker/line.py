@@ -19,6 +19,7 @@ from queasy.errors import (
     ProtocolError,
     QueasyError,
     ServerError,
+    Unanswered,
 )
 from queasy.flow import evict, follow, pass_on
 from queasy.job import JobError
@@ -110,14 +111,11 @@ class Line:
         store: AsyncStore,
         table: Table,
         reach: Reach,
-        *,
-        passes: bool,
     ) -> None:
         self.service = service
         self.is_async = service.function.is_async
         self.index = index
         self.client = client
-        self._passes = passes
         self.endings: list[Ending] = []
         self.talking = False
         self.asked_at = 0.0
@@ -210,17 +208,21 @@ class Line:
         self.woken = False
         endings, self.endings = self.endings, []
         self._table.attend(self.index, 1)  # the answer may be long in coming
-        request, sent = new_id(), 0.0
+        request, sent, unclear = new_id(), 0.0, False
 
         async def look() -> Taken:
-            nonlocal sent
-            sent = time.monotonic()
-            return await self._store.run(
-                self._commands.dequeue(
-                    self.client, lease=LEASE, limit=limit, request=request,
-                    waiter=self.client, waits=waits, endings=endings, passes=self._passes,
-                )
-            )  # fmt: skip
+            nonlocal sent, unclear
+            sent = sent if unclear else time.monotonic()
+            try:
+                return await self._store.run(
+                    self._commands.dequeue(
+                        self.client, lease=LEASE, limit=limit, request=request, waiter=self.client,
+                        waits=waits, endings=endings, passes=self._table.passes,
+                    )
+                )  # fmt: skip
+            except Unanswered:  # the lease may have begun
+                unclear = True
+                raise
 
         try:
             try:
@@ -235,6 +237,8 @@ class Line:
             self._table.attend(self.index, -1)
             raise
         self._table.attend(self.index, len(taken.jobs) - len(endings) - 1)
+        if taken.jobs:
+            self._table.take(self.index, sent)
         self._look_again(taken, limit, waits, sent)
         if waits and self._hears and await self._subscribe() is not self._hears:
             self.next_look = 0.0  # the queue was found elsewhere: nobody wakes us here

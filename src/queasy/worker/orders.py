@@ -30,8 +30,6 @@ class ChildConfig(msgspec.Struct, kw_only=True):
     """Those it may serve; None for all that have handlers."""
     unserved: list[str]
     """Those of them it does not serve for now."""
-    passes: bool
-    """Leaves suspects to the others."""
     most_jobs: int | None
     most_queues: int
     control: int

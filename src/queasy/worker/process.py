@@ -43,7 +43,6 @@ class ChildProcess:
 
     def __init__(self, config: ChildConfig) -> None:
         self.client = new_id()
-        self.takes_suspects = not config.passes
         self.born = time.monotonic()
         self.serving = False
         self.retiring = False
@@ -62,6 +61,7 @@ class ChildProcess:
         table = Table.create_file(config.most_queues, config.capacity)
         self.table = Table(config.most_queues, config.capacity, table)
         self.table.supervise(self.born)
+        self.table.passes = True  # until it is chosen
         ours, theirs = socket.socketpair()
         life, self._life = os.pipe()
         self._socket = ours

@@ -193,8 +193,7 @@ class Runs:
         self._table.beat(now)
         if now - expected > BLOCKED:
             self._complain(now - expected)
-        if self._table.unkept(now) > CUT_OFF:
-            self._cut_off(now)
+        self._cut_off(now)
         for run in list(self._runs.values()):
             if now >= run.deadline:
                 self.ask(run, "timeout")
@@ -208,11 +207,12 @@ class Runs:
 
     def _cut_off(self, now: float) -> None:
         """The server was not heard for almost a lease, but others may hear it."""
-        asked = [run for run in self if run.reason is None]
+        unkept = {run: self._table.unkept(run.line.index, now) for run in self if not run.reason}
+        asked = [run for run, seconds in unkept.items() if seconds > CUT_OFF]
         if asked:
-            event("cut off", logging.ERROR, seconds=self._table.unkept(now),
+            event("cut off", logging.ERROR, seconds=max(unkept.values()),
                   jobs=[run.job.id for run in asked][:SHOWN],
-                  why="the server does not answer; others may soon have the jobs")  # fmt: skip
+                  why="no answer, or none but refusals: others may soon have the jobs")  # fmt: skip
         for run in asked:
             self.ask(run, "stop")
 

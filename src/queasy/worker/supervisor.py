@@ -55,6 +55,7 @@ from queasy.worker.plan import CAPACITY, LEASE, MOST_CAPACITY, MOST_PROCESSES
 from queasy.worker.process import ChildProcess
 from queasy.worker.reload import check_reload, watch_code
 from queasy.worker.signals import stop_on_signals
+from queasy.worker.takers import choose_takers
 from queasy.worker.watch import ASKED, is_frozen, look_at_runs, look_for_life, outgrew
 
 __all__ = ["Supervisor", "SupervisorOptions"]
@@ -228,19 +229,11 @@ class Supervisor:
             client="", group=self._group, capacity=options.capacity,
             processes=options.processes, grace=options.grace,
             queues=None if options.queues is None else list(options.queues),
-            unserved=sorted(self._unserved), passes=self._has_takers(),
-            most_jobs=options.max_jobs, most_queues=MOST_QUEUES,
+            unserved=sorted(self._unserved), most_jobs=options.max_jobs, most_queues=MOST_QUEUES,
             control=-1, life=-1, table=-1,
             log_level=options.log_level, log_format=options.log_format,
             log_errors=options.log_errors,
         )  # fmt: skip
-
-    def _has_takers(self) -> bool:
-        """Enough who take suspects: half of all. While those run, each alone in its process, the
-        others are there for everything else.
-        """
-        takers = [child for child in self._working() if child.takes_suspects]
-        return 2 * len(takers) >= self._options.processes
 
     def _hear(self, child: ChildProcess, report: Report) -> None:
         match report:
@@ -343,6 +336,7 @@ class Supervisor:
             now = time.monotonic()
             if any(child.settled(now) for child in self._children):
                 self._failures = 0
+            choose_takers(self._working(), self._options.processes)
             for child in list(self._children):
                 child.table.supervise(now)
                 if child.pid:

@@ -5,8 +5,8 @@ process learns from it which runs are past their deadline and, when the worker d
 jobs had started. No message is sent for a job, and nothing is locked: the supervisor's view
 of a living worker is a hint, and it acts on the table of a dead one only.
 
-    header   beat (f64), supervisor's beat (f64), leases kept (f64), runs (u32)
-    queues   attention (u32), idle until (f64)
+    header   beat (f64), supervisor's beat (f64), runs (u32), passes (u32), declined (u32)
+    queues   attention (u32), idle until (f64), taken (f64), lease kept (f64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
 
 Times are of the monotonic clock, which the processes of one machine share.
@@ -22,14 +22,15 @@ from dataclasses import dataclass
 
 __all__ = ["Entry", "Table"]
 
-HEADER = struct.Struct("<dddI")
-QUEUE = struct.Struct("<Ixxxxd")
+HEADER = struct.Struct("<ddIIIxxxx")
+QUEUE = struct.Struct("<Ixxxxddd")
 SLOT = struct.Struct("<BxHHxxQdd")
 FLOAT = struct.Struct("<d")
 COUNT = struct.Struct("<I")
 MAX_ID = 1200  # of a job in a fail queue: an id of 512 bytes, a token, and some
 SLOT_BYTES = SLOT.size + MAX_ID
-BEAT, SUPERVISED, KEPT, RUNS = 0, 8, 16, 24
+BEAT, SUPERVISED, RUNS, PASSES, DECLINED = 0, 8, 16, 20, 24
+IDLE, TAKEN, KEPT = 8, 16, 24
 DEADLINE = SLOT.size - 8
 
 
@@ -48,7 +49,7 @@ class Table:
     """The in-flight table of one worker. `queues` and `slots` are as many as it may ever use."""
 
     def __init__(self, queues: int, slots: int, fd: int | None = None) -> None:
-        self._first_slot = HEADER.size + 4 + queues * QUEUE.size
+        self._first_slot = HEADER.size + queues * QUEUE.size
         size = self._first_slot + slots * SLOT_BYTES
         self._memory = mmap.mmap(-1 if fd is None else fd, size)
         self._free = list(range(slots - 1, -1, -1))
@@ -62,7 +63,7 @@ class Table:
         else:
             with tempfile.TemporaryFile(prefix="queasy-table-") as file:
                 fd = os.dup(file.fileno())
-        os.ftruncate(fd, HEADER.size + 4 + queues * QUEUE.size + slots * SLOT_BYTES)
+        os.ftruncate(fd, HEADER.size + queues * QUEUE.size + slots * SLOT_BYTES)
         return fd
 
     # Runs
@@ -104,15 +105,19 @@ class Table:
             found.append(Entry(queue, id_, token, started, deadline))
         return found
 
+    def running(self) -> set[int]:
+        """Queues of which anything runs."""
+        return {entry.queue for entry in self.entries()}
+
     # Queues: whether the worker may hold jobs of one, so that its lease must be kept alive
 
     def attend(self, queue: int, more: int) -> None:
         """The worker may hold `more` jobs of the queue, or fewer of them."""
-        at = HEADER.size + 4 + queue * QUEUE.size
+        at = _of(queue)
         COUNT.pack_into(self._memory, at, COUNT.unpack_from(self._memory, at)[0] + more)
 
     def attention(self, queue: int) -> int:
-        return COUNT.unpack_from(self._memory, HEADER.size + 4 + queue * QUEUE.size)[0]
+        return COUNT.unpack_from(self._memory, _of(queue))[0]
 
     def held(self, queues: int) -> int:
         """How many jobs it may hold, of the first so many queues."""
@@ -120,10 +125,26 @@ class Table:
 
     def rest(self, queue: int, until: float) -> None:
         """Holding nothing, the worker is known to the queue until then; 0: it does not serve it."""
-        FLOAT.pack_into(self._memory, HEADER.size + 4 + queue * QUEUE.size + 8, until)
+        FLOAT.pack_into(self._memory, _of(queue, IDLE), until)
 
     def rests_until(self, queue: int) -> float:
-        return FLOAT.unpack_from(self._memory, HEADER.size + 4 + queue * QUEUE.size + 8)[0]
+        return FLOAT.unpack_from(self._memory, _of(queue, IDLE))[0]
+
+    def take(self, queue: int, asked: float) -> None:
+        """Jobs of the queue were taken, asked for at this time: from then on its lease is whole."""
+        FLOAT.pack_into(self._memory, _of(queue, TAKEN), asked)
+
+    def taken(self, queue: int) -> float:
+        return FLOAT.unpack_from(self._memory, _of(queue, TAKEN))[0]
+
+    def keep(self, queue: int, since: float) -> None:
+        """The server agreed to the lease, last at this time; 0: nothing of the queue is held."""
+        FLOAT.pack_into(self._memory, _of(queue, KEPT), since)
+
+    def unkept(self, queue: int, now: float) -> float:
+        """For how many seconds the server has not been heard about the lease."""
+        kept = FLOAT.unpack_from(self._memory, _of(queue, KEPT))[0]
+        return now - max(kept, self.taken(queue)) if kept else 0.0
 
     # Signs of life
 
@@ -143,14 +164,30 @@ class Table:
     def supervised(self) -> float:
         return FLOAT.unpack_from(self._memory, SUPERVISED)[0]
 
-    def keep(self, since: float) -> None:
-        """The server agreed to every lease of what the worker holds, last at this time."""
-        FLOAT.pack_into(self._memory, KEPT, since)
+    # Suspects
 
-    def unkept(self, now: float) -> float:
-        """For how many seconds the server has not been heard about a lease."""
-        kept = FLOAT.unpack_from(self._memory, KEPT)[0]
-        return now - kept if kept else 0.0
+    @property
+    def passes(self) -> bool:
+        """Whether the worker is to leave them to others; its supervisor decides."""
+        return COUNT.unpack_from(self._memory, PASSES)[0] != 0
+
+    @passes.setter
+    def passes(self, value: bool) -> None:
+        COUNT.pack_into(self._memory, PASSES, value)
+
+    @property
+    def declined(self) -> bool:
+        """Whether the worker had to let one go: it was too busy."""
+        return COUNT.unpack_from(self._memory, DECLINED)[0] != 0
+
+    @declined.setter
+    def declined(self, value: bool) -> None:
+        COUNT.pack_into(self._memory, DECLINED, value)
 
     def close(self) -> None:
         self._memory.close()
+
+
+def _of(queue: int, field: int = 0) -> int:
+    """Where that of a queue is."""
+    return HEADER.size + queue * QUEUE.size + field

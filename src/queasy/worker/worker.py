@@ -48,9 +48,7 @@ MOST_JOBS = 1000  # in one call
 
 
 class Worker:
-    """See above. `lost` is called once if the server takes this worker for dead. One that `passes`
-    leaves suspects to others.
-    """
+    """See above. `lost` is called once if the server takes this worker for dead."""
 
     def __init__(
         self,
@@ -62,7 +60,6 @@ class Worker:
         capacity: int,
         safety: float,
         lost: Callable[[], None],
-        passes: bool = False,
         most_jobs: int | None = None,
         worn_out: Callable[[], None] = lambda: None,
     ) -> None:
@@ -72,7 +69,7 @@ class Worker:
         self._late: set[asyncio.Task[None]] = set()
         """Those that wait for a queue to be mended."""
         self._lines = [
-            Line(service, index, client, store, table, reach, passes=passes)
+            Line(service, index, client, store, table, reach)
             for index, service in enumerate(plan.services)
         ]
         self._store = store
@@ -82,7 +79,8 @@ class Worker:
         self._most_jobs = most_jobs
         self._worn_out = worn_out
         self._runs = Runs(table, capacity, self._fill_soon)
-        self._held = Held(self._lines, self._runs, capacity)
+        self._held = Held(self._lines, self._runs, table, capacity)
+        self._passes = table.passes
         self._reserved = Units()
         self._closing = False
         self._filling: asyncio.Handle | None = None
@@ -114,6 +112,11 @@ class Worker:
     def _beat(self) -> None:
         """Also when nothing runs: a loop that does not turn reports nothing, either."""
         self.table.beat(time.monotonic())
+        if self.table.passes != self._passes:  # what is due may now be for us, or for others
+            self._passes = self.table.passes
+            for line in self._lines:
+                line.next_look = line.avoid_until = 0.0
+            self._fill_soon()
         self._beating = asyncio.get_running_loop().call_later(BEAT, self._beat)
 
     async def _enter(self, line: Line) -> None:

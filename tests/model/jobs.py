@@ -63,17 +63,19 @@ class Jobs(Clock):
         """Those that take them, who stand at whole milliseconds."""
         self.waiters = {name: at for name, at in self.waiters.items() if at % 1}
 
-    def next_event(self, leases: bool = True) -> float | None:
-        """When a job comes due (or, with `leases`, a lease runs out)."""
+    def next_event(self, leases: bool = True, passed: bool = False) -> float | None:
+        """When a job comes due (or, with `leases`, a lease runs out); what is due may be passed."""
         waiting = [] if self.settings.get("paused") else self.waiting.values()
-        return min((job.run_at for job in waiting), default=None)
+        times = [job.run_at for job in waiting if not passed or job.run_at > self.time]
+        return min(times, default=None)
 
     def wake(self, leases: bool = True) -> None:
         """Those who wait are told of work, and of what happens before any of them looks.
 
         Nobody listens in these tests, so one is asked after the other until none is left.
         """
-        at = self.next_event(leases)
+        order = sorted((job.run_at, id_.encode(), id_) for id_, job in self.waiting.items())
+        at = self.next_event(leases, bool(order) and self.waiting[order[0][2]].suspect)
         looks = min(self.waiters.values(), default=0.0)
         late = at is not None and self.time < at < looks - 1  # whole milliseconds are slept
         if self.due_suspects:

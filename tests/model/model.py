@@ -268,11 +268,8 @@ class Queue(Jobs):
         elif self.waiters.pop(waiter, None) is not None:
             self.write()
 
-    def next_event(self, leases: bool = True, passes: bool = False) -> float | None:
-        job_due = super().next_event()
-        if passes and job_due is not None and job_due <= self.time and not self.to_be_taken(True):
-            later = [job.run_at for job in self.waiting.values() if job.run_at > self.time]
-            job_due = min(later, default=None)
+    def next_event(self, leases: bool = True, passed: bool = False) -> float | None:
+        job_due = super().next_event(passed=passed)
         times = [] if job_due is None else [job_due if job_due > self.time else self.now]
         for expiry in self.clients.values() if leases else ():
             spared = self.in_grace() and expiry > self.gap_from
@@ -281,7 +278,7 @@ class Queue(Jobs):
 
     def next_in(self, passes: bool) -> int:
         """Milliseconds until there is a reason to look again."""
-        at = self.next_event(passes=passes)
+        at = self.next_event(passed=passes and not self.to_be_taken(passes))
         return -1 if at is None else max(0, math.ceil(at - self.now))
 
     def row(self, id_: str) -> tuple[Any, ...]:

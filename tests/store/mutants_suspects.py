@@ -102,7 +102,7 @@ mutant(
 mutant(
     "who_passes_sleeps_through_what_comes",
     "who_passes_sleeps_until_the_next_job_comes_due",
-    ("  return tonumber(later[2] or nil)\n", "  return nil\n"),
+    ("  return next_to_come(q)\n", "  return nil\n"),
 )
 mutant(
     "suspects_wake_those_who_pass",
@@ -118,4 +118,14 @@ mutant(
     "who_was_woken_in_their_place_keeps_it",
     "who_passes_wakes_one_who_takes_them",
     ("  if q.passed then", "  if false then"),
+)
+mutant(
+    "who_sleeps_beside_suspects_is_forgotten",
+    "who_passes_is_woken_in_time_for_what_comes",
+    ("at <= q.time and begins_with_a_suspect(q)", "false"),
+)
+mutant(
+    "what_is_due_wakes_another_to_keep_the_time",
+    "who_is_woken_for_what_is_due_keeps_the_time_himself",
+    ("at <= q.time and begins_with_a_suspect(q)", "at <= q.time"),
 )

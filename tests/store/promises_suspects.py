@@ -257,3 +257,31 @@ def who_passes_wakes_one_who_takes_them(h: Harness) -> None:
     h.redis.zadd(h.keys.base + "waiters", {"c2": h.time * 1000 + 8000})
     assert h.take("c1", limit=9, waiter="c1", waits=8, passes=True) == []
     assert _waiters(h) == [b"c1"]
+
+
+@promise
+def who_passes_is_woken_in_time_for_what_comes(h: Harness) -> None:
+    """It slept on for as long as a suspect was due: jobs came seconds late, and so did sweeps."""
+    _crash(h, "x")
+    h.join("c1", lease=60)
+    assert h.take("c1", limit=9, waiter="c1", waits=8, passes=True) == []
+    h.dispatch("a", after=9)
+    assert _waiters(h) == [b"c1"]
+    h.dispatch("b", after=3)
+    assert _waiters(h) == []
+    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True).next_in == 3
+    h.dispatch("c", after=4)
+    assert _waiters(h) == [b"c1"], "it keeps the time"
+    h.join("c2", lease=1)
+    h.sweep()
+    assert _waiters(h) == [], "for a lease that runs out"
+
+
+@promise
+def who_is_woken_for_what_is_due_keeps_the_time_himself(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch("a")
+    h.dispatch("b", after=3)
+    h.redis.zadd(h.keys.base + "waiters", {"c1": h.time * 1000 + 8000})
+    h.sweep()
+    assert _waiters(h) == [b"c1"]

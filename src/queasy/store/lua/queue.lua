@@ -54,6 +54,24 @@ local function next_job(q)
   return at
 end
 
+-- When the next one is due of those that are not yet. nil for never.
+local function next_to_come(q)
+  local after = string.format('(%.17g', q.time)
+  local head = redis.pcall('ZRANGE', q.waiting, after, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  return not head.err and not q.paused and tonumber(head[2] or nil) or nil
+end
+
+local function is_suspect(info)
+  local record = info and info:find('suspect', 1, true) and read_info(info)
+  return record and record.suspect
+end
+
+local function begins_with_a_suspect(q)
+  local head = redis.pcall('ZRANGE', q.waiting, 0, 0)
+  local info = not head.err and head[1] and redis.pcall('HGET', q.info, head[1])
+  return type(info) == 'string' and is_suspect(info)
+end
+
 -- When something happens next: a job comes due, `at` that time, or a lease runs out. nil for never.
 local function next_event(q, at)
   local first_out = q.clients and redis.pcall('ZRANGE', q.clients, 0, 0, 'WITHSCORES') or {}
@@ -68,13 +86,17 @@ local function next_event(q, at)
 end
 
 -- Sees to it that somebody who waits looks in time for what happens next. For what is due
--- already somebody was woken.
+-- already somebody was woken, and looks; but those who pass over suspects sleep on while some are.
 local function watch(q)
   local first = redis.pcall('ZRANGE', q.waiters, 0, 0, 'WITHSCORES')
   if first.err or not first[2] then
     return
   end
-  local at = next_event(q, next_job(q))
+  local at = next_job(q)
+  if at and at <= q.time and begins_with_a_suspect(q) then
+    at = next_to_come(q)
+  end
+  at = next_event(q, at)
   -- A waiter sleeps for whole milliseconds, and looks up to one later than it was told.
   if at and at > q.time and at < tonumber(first[2]) - 1 then
     wake(q, 1)

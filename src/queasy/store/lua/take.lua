@@ -103,11 +103,6 @@ local function set_apart(q, batch, id, score, data)
   count(q, 'broken')
 end
 
-local function is_suspect(info)
-  local record = info and info:find('suspect', 1, true) and read_info(info)
-  return record and record.suspect
-end
-
 -- The first `limit` due jobs: ids, scores, infos. Who `passes` leaves suspects to others; but where
 -- nothing else is in sight for so many of them, all have to help.
 local function find_due(q, limit, passes)
@@ -194,9 +189,7 @@ local function next_job_for(q, passes)
   if not passes or not at or at > q.now or #find_due(q, 1, passes) > 0 then
     return at
   end
-  local after = string.format('(%.17g', q.time)
-  local later = redis.call('ZRANGE', q.waiting, after, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  return tonumber(later[2] or nil)
+  return next_to_come(q)
 end
 
 -- Milliseconds until there is a reason to look again; -1 when there is none.

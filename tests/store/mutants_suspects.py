@@ -84,7 +84,7 @@ mutant(
 mutant(
     "the_word_is_enough",
     "who_passes_goes_by_the_record_and_not_by_its_words",
-    ("  return record and record.suspect\n", "  return record\n"),
+    ("  return record and record.suspect == true\n", "  return record\n"),
 )
 mutant(
     "who_passes_never_helps",
@@ -128,4 +128,14 @@ mutant(
     "what_is_due_wakes_another_to_keep_the_time",
     "who_is_woken_for_what_is_due_keeps_the_time_himself",
     ("at <= q.time and begins_with_a_suspect(q)", "at <= q.time"),
+)
+mutant(
+    "who_passes_looks_twice",
+    "who_passes_looks_through_suspects_once",
+    ("  q.none_left = all and #ids == 0\n", ""),
+)
+mutant(
+    "who_passes_forgets_what_was_too_large",
+    "who_passes_looks_again_for_what_was_too_large",
+    ("  q.none_left = all and #payloads == #ids\n", "  q.none_left = all\n"),
 )

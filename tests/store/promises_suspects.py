@@ -285,3 +285,33 @@ def who_is_woken_for_what_is_due_keeps_the_time_himself(h: Harness) -> None:
     h.redis.zadd(h.keys.base + "waiters", {"c1": h.time * 1000 + 8000})
     h.sweep()
     assert _waiters(h) == [b"c1"]
+
+
+@promise
+def who_passes_looks_through_suspects_once(h: Harness) -> None:
+    """A look behind a thousand of them took 10 ms of the server."""
+    ids = [f"s{n}" for n in range(150)]
+    h.join("dead", "c1")
+    h.dispatch_many(*ids)
+    h.take("dead", limit=150)
+    while h.call(h.commands.evict("dead", "stall"))[0] == "more":
+        pass
+
+    def pages() -> int:
+        return h.redis.info("commandstats")["cmdstat_hmget"]["calls"]
+
+    for limit in (9, 0):
+        before = pages()
+        assert h.take("c1", limit=limit, waiter="c1", waits=8, passes=True) == []
+        assert pages() - before == 1 + 3, "the settings, and 150 in three pages"
+
+
+@promise
+def who_passes_looks_again_for_what_was_too_large(h: Harness) -> None:
+    _crash(h, "x")
+    h.join("c1")
+    for id_ in "abcdefgh":
+        h.dispatch(id_, b"1" * 1_000_000)
+    taken = h.dequeue("c1", limit=9, passes=True)
+    assert 0 < len(taken.jobs) < 8
+    assert taken.next_in == 0

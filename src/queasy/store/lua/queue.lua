@@ -61,9 +61,10 @@ local function next_to_come(q)
   return not head.err and not q.paused and tonumber(head[2] or nil) or nil
 end
 
+-- Not more than it takes to know: there may be many of them.
 local function is_suspect(info)
-  local record = info and info:find('suspect', 1, true) and read_info(info)
-  return record and record.suspect
+  local record = info and info:find('suspect', 1, true) and unpack_table(info)
+  return record and record.suspect == true
 end
 
 local function begins_with_a_suspect(q)

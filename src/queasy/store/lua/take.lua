@@ -104,9 +104,13 @@ local function set_apart(q, batch, id, score, data)
 end
 
 -- The first `limit` due jobs: ids, scores, infos. Who `passes` leaves suspects to others; but where
--- nothing else is in sight for so many of them, all have to help.
+-- nothing else is in sight for so many of them, all have to help. And whether those are all there
+-- are for one who passes: he looks through the suspects once in a call.
 local function find_due(q, limit, passes)
-  local ids, scores, infos, seen, size = {}, {}, {}, 0, limit
+  local ids, scores, infos, seen, size, all = {}, {}, {}, 0, limit, passes and q.none_left
+  if all then
+    return ids, scores, infos, all
+  end
   repeat
     local page = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size, 'WITHSCORES')
     local found = {}
@@ -122,24 +126,27 @@ local function find_due(q, limit, passes)
       end
     end
     seen = seen + #found
-    local all = #found < size
+    all = #found < size
     size = PAGE
   until not passes or #ids == limit or all or seen >= SIGHT
   if passes and #ids == 0 and seen >= SIGHT then
     return find_due(q, limit)
   end
-  return ids, scores, infos
+  all = passes and all and #ids < limit
+  q.none_left = all and #ids == 0
+  return ids, scores, infos, all
 end
 
 -- Leases up to `limit` due jobs to `client` until `expiry`. Flat: id, token, run_at, data,
 -- info of each. A suspect comes alone: the batch ends before it, or is that one job; and it ends
 -- when it has enough bytes.
 local function take(q, client, expiry, limit, request, passes)
-  local ids, scores, infos = find_due(q, limit, passes)
+  local ids, scores, infos, all = find_due(q, limit, passes)
   if #ids == 0 then
     return {}
   end
   local payloads = first_payloads(q, ids)
+  q.none_left = all and #payloads == #ids
   local active = many('HMGET', q.active, ids)
   -- Tokens follow the clock: one that was given out is not given out again although the server
   -- forgot about it (a crash, a failover to a replica that lagged behind).

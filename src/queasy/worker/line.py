@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -180,7 +181,7 @@ class Line:
 
     def abandon(self) -> None:
         """Nobody keeps its leases any more."""
-        self.open = False
+        self.open, self.next_look = False, 0.0
         self._table.rest(self.index, 0.0)
         self._store.listener.leave(self._channel)
 
@@ -193,6 +194,14 @@ class Line:
         """There is no room for what this worker was woken for: another one is."""
         self.woken = False
         self._store.run_later(pass_on(self._commands))
+
+    async def stand_down(self) -> None:
+        """It does not look when it said it would, and others sleep for they rely on it: another
+        one keeps the time.
+        """
+        self.next_look, self.woken = 0.0, False
+        with contextlib.suppress(QueasyError):  # best effort, as all waking is
+            await self._store.run(pass_on(self._commands, self.client))
 
     # Talking
 
@@ -319,7 +328,8 @@ class Line:
             if not self._table.attention(self.index):
                 self._table.rest(self.index, sent + 2 * waits + LEASE)
             sleep = waits if taken.next_in is None else min(waits, taken.next_in)
-            self.next_look = now + (sleep if self._hears else min(sleep, DEAF))
+            if sleep:
+                self.next_look = now + (sleep if self._hears else min(sleep, DEAF))
         if self.woken:
             self.next_look = 0.0
 

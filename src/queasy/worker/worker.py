@@ -162,9 +162,9 @@ class Worker:
         lines = self._lines_of(queue)
         for line in lines:
             line.wanted = line.open = False
+        self._fill_soon()
         if release:
             self._held.release(lines)
-            self._fill_soon()
             for run in self._runs:
                 if run.line in lines:
                     self._runs.ask(run, "stop")
@@ -296,9 +296,28 @@ class Worker:
             owes = bool(line.endings) or self._must_compare(line)
             if not line.talking and (limit or (owes and now >= line.pause_until)):
                 self._talk(line, limit)
-            if line.woken and not limit:
+            if not limit and not line.talking and self._oversleeps(line, now):
+                line.talking, line.asked_at = True, 0.0
+                self._in_background(self._stand_down(line))
+            elif line.woken and not limit:
                 line.pass_on()
         self._set_timer(now)
+
+    def _oversleeps(self, line: Line, now: float) -> bool:
+        """It said when it looks again; now there is no room, or it takes nothing more. Room that is
+        kept for an answer may be there in a moment.
+        """
+        if not line.next_look or self._reserved.all or now < line.pause_until:
+            return False
+        stays = bool(self._runs) and (self._closing or not line.open)
+        return stays or line.next_look <= now
+
+    async def _stand_down(self, line: Line) -> None:
+        try:
+            await line.stand_down()
+        finally:
+            line.talking = False
+            self._fill_soon()
 
     def _note_wear(self) -> None:
         if self._most_jobs is not None and self._runs.done >= self._most_jobs:

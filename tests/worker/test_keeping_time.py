@@ -1,0 +1,67 @@
+"""Of those who sleep one looks in time for what comes; when it cannot, another does."""
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from queasy import SyncClient
+from tests.servers import Server, wait_until
+from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Running, Together
+
+pytestmark = ON_ONE_SERVER
+together = Together()
+
+
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest, server: Server) -> Iterator[Played]:
+    with together.playing(request, server) as playing:
+        yield playing
+
+
+@together
+def test_a_job_that_comes_due_does_not_wait_for_one_who_is_full(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """It waited until the other, who had nothing to do, looked by itself: 8 to 60 s."""
+    small, journal = client.queue("small"), fleet.journal
+    keeper = fleet.serve("--queue", "small", "--queue", "whole", processes=1)
+    other = fleet.serve("--queue", "small", processes=1)
+    sent = _dispatch_later(client)
+    client.queue("whole").dispatch({"sleep": 8}, id="long")
+    journal.wait_for("start", id="long")
+    _ran_in_time(fleet, sent, other)
+    assert keeper.stop() == other.stop() == 0
+    assert small.counts().waiting == 0
+
+
+@together
+def test_a_job_that_comes_due_does_not_wait_for_one_who_is_stopping(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    small, journal = client.queue("small"), fleet.journal
+    keeper = fleet.serve("--queue", "small", processes=1)
+    small.dispatch({"sleep": 8}, id="long")
+    journal.wait_for("start", id="long")
+    wait_until(lambda: small.counts().waiters == 1, "it sleeps, for there is room")
+    other = fleet.serve("--queue", "small", processes=1)
+    sent = _dispatch_later(client)
+    keeper.signal(signal.SIGTERM)
+    _ran_in_time(fleet, sent, other)
+    assert keeper.process.wait(60) == other.stop() == 0
+
+
+def _dispatch_later(client: SyncClient) -> float:
+    """Of two who sleep, the first keeps the time of this job."""
+    small = client.queue("small")
+    wait_until(lambda: small.counts().waiters == 2, "both sleep")
+    small.dispatch({}, id="later", delay=2)
+    wait_until(lambda: small.counts().waiters == 2, "both sleep again")
+    return time.monotonic()
+
+
+def _ran_in_time(fleet: Fleet, sent: float, worker: Running) -> None:
+    (start,) = fleet.journal.wait_for("start", id="later")
+    assert start["at"] - sent < 4
+    assert start["pid"] in worker.children()

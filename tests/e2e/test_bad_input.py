@@ -195,7 +195,7 @@ def test_a_bad_codec_is_refused(codec: Any) -> None:
 BAD_URLS = [
     "http://host", "host:6379", "redis://h:99999", "redis://h:port", "redis://h/x", "unix://",
     "redis+sentinel://h:26379", "redis+cluster://h:1/3", "redis+magic://h", "redis://a,b",
-    "redis://h?colour=red", "redis://h?db=x",
+    "redis://h?colour=red", "redis://h?db=x", "unix://tmp/socket", "unix://me:se/hunter2@/socket",
 ]  # fmt: skip
 
 
@@ -219,6 +219,7 @@ WRONG_PARTS = [
     ("redis+sentinel://h/service/x", "database: expected"),
     ("redis://h?db=x", "database: expected"),
     ("redis://a..b", "host: expected"),
+    ("unix://tmp/socket", "three slashes"),
     ("redis://h?socket_timeout=3", "option 'socket_timeout' is unknown"),
     ("redis://h?db=1&ssl_ca_cert=x", r"option number 2 .*did you mean ssl_ca_certs\?"),
 ]

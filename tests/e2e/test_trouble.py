@@ -116,11 +116,16 @@ async def test_a_wrong_or_missing_password_is_said_without_it(kind: ServerKind) 
             f"redis://:wr0ng@{address}",
             f"redis://{address}",
             f"redis://who:wr0ng@{address}",
+            # Which the async client took for a server that is not there.
+            f"unix://who:wr0ng@{server.directory}/server.sock",
+            f"unix://{server.directory}/server.sock",
         ):
             with pytest.raises(AccessDenied, match="user or password") as caught:
                 async with Client(url):
                     pass
             assert "wr0ng" not in str(caught.value)
+            with pytest.raises(AccessDenied, match="user or password"), SyncClient(url):
+                pass
         async with Client(f"redis://:right@{address}") as client:
             await client.queue("q").dispatch(1)
 

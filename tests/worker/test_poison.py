@@ -3,13 +3,15 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queasy import Dispatch, SyncClient
+from queasy.worker.table import COUNT, PASSES
 from tests.servers import Server, wait_until
-from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Together, totals
+from tests.worker.fleet import ON_ONE_SERVER, ROOT, Fleet, Played, Together, totals
 
 pytestmark = ON_ONE_SERVER
 together = Together()
@@ -32,7 +34,7 @@ def test_poison_is_given_up_after_three_deaths_and_nobody_else_is(
     queue = client.queue("poison")
     neighbours = [f"neighbour-{n}" for n in range(50)]
     # Long enough to be there when it dies, and again where they are not alone the next time.
-    data = {"first": {"sleep": 3}, "then": {"sleep": 0.15}}
+    data = {"first": {"sleep": 10 if "bomb" in case else 3}, "then": {"sleep": 0.15}}
     jobs = [Dispatch(data, id=id_) for id_ in neighbours]
     queue.dispatch_many([*jobs[:25], Dispatch(case, id="poison"), *jobs[25:]])
     worker = fleet.serve("--queue", "poison", "--max-memory", "200M", processes=2)
@@ -124,4 +126,63 @@ def test_suspects_leave_half_of_the_processes_to_everything_else(
         assert end["stalls"] == 1
     runs = [line for line in journal.lines("start") if line["id"] in suspects and line["stalls"]]
     assert len({line["pid"] for line in runs}) == 1
+    assert worker.stop() == 0
+
+
+def _passes(pid: int) -> bool:
+    """Whether this child leaves suspects to others, as its table says."""
+    table, *_ = [
+        file for file in Path(f"/proc/{pid}/fd").iterdir() if "queasy-table" in str(file.readlink())
+    ]
+    return COUNT.unpack_from(table.read_bytes(), PASSES)[0] != 0
+
+
+def _begin_on(pids: list[int], fleet: Fleet, client: SyncClient, seconds: float) -> None:
+    """Jobs that take so long in their first run, until each of these processes has one."""
+    queue, journal, sent = client.queue("poison"), fleet.journal, 0
+    while not all(journal.lines("start", pid=pid) for pid in pids):
+        queue.dispatch({"first": {"sleep": seconds}}, id=f"long-{sent}")
+        journal.wait_for("start", id=f"long-{sent}")
+        sent += 1
+
+
+def _kill(pid: int, fleet: Fleet) -> None:
+    """And waits until all that had begun there ends elsewhere."""
+    journal = fleet.journal
+    os.kill(pid, signal.SIGKILL)
+    ended = {line["id"] for line in journal.lines("end", pid=pid)}
+    suspects = {line["id"] for line in journal.lines("start", pid=pid)} - ended
+    assert suspects
+    for id_ in suspects:
+        (end,) = journal.wait_for("end", id=id_, seconds=20)
+        assert end["stalls"] == 1
+
+
+@together
+def test_who_has_nothing_to_do_takes_the_suspects_of_one_whose_runs_take_long(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """They waited for the longest of those, beside a process that had nothing to do at all."""
+    worker = fleet.serve("--queue", "poison", "--grace", "0", processes=2)
+    taking, passing = sorted(worker.children(), key=_passes)
+    assert (_passes(taking), _passes(passing)) == (False, True)
+    _begin_on([taking, passing], fleet, client, 60)
+    _kill(passing, fleet)
+    assert _passes(taking)
+    assert worker.stop() == 0
+
+
+@together
+def test_where_nobody_new_can_start_who_is_there_takes_suspects(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """Nobody did, until the code was mended."""
+    folder = fleet.journal.path.parent
+    code = folder / "breaks.py"
+    code.write_bytes((ROOT / "tests/worker/app.py").read_bytes())
+    worker = fleet.serve("--queue", "poison", processes=2, app="breaks:client", folder=folder)
+    taking, _ = sorted(worker.children(), key=_passes)
+    _begin_on([taking], fleet, client, 2)
+    code.write_text("raise RuntimeError('half of it was copied')\n")
+    _kill(taking, fleet)
     assert worker.stop() == 0

@@ -164,7 +164,7 @@ def _is_refused(problem: BaseException | None) -> bool:
 def _credentials(text: str) -> str:
     if text.startswith("sentinel "):  # as `SentinelRoute` says
         return "redis+sentinel://host/service?sentinel_username=…&sentinel_password=…"
-    return "redis://user:password@host"
+    return "redis://user:password@host (unix://user:password@/path)"
 
 
 def _advice(text: str, where: str) -> str:

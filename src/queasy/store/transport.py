@@ -159,6 +159,8 @@ class AsyncTransport:
         except REFUSALS:
             raise
         except BROKEN as problem:
+            if isinstance(problem.__cause__, REFUSALS):  # so redis-py files it for unix sockets
+                raise problem.__cause__ from None
             raise NotSent(str(problem) or type(problem).__name__) from problem
         packed = connection.pack_commands(exchange.commands)
         answered = False
@@ -203,8 +205,10 @@ class AsyncTransport:
         try:
             async with self.in_time():
                 await line.connect()
-        except BaseException:
+        except BaseException as problem:
             await line.disconnect(nowait=True)
+            if isinstance(problem.__cause__, REFUSALS):
+                raise problem.__cause__ from None
             raise
         return line
 

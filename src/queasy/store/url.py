@@ -154,6 +154,8 @@ def _unix(parts: ParseResult, connect: dict[str, Any]) -> Target:
     path = unquote(parts.path)
     if not path or "\0" in path:
         raise InvalidUrl(f"url: expected unix:///path/to/socket, got no path; {ESCAPE}")
+    if parts.netloc.rpartition("@")[2]:  # what is before the / of a password, say
+        raise InvalidUrl(f"url: expected unix:///path (three slashes), got a host; {ESCAPE}")
     return Target("single", (Address(path=path),), connect=connect)
 
 

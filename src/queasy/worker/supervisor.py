@@ -115,7 +115,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lives: set[asyncio.Task[None]] = set()
         self._starting = 0
-        self._failures = 0
+        self._failures, self._failed_at = 0, 0.0
         self._ever_served = False
         self._halted = False
         """With reload: the code is broken, and nothing starts until it changes."""
@@ -197,7 +197,7 @@ class Supervisor:
             self._children.append(child)
         except OSError as problem:  # out of files
             event("cannot start", logging.ERROR, app=self._options.app, error=problem)
-            self._failures += 1
+            self._note_failure()
             asyncio.get_running_loop().call_soon(self._replenish)
             return
         finally:
@@ -259,14 +259,19 @@ class Supervisor:
         if child.leaving or child.killed == "stop":
             event("child ended", **fields)
             if not child.serving:
-                self._failures += 1  # it could not even start
+                self._note_failure()  # it could not even start
         else:
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             jobs = [entry.id for entry in child.table.entries()]
             event("child died", logging.WARNING, **fields, how=how, runs=len(jobs),
                   jobs=jobs[:SHOWN])  # fmt: skip
             if not child.serving or not (child.table.runs or child.settled(time.monotonic())):
-                self._failures += 1  # nothing to do with its jobs
+                self._note_failure()  # nothing to do with its jobs
+
+    def _note_failure(self) -> None:
+        """The next starts after a longer pause."""
+        self._failures += 1
+        self._failed_at = time.monotonic()
 
     def _cannot_start(self, report: CannotStart) -> None:
         """Said once, although every child finds out for itself."""
@@ -334,7 +339,8 @@ class Supervisor:
     async def _watch(self) -> None:
         for ticks in itertools.count():
             now = time.monotonic()
-            if any(child.settled(now) for child in self._children):
+            # One that was there before says nothing of those that fail to start.
+            if any(c.settled(now) and c.born > self._failed_at for c in self._children):
                 self._failures = 0
             choose_takers(self._working(), self._options.processes)
             for child in list(self._children):

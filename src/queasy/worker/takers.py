@@ -23,7 +23,9 @@ def choose_takers(children: Sequence[ChildProcess], processes: int) -> None:
             taker.table.passes, relief.table.passes = True, False
     missing = (processes + 1) // 2 - sum(not child.table.passes for child in children)
     passing = [child for child in children if child.table.passes]
-    for child in sorted(passing, key=_busy)[: max(0, missing)]:
+    # One that has yet to start may be long about it, or never be there.
+    passing.sort(key=lambda child: (not child.serving, _busy(child)))
+    for child in passing[: max(0, missing)]:
         child.table.passes = False
 
 

@@ -232,7 +232,8 @@ class Client:
         """Tell running workers to serve a queue, or not to; how many heard it.
 
         All of them, or those whose `WorkerInfo.group` is named. Jobs they hold of a queue that
-        they no longer serve may end, or (`release`) go back to the front of it.
+        they no longer serve may end, or (`release`) go back to the front of it. One that is just
+        starting may not hear yet.
         """
         if do not in ("serve", "unserve"):
             raise InvalidOption(f"do: expected 'serve' or 'unserve', got {do!r}")

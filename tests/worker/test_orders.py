@@ -88,7 +88,11 @@ async def test_running_workers_are_told_what_to_serve(
     async with working(client):
         await until(serving, "it works")
         (info,) = await client.workers()
-        assert await client.tell_workers("unserve", "emails") == 1
+
+        async def told() -> bool:
+            return await client.tell_workers("unserve", "emails") == 1
+
+        await until(told, "it hears, which it may not when it is registered")
 
         async def left() -> bool:
             return not await serving()

@@ -52,7 +52,7 @@ chaos: $(READY)  ## everything is killed, cut and refused, and every promise che
 
 HOURS ?= 1
 soak: $(READY)  ## the same for hours, with more of everything
-	$(BIN)/python -m tests.chaos --hours $(HOURS) --seconds 300 --rate 3 --faults 2.7 --scene processes --scene processes --scene everything
+	$(BIN)/python -m tests.chaos --hours $(HOURS) --seconds 300 --rate 3 --faults 3 --scene processes --scene processes --scene everything
 
 faults: $(READY)  ## each fault by itself, as long as it takes; fuzzing with thousands of examples
 	$(BIN)/pytest -n 2 --dist loadfile -m chaos tests/faults

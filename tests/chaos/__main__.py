@@ -1,7 +1,8 @@
 """Breaks Queasy, and checks its promises: `python -m tests.chaos`.
 
 Every run prints a seed; `--scene S --seed N` asks for the same again, as far as real processes
-can be asked. Histories are kept when a promise is broken, or with `--keep`.
+can be asked. Histories are kept when a promise is broken, or with `--keep`; `--check FILE` checks
+one of those again.
 """
 
 import argparse
@@ -14,7 +15,8 @@ import time
 from pathlib import Path
 from random import Random, SystemRandom
 
-from tests.chaos.checker import PROMISES, check
+from tests.chaos.archive import read_archive, write_archive
+from tests.chaos.checker import PROMISES, Verdict, check
 from tests.chaos.history import read_folder
 from tests.chaos.report import Figures, figures, markdown
 from tests.chaos.scenes import SCENES, play
@@ -41,6 +43,8 @@ def run(
         world.harm(scene.faults, scene.rate, seconds)
         aftermath, drained = world.finish(durable=scene.durability == "replicated")
     events = list(read_folder(folder))
+    if keep:
+        write_archive(folder / f"{scene_name}-{seed}.history.xz", events, aftermath)
     verdict = check(events, aftermath)
     found = figures(scene_name, seed, events, verdict, time.monotonic() - began)
     print(
@@ -50,15 +54,29 @@ def run(
         f"{'every promise kept' if verdict.kept else 'BROKEN'}",
         flush=True,
     )
-    for name, evidence in verdict.broken.items():
-        if evidence:
-            print(f"  {len(evidence)} {PROMISES[name]}:")
-            print("".join(f"    {line}\n" for line in evidence[:10]), end="", flush=True)
+    _show(verdict)
     if verdict.kept and keep is None:
         shutil.rmtree(folder)
     else:
         print(f"  histories: {folder}")
     return found
+
+
+def _show(verdict: Verdict) -> None:
+    for name, evidence in verdict.broken.items():
+        if evidence:
+            print(f"  {len(evidence)} {PROMISES[name]}:")
+            print("".join(f"    {line}\n" for line in evidence[:10]), end="", flush=True)
+
+
+def check_again(path: Path) -> int:
+    """A history that was kept."""
+    events, aftermath = read_archive(path)
+    verdict = check(events, aftermath)
+    scene, _, seed = path.name.removesuffix(".history.xz").rpartition("-")
+    print("\n".join(markdown(figures(scene, seed, events, verdict, 0.0))))
+    _show(verdict)
+    return 0 if verdict.kept else 1
 
 
 def main() -> int:
@@ -71,8 +89,11 @@ def main() -> int:
     parser.add_argument("--faults", type=float, default=1.0, help="so many times the faults")
     parser.add_argument("--server", choices=[*ServerKind], help="default: each in turn")
     parser.add_argument("--keep", type=Path, help="a folder for all histories")
+    parser.add_argument("--check", type=Path, help="a history that was kept; nothing is run")
     parser.add_argument("--report", type=Path, help="a file for the figures, as Markdown")
     options = parser.parse_args()
+    if options.check:
+        return check_again(options.check)
     logging.getLogger("queasy").setLevel(logging.ERROR)  # what is wrong is our own doing
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and everybody else is ended, too
     kinds = [ServerKind(options.server)] if options.server else available_kinds()

@@ -49,11 +49,11 @@ class Pulse:
     def needs(self, queue: int, now: float) -> float | None:
         """The lease to ask for, if it is time."""
         until = self.table.rests_until(queue)
-        if not until:  # it does not serve this queue
-            return None
+        if not until or now - self.bumped.get(queue, 0.0) < BUMP_EVERY:
+            return None  # it does not serve this queue; or it has been tried just now
         if self.table.attention(queue):
             self.resting.pop(queue, None)
-            return LEASE if now - self.bumped.get(queue, 0.0) >= BUMP_EVERY else None
+            return LEASE
         until = max(until, self.resting.get(queue, 0.0))
         return IDLE_LEASE if until - now < SPARE else None
 
@@ -73,7 +73,6 @@ class Pulse:
             self.kept[queue] = max(self.kept[queue], sent)
 
     def answered(self, queue: int, lease: float, sent: float, word: str) -> None:
-        self.bumped[queue] = sent
         self.excused(queue, sent)
         self.resting[queue] = sent + lease if lease == IDLE_LEASE else 0.0
         # It may have left the queue while the call was under way.
@@ -136,6 +135,8 @@ class Heartbeat:
 
     async def _bump(self, base: str, lease: float, those: list[tuple[Pulse, int]]) -> None:
         sent = time.monotonic()
+        for pulse, index in those:
+            pulse.bumped[index] = sent
         pulse, index = those[0]
         clients = [pulse.client for pulse, _ in those]
         try:

@@ -106,6 +106,7 @@ class Worker:
             if not line.open:
                 self._late.add(asyncio.create_task(self._enter_later(line)))
         self._started = True
+        self._passes = self.table.passes
         self._beat()
         self._fill_soon()
 

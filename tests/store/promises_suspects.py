@@ -14,7 +14,12 @@ def _crash(h: Harness, *ids: str) -> None:
     h.join("dead")
     h.dispatch_many(*ids)
     h.take("dead", limit=len(ids))
-    h.call(h.commands.evict("dead", "stall"))
+    _bury(h)
+
+
+def _bury(h: Harness) -> None:
+    while h.call(h.commands.evict("dead", "stall"))[0] == "more":
+        pass
 
 
 def _batches(h: Harness, limit: int = 9) -> list[str]:
@@ -167,11 +172,7 @@ def an_eviction_goes_on_with_the_same_ids(h: Harness) -> None:
 @promise
 def who_passes_takes_what_is_behind_suspects(h: Harness) -> None:
     ids = [f"s{n}" for n in range(150)]
-    h.join("dead")
-    h.dispatch_many(*ids)
-    h.take("dead", limit=150)
-    while h.call(h.commands.evict("dead", "stall"))[0] == "more":
-        pass
+    _crash(h, *ids)
     h.dispatch_many("a", "b")
     assert [job.id for job in h.take(limit=9, passes=True)] == ["a", "b"]
     assert h.waiting() == [f"s{n}" for n in range(150)]
@@ -200,8 +201,7 @@ def where_only_suspects_are_in_sight_everybody_takes_them(h: Harness) -> None:
         h.dispatch_many(*(f"{n}-{m}" for m in range(100)))
     while h.take("dead", limit=1000):
         pass
-    while h.call(h.commands.evict("dead", "stall"))[0] == "more":
-        pass
+    _bury(h)
     assert len(h.take(limit=9, passes=True)) == 1
 
 

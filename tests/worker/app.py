@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 from queasy import Client, Failure, Job, JobError, Retry
@@ -43,6 +44,9 @@ def act(data: Any, job: Job) -> Any:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 pass
+        case {"until": path}:
+            while not Path(path).exists():
+                time.sleep(0.02)
         case {"tick": seconds}:
             end = time.monotonic() + seconds
             while time.monotonic() < end:

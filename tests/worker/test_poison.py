@@ -33,11 +33,14 @@ def test_poison_is_given_up_after_three_deaths_and_nobody_else_is(
 ) -> None:
     queue = client.queue("poison")
     neighbours = [f"neighbour-{n}" for n in range(50)]
-    # Long enough to be there when it dies, and again where they are not alone the next time.
-    data = {"first": {"sleep": 10 if "bomb" in case else 3}, "then": {"sleep": 0.15}}
+    # They are there until it has died, and again where they are not alone the next time.
+    died = Path(f"{fleet.journal.path}-died")
+    data = {"first": {"until": str(died)}, "then": {"sleep": 0.15}}
     jobs = [Dispatch(data, id=id_) for id_ in neighbours]
     queue.dispatch_many([*jobs[:25], Dispatch(case, id="poison"), *jobs[25:]])
     worker = fleet.serve("--queue", "poison", "--max-memory", "200M", processes=2)
+    wait_until(lambda: bool(worker.events("child died")), "the poison has worked")
+    died.touch()
 
     (given_up,) = fleet.journal.wait_for("gave up")
     assert (given_up["id"], given_up["kind"], given_up["stalls"]) == ("poison", "stall", 3)

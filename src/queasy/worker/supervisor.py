@@ -342,7 +342,6 @@ class Supervisor:
             # One that was there before says nothing of those that fail to start.
             if any(c.settled(now) and c.born > self._failed_at for c in self._children):
                 self._failures = 0
-            choose_takers(self._working(), self._options.processes)
             for child in list(self._children):
                 child.table.supervise(now)
                 if child.pid:
@@ -350,6 +349,10 @@ class Supervisor:
                         self._look_at(child, now, closely=ticks % 4 == 0)
                     except Exception:  # of one child: the others must be looked at, too
                         log.exception("looking at child %d", child.pid)
+            try:
+                choose_takers(self._working(), self._options.processes)
+            except Exception:  # whatever it is: timeouts must be seen to
+                log.exception("choosing who takes suspects")
             await asyncio.sleep(TICK)
 
     def _look_at(self, child: ChildProcess, now: float, *, closely: bool) -> None:

@@ -1,0 +1,12 @@
+"""The append-only file of a server."""
+
+from pathlib import Path
+
+from tests.servers import Server
+
+
+def file_of(server: Server) -> Path:
+    """The append-only file that is written to."""
+    folder = server.directory / "appendonlydir"
+    (file,) = folder.glob("*.incr.aof")
+    return file

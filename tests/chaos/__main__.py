@@ -19,34 +19,31 @@ from tests.chaos.archive import read_archive, write_archive
 from tests.chaos.checker import PROMISES, Verdict, check
 from tests.chaos.history import read_folder
 from tests.chaos.report import Figures, figures, markdown
-from tests.chaos.scenes import SCENES, play
+from tests.chaos.scenes import SCENES, Scene, play
 from tests.servers import ServerKind, available_kinds
 
 
 def run(
-    scene_name: str,
+    scene: Scene,
     kind: ServerKind,
     seed: str,
     seconds: float,
     keep: Path | None = None,
-    rate: float = 1.0,
-    faults: float = 1.0,
 ) -> Figures:
     """One scene, from start to verdict."""
-    scene = SCENES[scene_name].hastened(rate, faults)
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="queasy-chaos-", dir=keep))
-    print(f"{scene_name} on {kind}, seed {seed}: ", end="", flush=True)
+    print(f"{scene.name} on {kind}, seed {seed}: ", end="", flush=True)
     began = time.monotonic()
     with play(scene, kind, folder, seed, seconds) as world:
         world.harm(scene.faults, scene.rate, seconds)
         aftermath, drained = world.finish(durable=scene.durability == "replicated")
     events = list(read_folder(folder))
     if keep:
-        write_archive(folder / f"{scene_name}-{seed}.history.xz", events, aftermath)
+        write_archive(folder / f"{scene.name}-{seed}.history.xz", events, aftermath)
     verdict = check(events, aftermath)
-    found = figures(scene_name, seed, events, verdict, time.monotonic() - began)
+    found = figures(scene.name, seed, events, verdict, time.monotonic() - began)
     print(
         f"{found.counts['accepted']} accepted, {found.counts['runs']} runs, "
         f"{found.process_kills} processes and {found.server_kills} servers killed, "
@@ -107,8 +104,8 @@ def main() -> int:
         for index, scene in enumerate(options.scene or SCENES):
             of_run = seed if count == 0 else str(seeds.randrange(10**9))
             kind = kinds[(turn + index) % len(kinds)]
-            total.add(run(scene, kind, of_run, options.seconds, options.keep, options.rate,
-                          options.faults))  # fmt: skip
+            hastened = SCENES[scene].hastened(options.rate, options.faults)
+            total.add(run(hastened, kind, of_run, options.seconds, options.keep))
             count += 1
             if options.report:
                 options.report.write_text("\n".join(markdown(total)) + "\n")

@@ -77,6 +77,16 @@ def stop(folder: Path) -> None:
     wait_for(lambda: nothing_runs(folder), "the server and its keeper to end")
 
 
+def data_file(folder: Path) -> Path:
+    """The one that is written to."""
+    return max((folder / "data").glob("*.incr.aof"))
+
+
+def wait_written(folder: Path, text: str) -> None:
+    """While a disk is slow to sync, the server answers before it writes."""
+    wait_for(lambda: text.encode() in data_file(folder).read_bytes(), f"{text} to be written")
+
+
 def is_free(lock: Path) -> bool:
     if (held := keeper.try_lock(str(lock))) is None:
         return False

@@ -11,7 +11,7 @@ import pytest
 
 from queasy import SyncClient
 from queasy.store.embedded import ensure
-from tests.embedded.processes import nothing_runs, the_server, wait_for
+from tests.embedded.processes import data_file, nothing_runs, the_server, wait_for, wait_written
 from tests.servers import ServerKind, why_absent
 
 
@@ -21,8 +21,8 @@ def kill(folder: Path) -> None:
 
 
 def cut(folder: Path, missing: int) -> None:
-    """The last bytes of the file that is written to were not synced."""
-    file = max((folder / "data").glob("*.incr.aof"))
+    """The last bytes of the file were not synced."""
+    file = data_file(folder)
     os.truncate(file, file.stat().st_size - missing)
 
 
@@ -36,6 +36,7 @@ def ids(folder: Path) -> set[str]:
 def dispatch(folder: Path, id_: str) -> None:
     with SyncClient(ensure(folder)) as client:
         client.queue("q").dispatch({"n": 1}, id=id_)
+    wait_written(folder, id_)
 
 
 def starts_and_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

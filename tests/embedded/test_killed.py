@@ -26,6 +26,7 @@ from tests.embedded.processes import (
     the_keeper,
     the_server,
     wait_for,
+    wait_written,
 )
 
 # What was killed or deleted
@@ -43,6 +44,7 @@ def test_data_outlives_a_stop(folder: Path) -> None:
 def test_what_a_kill_of_everything_leaves_behind_is_no_obstacle(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("kept", "yes")
+    wait_written(folder, "kept")
     killed = [the_keeper(folder), the_server(folder)]
     for pid in killed:
         os.kill(pid, signal.SIGSTOP)  # so that neither can tidy up after the other
@@ -59,6 +61,7 @@ def test_what_a_kill_of_everything_leaves_behind_is_no_obstacle(folder: Path) ->
 def test_a_killed_server_is_replaced_and_its_keeper_ends(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("kept", "yes")
+    wait_written(folder, "kept")
     keeper_before, server_before = the_keeper(folder), the_server(folder)
     os.kill(server_before, signal.SIGKILL)
 

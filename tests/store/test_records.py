@@ -1,6 +1,5 @@
 """What the client makes of the server's answers."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -64,7 +63,7 @@ def test_a_job_knows_since_when_it_is_held(h: Harness) -> None:
 @pytest.mark.parametrize("token", [0, 1, 10**13, 10**18, 10**400])
 def test_a_token_that_is_no_time_is_none(token: int) -> None:
     job = Job(id="a", queue="q", state="active", payload=b"")
-    assert replace(job, token=token).leased_at is None
+    assert msgspec.structs.replace(job, token=token).leased_at is None
 
 
 @pytest.mark.parametrize(

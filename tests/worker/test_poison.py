@@ -37,7 +37,8 @@ def test_poison_is_given_up_after_three_deaths_and_nobody_else_is(
     died = Path(f"{fleet.journal.path}-died")
     data = {"first": {"until": str(died)}, "then": {"sleep": 0.15}}
     jobs = [Dispatch(data, id=id_) for id_ in neighbours]
-    queue.dispatch_many([*jobs[:25], Dispatch(case, id="poison"), *jobs[25:]])
+    # Behind most of them, whoever takes it: those behind it have not started when it dies.
+    queue.dispatch_many([*jobs[:45], Dispatch(case, id="poison"), *jobs[45:]])
     worker = fleet.serve("--queue", "poison", "--max-memory", "200M", processes=2)
     wait_until(lambda: bool(worker.events("child died")), "the poison has worked")
     died.touch()
@@ -81,6 +82,21 @@ def test_poison_is_given_up_whatever_it_says_at_the_exit(
     assert len(fleet.journal.lines("start", id="poison")) == 3
     assert worker.stop() == 0
     assert totals(queue)["stalled"] == 3
+
+
+@together
+def test_those_that_were_taken_and_had_not_started_are_no_suspects(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    queue = client.queue("waits")
+    others = [Dispatch({}, id=f"behind-{n}") for n in range(5)]
+    queue.dispatch_many([Dispatch({"first": {"exit": 3}, "then": {}}, id="poison"), *others])
+    worker = fleet.serve("--queue", "waits", processes=1)
+    ends = fleet.journal.wait_for("end", 6)
+    assert {line["id"]: line["stalls"] for line in ends} == {
+        "poison": 1, **{other.id: 0 for other in others}
+    }  # fmt: skip
+    assert worker.stop() == 0
 
 
 @together

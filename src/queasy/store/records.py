@@ -41,8 +41,7 @@ class DispatchItem:
         return (encode_id(self.id), self.payload, self.when, self.flags, self.options)
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """How one lease ends."""
 
     id: str
@@ -284,15 +283,26 @@ class JobReader:
 
     def taken(self, flat: list[bytes], client: str) -> list[Job]:
         """Jobs just leased: id, token, run_at, data, info of each, in one flat list."""
-        jobs: list[Job] = []
-        for at in range(0, len(flat), 5):
-            id_, token, run_at, payload, info = flat[at : at + 5]
-            jobs.append(
-                self._job(
-                    id_, "active", run_at, token, client, info, payload, b"", self._limits, Flag()
-                )
-            )
-        return jobs
+        each = iter(flat)
+        rows = zip(each, each, each, each, each, strict=True)
+        return [self._taken(client, *row) for row in rows]
+
+    def _taken(
+        self, client: str, id_: bytes, token: bytes, run_at: bytes, payload: bytes, info: bytes
+    ) -> Job:
+        if not info:  # as most are: a worker makes many, so as little as possible is done
+            try:
+                due = float(run_at) / 1000
+                return Job(
+                    id=id_.decode("utf-8", "surrogateescape"), queue=self._name, state="active",
+                    payload=payload, token=int(token), client=client, options=self._limits,
+                    flag=Flag(), run_at_epoch=due, dispatched_at_epoch=due, codec=self._codec,
+                )  # fmt: skip
+            except ValueError:
+                pass  # what is wrong with it is said below
+        return self._job(
+            id_, "active", run_at, token, client, info, payload, b"", self._limits, Flag()
+        )
 
     def row(self, row: list[bytes]) -> Job:
         """A job of a list: id, state, run_at, token, client, info, data, note."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import logging
 from typing import Any
+
+import msgspec
 
 from queasy.errors import InvalidInput, UndecodablePayload
 from queasy.handler import OnException
@@ -81,7 +82,7 @@ def _arguments(service: Service, job: Job) -> tuple[Any, Job, JobError | None]:
     if job.origin is None:  # put into the fail queue by hand
         return data, job, job.error
     # The job that was given up, as whoever dispatched it knows it.
-    return data, dataclasses.replace(job.origin, flag=job.flag), job.origin.error
+    return data, msgspec.structs.replace(job.origin, flag=job.flag), job.origin.error
 
 
 def outcome_of(result: object) -> Outcome:

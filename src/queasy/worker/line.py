@@ -120,6 +120,8 @@ class Line:
         self.endings: list[Ending] = []
         self.talking = False
         self.asked_at = 0.0
+        self.asked_for_jobs = 0.0
+        """When, for those that came last: their lease is no older."""
         self.open = False
         """Whether jobs are taken."""
         self.wanted = False
@@ -247,6 +249,7 @@ class Line:
             raise
         self._table.attend(self.index, len(taken.jobs) - len(endings) - 1)
         if taken.jobs:
+            self.asked_for_jobs = sent
             self._table.take(self.index, sent)
         self._look_again(taken, limit, waits, sent)
         if waits and self._hears and await self._subscribe() is not self._hears:

@@ -1,6 +1,6 @@
 """The runs of a worker: each job from its start to its outcome.
 
-Async handlers are tasks, plain functions run in threads. A tick, while anything runs, looks at
+Async handlers run in tasks, plain functions in threads. A tick, while anything runs, looks at
 deadlines: one timer for all, not one for each.
 """
 
@@ -11,9 +11,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, cast
+
+import msgspec
 
 from queasy.job import Job, JobError
 from queasy.outcome import Cancel, Finish, Outcome, Release, TimedOut
@@ -25,6 +26,7 @@ from queasy.worker.line import Line
 from queasy.worker.pace import TICK, Pace
 from queasy.worker.plan import CUT_OFF
 from queasy.worker.table import Table
+from queasy.worker.tasks import Tasks
 from queasy.worker.threads import Call, Threads
 
 __all__ = ["ASKED", "Run", "Runs", "Units"]
@@ -38,23 +40,23 @@ BLOCKED = 1.0
 SHOWN = 5
 # So long a plain function may see for itself that it is cancelled.
 POLITE = 0.5
+NOT_STARTED = -1
 
 
-@dataclass(slots=True, eq=False)
-class Run:
+class Run(msgspec.Struct, eq=False):
     """One job, from its start to its outcome."""
 
     line: Line
     job: Job
     size: int
-    slot: int
-    deadline: float
+    slot: int = NOT_STARTED
+    deadline: float = math.inf
     task: asyncio.Future[Any] | None = None
     call: Call | None = None
     reason: Reason | None = None
     """Why it was asked to end."""
     interrupt_at: float = math.inf
-    behind: list[Ending] = field(default_factory=list[Ending])
+    behind: list[Ending] = []
     """Of other leases of the same id, which the server remembers: reported once this has ended,
     lest another run begins beside it."""
 
@@ -87,9 +89,12 @@ class Runs:
         """More would have been taken since the last tick."""
         self._table = table
         self._threads = Threads(capacity)
+        self._tasks = Tasks(self._perform)
         self._changed = changed
         self._runs: dict[tuple[int, str], Run] = {}
         self._plain = 0
+        self._last: str | None = None
+        """The async handler that ended last, since the last tick."""
         self._ticking = False
 
     def __len__(self) -> int:
@@ -106,54 +111,100 @@ class Runs:
         return earlier is not None
 
     def start(self, line: Line, job: Job, size: int) -> None:
-        """The table knows of it before anything else happens."""
-        now = time.monotonic()
-        timeout = cast("float | None", job.options.timeout)  # seconds, once it is checked
-        deadline = math.inf if timeout is None else now + timeout
-        slot = self._table.start(line.index, job.id, job.token, now, deadline)
-        run = Run(line, job, size, slot, deadline)
+        """An async handler begins after the next `go`; it counts as a run from now on."""
+        run = Run(line, job, size)
         self._runs[line.index, job.id] = run
         self.used.add(line, size)
         if line.is_async:
-            run.task = asyncio.create_task(execute(line.service, job))
+            self._tasks.add(run)
         else:
             self._plain += 1
+            self._begin(run, time.monotonic())
             run.call = Call(partial(execute_plain, line.service, job))
             run.task = self._threads.start(run.call)
-        run.task.add_done_callback(partial(self._ended, run))
+            run.task.add_done_callback(partial(self._returned, run))
         if not self._ticking:
             self._ticking = True
+            now = time.monotonic()
             self.pace.start()
             self._table.beat(now)
             asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
 
-    def _ended(self, run: Run, task: asyncio.Future[Any]) -> None:
-        del self._runs[run.line.index, run.job.id]
-        self._table.end(run.slot)
-        self.used.add(run.line, -run.size)
-        self._plain -= run.call is not None
+    def go(self) -> None:
+        """Lets the async handlers begin."""
+        self._tasks.go()
+
+    def _begin(self, run: Run, now: float) -> None:
+        """The table knows of it before anything else happens."""
+        timeout = cast("float | None", run.job.options.timeout)  # seconds, once it is checked
+        if timeout is not None:
+            run.deadline = now + timeout
+        job = run.job
+        run.slot = self._table.start(run.line.index, job.id, job.token, now, run.deadline)
+
+    async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
+        """An async handler, in a task that others had before, and may have after it."""
+        now = time.monotonic()
+        if (
+            now - run.line.asked_for_jobs > CUT_OFF
+            and now - self._table.kept(run.line.index) > CUT_OFF
+        ):
+            self.ask(run, "stop")  # as after a freeze: others may have it by now
+        if run.reason is not None:
+            self._ended(run, None, None)
+            return
+        self._begin(run, now)
+        run.task = task
         try:
-            outcome = self._outcome(run, task)
-        except BaseException as problem:  # of an exception that cannot even be told
-            outcome = Again(JobError(type(problem).__qualname__, "its error cannot be shown"))
-        run.line.endings += [Ending(run.job.id, run.job.token, outcome), *run.behind]
+            outcome = await execute(run.line.service, run.job)
+        except BaseException as problem:  # of a cancellation, or whatever else it may raise
+            self._ended(run, None, problem)
+        else:
+            self._ended(run, outcome, None)
+        self._last = run.job.id
+
+    def _check_lease(self, run: Run, now: float) -> None:
+        """It was taken long ago, and did not start: a freeze, or a handler that held up the loop.
+        Unless somebody has kept its lease meanwhile, others may have it by now.
+        """
+        if now - self._table.kept(run.line.index) > CUT_OFF:
+            self.ask(run, "stop")
+
+    def _returned(self, run: Run, task: asyncio.Future[Any]) -> None:
+        """A plain function has, or was interrupted."""
+        self._plain -= 1
+        if task.cancelled():
+            self._ended(run, None, asyncio.CancelledError())
+        elif (problem := task.exception()) is not None:
+            self._ended(run, None, problem)
+        else:
+            self._ended(run, task.result(), None)
+
+    def _ended(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> None:
+        del self._runs[run.line.index, run.job.id]
+        if run.slot != NOT_STARTED:
+            self._table.end(run.slot)
+        self.used.add(run.line, -run.size)
+        try:
+            outcome = self._outcome(run, outcome, problem)
+        except BaseException as unspeakable:  # of an exception that cannot even be told
+            why = JobError(type(unspeakable).__qualname__, "its error cannot be shown")
+            outcome = Again(why)
+        endings = run.line.endings
+        endings.append(Ending(run.job.id, run.job.token, outcome))
+        endings += run.behind
         self.done += 1
         self._changed()
 
-    def _outcome(self, run: Run, task: asyncio.Future[Any]) -> Outcome:
+    def _outcome(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> Outcome:
         """What a run came to; one that finished, although it was asked to end, has finished."""
-        outcome: Outcome | None = None
-        if task.cancelled():
-            problem = asyncio.CancelledError("the handler let itself be cancelled")
-        elif (problem := task.exception()) is None:
-            outcome = task.result()
         if isinstance(outcome, Finish):
             return outcome
         match run.reason:
             case None if outcome is not None:
                 return outcome
             case None:
-                problem = problem or asyncio.CancelledError()
+                problem = problem or asyncio.CancelledError("the handler let itself be cancelled")
                 return outcome_of_error(problem, run.line.service.handler.options.on_exception)
             case "timeout":
                 seconds = run.job.options.timeout
@@ -177,7 +228,8 @@ class Runs:
         run.reason = reason
         now = time.monotonic()
         if reason != "stop":
-            self._table.hurry(run.slot, min(run.deadline, now))
+            if run.slot != NOT_STARTED:
+                self._table.hurry(run.slot, min(run.deadline, now))
             event("asked to end", why=reason, queue=run.line.service.name, job=run.job.id)
         if run.call is None and run.task is not None:
             run.task.cancel()
@@ -187,12 +239,13 @@ class Runs:
     def _tick(self, expected: float) -> None:
         """While anything runs: deadlines, and how late this comes."""
         now = time.monotonic()
+        if now - expected > BLOCKED:
+            self._complain(now - expected)
+        self._last = None
         if not self._runs:
             self._ticking = False
             return
         self._table.beat(now)
-        if now - expected > BLOCKED:
-            self._complain(now - expected)
         self._cut_off(now)
         for run in list(self._runs.values()):
             if now >= run.deadline:
@@ -218,10 +271,13 @@ class Runs:
 
     def _complain(self, late: float) -> None:
         """Whoever computes, or calls what blocks, in an async handler holds up all the others."""
-        running = [run.job.id for run in self if run.call is None]
-        event("event loop blocked", logging.WARNING, seconds=late, jobs=running[:SHOWN],
-              hint="a plain function (def) would run in a thread" if running else None)  # fmt: skip
+        # It may have ended: then it did so just now, for those behind it wait for this.
+        ended = [] if self._last is None else [self._last]
+        jobs = ended + [run.job.id for run in self if run.call is None]
+        event("event loop blocked", logging.WARNING, seconds=late, jobs=jobs[:SHOWN],
+              hint="a plain function (def) would run in a thread" if jobs else None)  # fmt: skip
 
     def close(self) -> None:
-        """No thread is started any more; those that run end by themselves."""
+        """Nothing is started any more; what runs ends by itself."""
+        self._tasks.close()
         self._threads.close()

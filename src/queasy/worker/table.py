@@ -143,8 +143,11 @@ class Table:
 
     def unkept(self, queue: int, now: float) -> float:
         """For how many seconds the server has not been heard about the lease."""
-        kept = FLOAT.unpack_from(self._memory, _of(queue, KEPT))[0]
+        kept = self.kept(queue)
         return now - max(kept, self.taken(queue)) if kept else 0.0
+
+    def kept(self, queue: int) -> float:
+        return FLOAT.unpack_from(self._memory, _of(queue, KEPT))[0]
 
     # Signs of life
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import math
 import time
@@ -82,6 +83,7 @@ class Worker:
         self._held = Held(self._lines, self._runs, table, capacity)
         self._passes = table.passes
         self._reserved = Units()
+        self._context = contextvars.copy_context()
         self._closing = False
         self._filling: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -271,7 +273,9 @@ class Worker:
 
     def _fill_soon(self) -> None:
         if self._filling is None:
-            self._filling = asyncio.get_running_loop().call_soon(self._fill)
+            # Not in the context of whoever calls, which may be a handler's.
+            loop = asyncio.get_running_loop()
+            self._filling = loop.call_soon(self._fill, context=self._context)
 
     def _fill(self) -> None:
         """Starts as many talks with queues as there is room and reason for."""
@@ -303,6 +307,7 @@ class Worker:
             elif line.woken and not limit:
                 line.pass_on()
         self._set_timer(now)
+        self._runs.go()  # behind what is sent: the server works while these run
 
     def _oversleeps(self, line: Line, now: float) -> bool:
         """It said when it looks again; now there is no room, or it takes nothing more. Room that is
@@ -345,14 +350,16 @@ class Worker:
             return 0
         pace, used, held = self._runs.pace, self._runs.used, self._reserved
         size, kind = line.size(pace), line.is_async
+        # Half of what it could hold at a time: while one half runs, the other is on its way.
+        most = min(MOST_JOBS, max(1, self._capacity // size // 2))
         if not used.all and not held.all:  # one fits into a worker with nothing to do
-            return min(MOST_JOBS, max(1, self._capacity // size))
+            return most
         part = int(self._capacity * pace.of(is_async=kind))
         free = min(
             self._capacity - used.all - held.all,
             part - used.of(is_async=kind) - held.of(is_async=kind),
         )
-        return min(MOST_JOBS, max(0, free // size))
+        return min(most, max(0, free // size))
 
     def _unsupervised(self) -> bool:
         """Nobody keeps the leases: what is taken now would be lost."""
@@ -386,6 +393,7 @@ class Worker:
                     line.passed_over = None
                 if limit:
                     line.last_served = time.monotonic()
+                    self._runs.full |= len(taken.jobs) == limit
                 self._reserved.add(line, -units)
                 units = 0
                 self._taken(line, taken)

@@ -130,9 +130,9 @@ class Runs:
             self._table.beat(now)
             asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
 
-    def go(self) -> None:
+    def go(self, *, at_once: bool = False) -> None:
         """Lets the async handlers begin."""
-        self._tasks.go()
+        self._tasks.go(at_once=at_once)
 
     def _begin(self, run: Run, now: float) -> None:
         """The table knows of it before anything else happens."""

@@ -5,7 +5,7 @@ process learns from it which runs are past their deadline and, when the worker d
 jobs had started. No message is sent for a job, and nothing is locked: the supervisor's view
 of a living worker is a hint, and it acts on the table of a dead one only.
 
-    header   beat (f64), supervisor's beat (f64), runs (u32), passes (u32), declined (u32)
+    header   beat (f64), supervisor's beat (f64), passes (u32), declined (u32)
     queues   attention (u32), idle until (f64), taken (f64), lease kept (f64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
 
@@ -22,16 +22,16 @@ from dataclasses import dataclass
 
 __all__ = ["Entry", "Table"]
 
-HEADER = struct.Struct("<ddIIIxxxx")
+HEADER = struct.Struct("<ddII")
 QUEUE = struct.Struct("<Ixxxxddd")
 SLOT = struct.Struct("<BxHHxxQdd")
 FLOAT = struct.Struct("<d")
 COUNT = struct.Struct("<I")
 MAX_ID = 1200  # of a job in a fail queue: an id of 512 bytes, a token, and some
 SLOT_BYTES = SLOT.size + MAX_ID
-BEAT, SUPERVISED, RUNS, PASSES, DECLINED = 0, 8, 16, 20, 24
+BEAT, SUPERVISED, PASSES, DECLINED = 0, 8, 16, 20
 IDLE, TAKEN, KEPT = 8, 16, 24
-DEADLINE = SLOT.size - 8
+DEADLINE, ID = SLOT.size - 8, SLOT.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,9 @@ class Table:
         self._first_slot = HEADER.size + queues * QUEUE.size
         size = self._first_slot + slots * SLOT_BYTES
         self._memory = mmap.mmap(-1 if fd is None else fd, size)
-        self._free = list(range(slots - 1, -1, -1))
-        self._slots = slots
+        self._slots = range(self._first_slot, size, SLOT_BYTES)
+        """Where each begins."""
+        self._free = list(reversed(self._slots))
 
     @staticmethod
     def create_file(queues: int, slots: int) -> int:
@@ -70,37 +71,33 @@ class Table:
 
     def start(self, queue: int, id_: str, token: int, started: float, deadline: float) -> int:
         """A run begins; returns its slot."""
-        slot = self._free.pop()
-        at = self._first_slot + slot * SLOT_BYTES
+        at = self._free.pop()
         raw = id_.encode("utf-8", "surrogateescape")[:MAX_ID]
         SLOT.pack_into(self._memory, at, 0, queue, len(raw), token, started, deadline)
-        self._memory[at + SLOT.size : at + SLOT.size + len(raw)] = raw
+        self._memory[at + ID : at + ID + len(raw)] = raw
         self._memory[at] = 1  # last: an entry is seen whole or not at all
-        COUNT.pack_into(self._memory, RUNS, self._slots - len(self._free))
-        return slot
+        return at
 
     def end(self, slot: int) -> None:
-        self._memory[self._first_slot + slot * SLOT_BYTES] = 0
+        self._memory[slot] = 0
         self._free.append(slot)
-        COUNT.pack_into(self._memory, RUNS, self._slots - len(self._free))
 
     def hurry(self, slot: int, deadline: float) -> None:
         """The run is to end by then: it was asked to."""
-        FLOAT.pack_into(self._memory, self._first_slot + slot * SLOT_BYTES + DEADLINE, deadline)
+        FLOAT.pack_into(self._memory, slot + DEADLINE, deadline)
 
     @property
     def runs(self) -> int:
-        return COUNT.unpack_from(self._memory, RUNS)[0]
+        return sum(self._memory[self._first_slot :: SLOT_BYTES])
 
     def entries(self) -> list[Entry]:
         """All runs."""
         found: list[Entry] = []
-        for slot in range(self._slots):
-            at = self._first_slot + slot * SLOT_BYTES
+        for at in self._slots:
             if not self._memory[at]:
                 continue
             _, queue, length, token, started, deadline = SLOT.unpack_from(self._memory, at)
-            raw = self._memory[at + SLOT.size : at + SLOT.size + min(length, MAX_ID)]
+            raw = self._memory[at + ID : at + ID + min(length, MAX_ID)]
             id_ = raw.decode("utf-8", "surrogateescape")
             found.append(Entry(queue, id_, token, started, deadline))
         return found

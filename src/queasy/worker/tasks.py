@@ -40,13 +40,16 @@ class Tasks(Generic[T]):
         """It is performed after the next `go`, in order."""
         self._waiting.append(thing)
 
-    def go(self) -> None:
-        """Begins two passes of the loop later: what is to be sent before is on its way by then,
-        and the server works on it meanwhile.
+    def go(self, *, at_once: bool = False) -> None:
+        """Begins with the next pass of the loop; else with the one behind it, when what is to be
+        sent is on its way, and the server works on it meanwhile.
         """
         if self._waiting and self._next is None:
             self._abreast = 1
-            self._begin_soon()
+            if at_once:
+                self._begin()
+            else:
+                self._begin_soon()
 
     def _begin_soon(self) -> None:
         # Not in the context of whoever calls, which may be a handler's.

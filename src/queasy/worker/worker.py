@@ -399,6 +399,8 @@ class Worker:
                 self._taken(line, taken)
                 if taken.state == "lost":
                     return
+                if len(taken.jobs) < limit:  # there is nothing more to ask for first
+                    self._runs.go(at_once=True)
             elif line.endings:
                 await line.report()
             if self._must_compare(line):

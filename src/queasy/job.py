@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
@@ -11,6 +10,7 @@ import msgspec
 
 from queasy.codec import Codec, decode
 from queasy.options import EARLIEST, LATEST, JobOptions
+from queasy.trace import trace_of
 
 __all__ = ["Flag", "Job", "JobError", "State"]
 
@@ -41,7 +41,7 @@ class JobError:
             case JobError():
                 return error.clean()
             case BaseException():
-                return cls(type(error).__qualname__, _text(error), kind, _trace(error)).clean()
+                return cls(type(error).__qualname__, _text(error), kind, trace_of(error)).clean()
             case _:
                 return cls(message=_text(error), kind=kind).clean()
 
@@ -61,13 +61,6 @@ def _text(value: object) -> str:
         return str(value)
     except BaseException as problem:
         return f"<{type(value).__qualname__} that cannot be shown: {type(problem).__qualname__}>"
-
-
-def _trace(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))
-    except Exception:
-        return ""  # of an exception that breaks the formatting of itself
 
 
 def _clean(value: object) -> str:

@@ -15,7 +15,7 @@ from queasy.options import epoch, seconds
 from queasy.outcome import Broken, Fail, Finish, Outcome
 from queasy.outcome import Retry as Again
 from queasy.verdict import Failure, Retry
-from queasy.worker.events import log
+from queasy.worker.events import Flood, log
 from queasy.worker.plan import Service
 
 __all__ = ["execute", "execute_plain"]
@@ -23,6 +23,7 @@ __all__ = ["execute", "execute_plain"]
 FINISH = Finish()
 # A logger of its own: messages of errors may quote the data, and somebody may mind.
 handler_log = logging.getLogger("queasy.handler")
+_told = Flood(handler_log, "raised by handlers")
 
 
 async def execute(service: Service, job: Job) -> Outcome:
@@ -58,7 +59,7 @@ def execute_plain(service: Service, job: Job) -> Outcome:
 
 def _tell(service: Service, job: Job, error: BaseException) -> None:
     """With a traceback, as its author would want to see it; not what was meant to be raised."""
-    if not isinstance(error, (Retry, Failure)):
+    if not isinstance(error, (Retry, Failure)) and _told.lets():
         handler_log.warning(
             "queue=%s job=%s retries=%d", service.name, job.id, job.retry_count, exc_info=error
         )

@@ -28,7 +28,7 @@ from queasy.outcome import Fail, Release
 from queasy.store.commands import Commands
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
-from queasy.worker.events import event, log
+from queasy.worker.events import Flood, event, log
 from queasy.worker.pace import Pace
 from queasy.worker.plan import IDLE_LEASE, LEASE, Service
 from queasy.worker.table import Table
@@ -144,6 +144,7 @@ class Line:
         self._hearing: object | None = None
         """The last it heard by, if it hears nothing now."""
         self._doubts = self._dispelled = 0
+        self._endings_told = Flood(log, f"queue={service.name}: endings")
         self._reach = reach
         self._store = store
         self._table = table
@@ -386,7 +387,7 @@ class Line:
                 event("ending refused", logging.ERROR, queue=self.service.name, job=ending.id,
                       error=refused)  # fmt: skip
                 why = Fail(JobError("EndingRefused", str(refused), "permanent"))
-                await self._store.run(self._commands.settle([replace(ending, outcome=why)]))
+                await self._store.run(self._commands.settle([Ending(ending.id, ending.token, why)]))
 
     def _note(self, endings: list[Ending], words: tuple[str, ...] | list[str]) -> None:
         """What became of runs. Of an error the type only: its message may quote what is nobody's
@@ -396,6 +397,7 @@ class Line:
         for ending, word in zip(endings, words, strict=False):
             if word != "finished" or all_of_them:
                 what, level = BECAME.get(word, (word, logging.INFO))
-                error = getattr(ending.outcome, "error", None)
-                event(what, level, queue=self.service.name, job=ending.id, token=ending.token,
-                      error=error and error.type)  # fmt: skip
+                if all_of_them or self._endings_told.lets():
+                    error = getattr(ending.outcome, "error", None)
+                    event(what, level, queue=self.service.name, job=ending.id, token=ending.token,
+                          error=error and error.type)  # fmt: skip

@@ -1,0 +1,61 @@
+"""Tracebacks as text, for little: the same few lines fail again and again."""
+
+from __future__ import annotations
+
+import traceback
+from types import CodeType, TracebackType
+
+__all__ = ["trace_of"]
+
+Place = tuple[CodeType, int]
+
+# Of these there is more to show than type and message: a line of code, members, a suggestion.
+MORE = (SyntaxError, BaseExceptionGroup, NameError, AttributeError, ImportError)
+# Of the places in the code, not of the errors: a program has so many that fail.
+MOST_KEPT = 1000
+_kept: dict[tuple[Place, ...], str] = {}
+
+
+def trace_of(error: BaseException) -> str:
+    """As `traceback.format_exception` has it; empty for one that breaks its own formatting."""
+    try:
+        if _is_plain(error):
+            return f"{_frames(error.__traceback__)}{_last_line(error)}"
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return ""
+
+
+def _is_plain(error: BaseException) -> bool:
+    """One type, one message, one stack; and nothing that would be shown besides."""
+    chained = error.__cause__ or (error.__context__ and not error.__suppress_context__)
+    return not chained and not isinstance(error, MORE) and not hasattr(error, "__notes__")
+
+
+def _frames(stack: TracebackType | None) -> str:
+    places: list[Place] = []
+    entry = stack
+    while entry is not None:
+        places.append((entry.tb_frame.f_code, entry.tb_lasti))
+        entry = entry.tb_next
+    key = tuple(places)
+    text = _kept.get(key)
+    if text is None:
+        lines = traceback.format_tb(stack)
+        text = "".join(["Traceback (most recent call last):\n", *lines]) if lines else ""
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        _kept[key] = text
+    return text
+
+
+def _last_line(error: BaseException) -> str:
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ not in ("__main__", "builtins"):
+        name = f"{kind.__module__}.{name}"
+    try:
+        message = str(error)
+    except Exception:
+        message = "<exception str() failed>"  # as Python says it
+    return f"{name}: {message}\n" if message else f"{name}\n"

@@ -1,0 +1,132 @@
+"""Tracebacks as text: the same as Python's own, for less."""
+
+import logging
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from queasy import Failure
+from queasy.trace import MOST_KEPT, _kept, trace_of
+from queasy.worker.events import MOST_LINES, Flood
+
+
+class Own(Exception):
+    pass
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def speechless() -> None:
+    raise Speechless
+
+
+def plain(text: str) -> None:
+    raise ValueError(text)
+
+
+def recursive(depth: int) -> None:
+    if depth:
+        recursive(depth - 1)
+    raise Own("deep")
+
+
+def chained() -> None:
+    try:
+        plain("first")
+    except ValueError as error:
+        raise Own("second") from error
+
+
+def in_passing() -> None:
+    try:
+        plain("first")
+    except ValueError:
+        raise Own("second")  # noqa: B904 - that is the case
+
+
+def hidden() -> None:
+    try:
+        plain("first")
+    except ValueError:
+        raise Own("second") from None
+
+
+def noted() -> None:
+    error = Own("noted")
+    error.add_note("a note")
+    raise error
+
+
+def grouped() -> None:
+    raise ExceptionGroup("several", [Own("a"), ValueError("b")])
+
+
+def misspelt() -> None:
+    "".lowre()  # type: ignore[attr-defined]
+
+
+def raised_by(function: Callable[[], object]) -> BaseException:
+    try:
+        function()
+    except BaseException as error:
+        return error
+    raise AssertionError
+
+
+CASES: dict[str, Callable[[], object]] = {
+    "message": lambda: plain("text"),
+    "two lines": lambda: plain("one\ntwo"),
+    "no message": lambda: plain(""),
+    "recursion": lambda: recursive(20),
+    "chained": chained,
+    "in passing": in_passing,
+    "hidden": hidden,
+    "noted": noted,
+    "grouped": grouped,
+    "misspelt": misspelt,
+    "syntax": lambda: compile("1 +", "<text>", "exec"),
+    "speechless": speechless,
+    "exit": lambda: exec("raise SystemExit(3)"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_traceback_reads_as_python_writes_it(case: str) -> None:
+    for _ in range(2):  # the second time from what was kept
+        error = raised_by(CASES[case])
+        assert trace_of(error) == "".join(traceback.format_exception(error))
+
+
+def test_one_that_was_never_raised() -> None:
+    error = Failure("not raised")
+    assert trace_of(error) == "".join(traceback.format_exception(error))
+
+
+def test_the_same_place_with_another_message() -> None:
+    first, second = (raised_by(lambda text=text: plain(text)) for text in ("a", "b"))
+    assert trace_of(first) != trace_of(second)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    for n in range(MOST_KEPT + 10):
+        scope: dict[str, Callable[[], object]] = {}
+        exec(f"def fails():\n    raise ValueError({n})", scope)
+        trace_of(raised_by(scope["fails"]))
+    assert len(_kept) <= MOST_KEPT
+
+
+def test_a_flood_of_lines_is_cut_short_and_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("queasy.worker.events.time.monotonic", lambda: now)
+    flood = Flood(logging.getLogger("queasy.test"), "lines")
+    assert sum(flood.lets() for _ in range(MOST_LINES + 7)) == MOST_LINES
+    assert not caplog.messages
+    now += 1.0
+    assert flood.lets()
+    assert caplog.messages == ["lines: 7 more, in a second"]

@@ -269,3 +269,22 @@ async def test_only_the_queues_named_are_served(client: Client, seen: Seen) -> N
         await until_empty(queues[1])
     assert [job.queue for job in seen.jobs] == ["two"]
     assert (await queues[0].counts()).due == 1
+
+
+async def test_an_ending_that_the_server_refuses_holds_up_no_other_and_is_not_kept(
+    client: Client, emails: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No handler can say such a thing; a mistake of ours might."""
+    monkeypatch.setattr("queasy.worker.executor._when", lambda _: (float("nan"), None))
+
+    @emails.handler
+    async def handle(data: str) -> object:
+        return Retry("never") if data == "bad" else None
+
+    await emails.dispatch_many([Dispatch("bad", id="bad"), Dispatch("good", id="good")])
+    async with working(client):
+        job = await until_state(emails, "bad", "failed")
+        await until_empty(emails)
+    assert job.error is not None
+    assert job.error.type == "EndingRefused"
+    assert (await emails.counts()).failed == 1

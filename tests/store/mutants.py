@@ -36,6 +36,11 @@ mutant(
     ("if run and run.token == token then", "if run then"),
 )
 mutant(
+    "no_token_comparison_of_most_runs",
+    "a_plain_finish_with_a_stale_token_changes_nothing",
+    ("after == #token + 1 and after <= 17 and active:sub(1, after - 1) == token", "after"),
+)
+mutant(
     "no_token_comparison_in_extend",
     "a_stale_token_extends_no_lease",
     ("local expiry = token == argv[3] and alive(q, client)", "local expiry = alive(q, client)"),
@@ -60,8 +65,8 @@ mutant(
     "blocked_as_a_negative_score",
     "a_held_dispatch_never_runs_beside_its_id",
     (
-        "      status = block(q, job, d)",
-        "      job.score, job.data, status = d.due and -0 or -d.run_at, d.data, 'blocked'",
+        "    status = block(q, job, d)",
+        "    job.score, job.data, status = d.due and -0 or -d.run_at, d.data, 'blocked'",
     ),
     (
         "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size",
@@ -82,15 +87,15 @@ mutant(
     "a_swept_client_is_created_again",
     "a_swept_client_stays_dead",
     (
-        "  return expiry or nil, false",
-        "  return expiry or '0', false",
+        "  return expiry or nil, request or nil",
+        "  return expiry or '0', request or nil",
     ),
 )
 mutant(
     "a_client_swept_in_part_lives_on",
     "a_client_swept_in_part_is_dead_already",
     (
-        "  if expiry and redis.call('HGET', q.requests, client) == SWEPT then",
+        "  if request == SWEPT then",
         "  if false then",
     ),
 )
@@ -166,9 +171,14 @@ mutant(
     ("ended[id], any = true, true", "any = true"),
 )
 mutant(
+    "the_same_finish_twice_in_a_call",
+    "a_plain_lease_ends_once_and_nothing_is_left_of_it",
+    ("ended[id], finished = true, finished + 1", "finished = finished + 1"),
+)
+mutant(
     "tokens_begin_anew_in_each_call",
     "tokens_only_ever_increase",
-    ("q.token = kept(meta[2], MOST) or 0", "q.token = 0"),
+    ("token = kept(meta[2], MOST) or 0", "token = 0"),
 )
 mutant(
     "a_client_of_one_lease_stays",
@@ -178,7 +188,7 @@ mutant(
 mutant(
     "anybody_is_a_client",
     "a_client_nobody_registered_gets_nothing",
-    ("if not expiry and (swept or not one_lease) then", "if false then"),
+    ("if not expiry and (request or not one_lease) then", "if false then"),
 )
 mutant(
     "who_asks_late_is_swept",
@@ -548,6 +558,27 @@ mutant(
     ("  else\n    batch:del_last(q.data, run.id)\n  end\n", "  end\n"),
 )
 mutant(
+    "most_finishes_keep_data",
+    "a_plain_lease_ends_once_and_nothing_is_left_of_it",
+    (
+        "      batch:del_last(q.data, id)\n      replies[i] = 'finished'",
+        "      replies[i] = 'finished'",
+    ),
+)
+mutant(
+    "a_plain_finish_forgets_what_is_held",
+    "what_is_held_behind_a_plain_run_comes_up",
+    ("== 'finish' and not infos[i] and not helds[i] and plain", "== 'finish' and plain"),
+)
+mutant(
+    "a_plain_dispatch_forgets_the_one_before",
+    "a_plain_dispatch_may_follow_itself_in_a_batch",
+    (
+        "if not job and not active[i] and not scores[i] and is_plain",
+        "if not active[i] and is_plain",
+    ),
+)
+mutant(
     "a_swept_client_is_remembered",
     "an_empty_queue_leaves_only_its_settings_and_counters",
     (
@@ -624,8 +655,8 @@ mutant(
     "a_clock_that_is_no_number",
     "settings_and_clocks_that_cannot_be_read_count_as_not_set",
     (
-        "  q.heard = kept(meta[1], LATEST)",
-        "  q.heard = meta[1] and tonumber(meta[1])",
+        "  local heard = kept(meta[1], LATEST)",
+        "  local heard = meta[1] and tonumber(meta[1])",
     ),
 )
 mutant(

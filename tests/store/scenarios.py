@@ -364,6 +364,16 @@ def settle_in_every_way_at_once(h: Harness) -> Command[Any]:
 
 
 @scenario
+def settle_of_plain_runs(h: Harness) -> Command[Any]:
+    h.join("c1")
+    h.dispatch_many(*"abcdef")
+    jobs = h.take("c1", limit=5)
+    h.cancel("b", running=True)
+    h.dispatch("c", b"held")
+    return h.commands.settle(endings_of([*jobs, jobs[0]], Finish()))
+
+
+@scenario
 def settle_of_leases_that_are_lost(h: Harness) -> Command[Any]:
     busy(h)
     return h.commands.settle([Ending("a", 999, Finish()), Ending("nobody", 1, Finish())])

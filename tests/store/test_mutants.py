@@ -13,6 +13,7 @@ from tests.store import (
     promises_calls,
     promises_dispatch,
     promises_order,
+    promises_plain,
     promises_server,
     promises_suspects,
 )
@@ -22,7 +23,7 @@ from tests.store.promise import PROMISES
 
 ENLISTED = (  # by being imported
     mutants_suspects, promises, promises_bounds, promises_calls, promises_dispatch, promises_order,
-    promises_server, promises_suspects,
+    promises_plain, promises_server, promises_suspects,
 )  # fmt: skip
 
 

@@ -106,16 +106,16 @@ end
 local function settle_and_take(q, argv, client, expiry_in, limit, passes)
   local settled = settle(q, argv, 9, count_arg(argv[8], 'the leases to end', CHUNK))
   local one_lease = client:byte(1) == 126 -- '~'
-  local expiry, swept = alive(q, client)
-  if not expiry and (swept or not one_lease) then
+  local expiry, request = alive(q, client)
+  if not expiry and (request or not one_lease) then
     return 'lost', settled, {}
   end
   if expiry and tonumber(expiry) <= dead_line(q) then
     bump(q, expiry_in, { client }) -- it asks, so it lives: renew before the sweep sees it
+    expiry = redis.call('ZSCORE', q.clients, client)
   end
   sweep(q)
-  local request = tostring(not one_lease and redis.call('HGET', q.requests, client) or '')
-  local same, first, last, packed = request:match('^(%S+) (%d+) (%d+) ?(.*)$')
+  local same, first, last, packed = tostring(request or ''):match('^(%S+) (%d+) (%d+) ?(.*)$')
   if one_lease and expiry then
     return 'ok', settled, same_again(q, client, leased_to(q, client), 0, math.huge)
   elseif same and same == argv[5] then
@@ -126,7 +126,8 @@ local function settle_and_take(q, argv, client, expiry_in, limit, passes)
   elseif limit == 0 then
     return 'ok', settled, {}
   end
-  return 'ok', settled, take(q, client, q.now + expiry_in, limit, one_lease and '' or argv[5], passes)
+  local asks = { client = client, old_expiry = expiry, old_request = request, request = not one_lease and argv[5] or '' }
+  return 'ok', settled, take(q, asks, q.now + expiry_in, limit, passes)
 end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
@@ -403,13 +404,16 @@ end
 
 local function register(name, callback, ...)
   local function call(keys, argv)
+    if not redis then
+      redis, string, math, ipairs, tonumber, unpack = globals()
+    end
     local ok, reply = pcall(callback, keys, argv)
     if not ok then
       explain(reply, keys)
     end
     return reply
   end
-  redis.register_function({ function_name = 'queasy_v1_' .. name, callback = call, flags = { ... } })
+  loader.register_function({ function_name = 'queasy_v1_' .. name, callback = call, flags = { ... } })
 end
 
 -- A full server refuses dispatch and requeue; all that drains it goes on.

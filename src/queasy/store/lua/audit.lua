@@ -9,7 +9,9 @@ local TYPES = {
   failed_at = 'zset', broken = 'hash', broken_at = 'zset', calls = 'hash', callers = 'zset',
 }
 
-local function audit_types(q, say)
+local AUDIT = {} -- a table, because Lua has room for 200 locals only
+
+function AUDIT.types(q, say)
   local fine = true
   for _, name in ipairs(NAMES) do
     local kind = q[name] and redis.call('TYPE', q[name]).ok or 'none'
@@ -21,7 +23,7 @@ local function audit_types(q, say)
   return fine
 end
 
-local function audit_waiting(q, offset, limit, say, tally)
+function AUDIT.waiting(q, offset, limit, say, tally)
   local found = redis.call('ZRANGE', q.waiting, offset, offset + limit - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local id, score = found[i], tonumber(found[i + 1])
@@ -50,7 +52,7 @@ local function audit_waiting(q, offset, limit, say, tally)
   end
 end
 
-local function audit_active(q, offset, limit, say, tally)
+function AUDIT.active(q, offset, limit, say, tally)
   local found = redis.call('ZRANGE', q.leases, offset, offset + limit - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local lease = found[i]
@@ -99,7 +101,7 @@ local function audit_active(q, offset, limit, say, tally)
   end
 end
 
-local function audit_records(q, kind, offset, limit, say, tally)
+function AUDIT.records(q, kind, offset, limit, say, tally)
   for _, id in ipairs(redis.call('ZRANGE', q[kind .. '_at'], offset, offset + limit - 1)) do
     tally[kind] = tally[kind] + 1
     local raw = redis.call('HGET', q[kind], id)
@@ -112,7 +114,7 @@ local function audit_records(q, kind, offset, limit, say, tally)
 end
 
 -- What is known of a client (requests, workers) is known of a client that exists.
-local function audit_clients(q, offset, limit, say, tally)
+function AUDIT.clients(q, offset, limit, say, tally)
   local found = redis.call('ZRANGE', q.clients, offset, offset + limit - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local client = found[i]
@@ -126,7 +128,7 @@ local function audit_clients(q, offset, limit, say, tally)
 end
 
 -- Of every caller that was noted the last call is kept, and of no other.
-local function audit_calls(q, offset, limit, say, tally)
+function AUDIT.calls(q, offset, limit, say, tally)
   local callers = redis.call('ZRANGE', q.callers, offset, offset + limit - 1, 'WITHSCORES')
   for i = 1, #callers, 2 do
     local _, noted = read_call(redis.call('HGET', q.calls, callers[i]))
@@ -143,7 +145,7 @@ local TALLIES = {
 }
 
 -- The settings and the clock. What cannot be read counts as not set.
-local function audit_meta(q, say)
+function AUDIT.meta(q, say)
   for _, name in ipairs(META) do
     local raw = redis.call('HGET', q.meta, name)
     local fine
@@ -174,19 +176,19 @@ local function audit(q, offset, limit)
   for _, name in ipairs(TALLIES) do
     tally[name] = 0
   end
-  if not audit_types(q, say) then
+  if not AUDIT.types(q, say) then
     return { problems, {}, {} }
   end
-  audit_waiting(q, offset, limit, say, tally)
-  audit_active(q, offset, limit, say, tally)
-  audit_records(q, 'failed', offset, limit, say, tally)
-  audit_records(q, 'broken', offset, limit, say, tally)
-  audit_clients(q, offset, limit, say, tally)
+  AUDIT.waiting(q, offset, limit, say, tally)
+  AUDIT.active(q, offset, limit, say, tally)
+  AUDIT.records(q, 'failed', offset, limit, say, tally)
+  AUDIT.records(q, 'broken', offset, limit, say, tally)
+  AUDIT.clients(q, offset, limit, say, tally)
   if q.callers then
-    audit_calls(q, offset, limit, say, tally)
+    AUDIT.calls(q, offset, limit, say, tally)
   end
   if offset == 0 then
-    audit_meta(q, say)
+    AUDIT.meta(q, say)
   end
   local tallies, sizes = {}, {}
   for i, name in ipairs(TALLIES) do

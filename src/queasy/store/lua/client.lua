@@ -4,13 +4,15 @@
 -- dead already, although its lease still stands in `clients`.
 local SWEPT = 'swept'
 
--- When its lease runs out; nil for one who is dead, with true when it is being swept.
+-- When its lease runs out, and its last request; nil for one who is dead, with SWEPT when it is
+-- being swept.
 local function alive(q, client)
   local expiry = redis.call('ZSCORE', q.clients, client)
-  if expiry and redis.call('HGET', q.requests, client) == SWEPT then
-    return nil, true
+  local request = expiry and redis.call('HGET', q.requests, client)
+  if request == SWEPT then
+    return nil, SWEPT
   end
-  return expiry or nil, false
+  return expiry or nil, request or nil
 end
 
 -- In `leases` and `cancels` the jobs of one client are a range.

@@ -14,12 +14,14 @@ local function row(id, state, run_at, token, client, info, data, note)
   return { id, state, run_at or '', token or '', client or '', info or '', data or '', note or '' }
 end
 
-local function waiting_row(q, id, score)
+local ROW = {} -- of each state; a table, because Lua has room for 200 locals only
+
+function ROW.waiting(q, id, score)
   local state = tonumber(score) <= q.time and 'due' or 'scheduled'
   return row(id, state, score, '', '', redis.call('HGET', q.info, id), redis.call('HGET', q.data, id))
 end
 
-local function active_row(q, id, active)
+function ROW.active(q, id, active)
   local token, score, client, cancelled = read_active(active)
   local held = redis.call('HGET', q.blocked, id)
   local note = {}
@@ -33,7 +35,7 @@ local function active_row(q, id, active)
     redis.call('HGET', q.info, id), redis.call('HGET', q.data, id), next(note) and cmsgpack.pack(note))
 end
 
-local function blocked_row(id, raw)
+function ROW.blocked(id, raw)
   local held, payload = read_held(raw)
   if not held then
     return row(id, 'blocked', '', '', '', '', raw, '')
@@ -46,7 +48,7 @@ local FAILED_INFO = {
   'dispatched_at', 'retry_count', 'stall_count', 'timeout_count', 'options', 'error', 'origin',
 }
 
-local function record_row(q, kind, id)
+function ROW.record(q, kind, id)
   local raw = redis.call('HGET', q[kind], id)
   local record, payload = split(raw or '')
   if not record then
@@ -61,19 +63,19 @@ local function get(q, id)
   local rows = {}
   local score = redis.call('ZSCORE', q.waiting, id)
   if score then
-    rows[#rows + 1] = waiting_row(q, id, score)
+    rows[#rows + 1] = ROW.waiting(q, id, score)
   end
   local active = redis.call('HGET', q.active, id)
   if active then
-    rows[#rows + 1] = active_row(q, id, active)
+    rows[#rows + 1] = ROW.active(q, id, active)
   end
   local held = redis.call('HGET', q.blocked, id)
   if held then
-    rows[#rows + 1] = blocked_row(id, held)
+    rows[#rows + 1] = ROW.blocked(id, held)
   end
   for _, kind in ipairs({ 'failed', 'broken' }) do
     if redis.call('HEXISTS', q[kind], id) == 1 then
-      rows[#rows + 1] = record_row(q, kind, id)
+      rows[#rows + 1] = ROW.record(q, kind, id)
     end
   end
   return rows
@@ -83,119 +85,121 @@ end
 -- before, so that jobs that leave meanwhile do not make others be missed.
 local LISTS = {}
 
--- How many members of a zset come before (score, id), and 1 if that one is still there. It
--- may have left; then its place among those of the same score is searched for.
-local function place_of(key, score, id)
-  local now_at = redis.call('ZSCORE', key, id)
-  if now_at and tonumber(now_at) == tonumber(score) then
-    return redis.call('ZRANK', key, id), 1
-  end
-  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
-  local high = redis.call('ZCOUNT', key, '-inf', score)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if redis.call('ZRANGE', key, middle, middle)[1] < id then
-      low = middle + 1
-    else
-      high = middle
+do -- what only the lists need: Lua has room for 200 locals only
+  -- How many members of a zset come before (score, id), and 1 if that one is still there. It
+  -- may have left; then its place among those of the same score is searched for.
+  local function place_of(key, score, id)
+    local now_at = redis.call('ZSCORE', key, id)
+    if now_at and tonumber(now_at) == tonumber(score) then
+      return redis.call('ZRANK', key, id), 1
     end
-  end
-  return low, 0
-end
-
--- A cursor is the score and the id of the last job of a page.
-local function read_cursor(cursor)
-  local score, id = cursor:match('^(%S+) (.*)$')
-  if not tonumber(score) then
-    refuse('expected a cursor that a page ended with')
-  end
-  return score, id
-end
-
--- Jobs that wait, from rank `first` (without a cursor) up to the score `last`.
-local function waiting_list(q, first, last, cursor, limit)
-  if cursor ~= '' then
-    local before, there = place_of(q.waiting, read_cursor(cursor))
-    first = before + there
-  end
-  local found = redis.call('ZRANGE', q.waiting, first, first + limit - 1, 'WITHSCORES')
-  local rows = {}
-  for i = 1, #found, 2 do
-    if last and tonumber(found[i + 1]) > last then
-      return rows, ''
+    local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
+    local high = redis.call('ZCOUNT', key, '-inf', score)
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if redis.call('ZRANGE', key, middle, middle)[1] < id then
+        low = middle + 1
+      else
+        high = middle
+      end
     end
-    rows[#rows + 1] = waiting_row(q, found[i], found[i + 1])
+    return low, 0
   end
-  local full = #rows == limit
-  return rows, full and found[#found] .. ' ' .. found[#found - 1] or ''
-end
 
-function LISTS.waiting(q, cursor, limit)
-  return waiting_list(q, 0, nil, cursor, limit)
-end
-
-function LISTS.due(q, cursor, limit)
-  return waiting_list(q, 0, q.time, cursor, limit)
-end
-
-function LISTS.scheduled(q, cursor, limit)
-  return waiting_list(q, redis.call('ZCOUNT', q.waiting, '-inf', q.time), nil, cursor, limit)
-end
-
--- Leases all have the same score; their cursor is the last one.
-local function each_active(q, cursor, limit, row_of)
-  local rows = {}
-  local from = cursor == '' and '-' or '(' .. cursor
-  local leases = redis.call('ZRANGE', q.leases, from, '+', 'BYLEX', 'LIMIT', 0, limit)
-  for _, lease in ipairs(leases) do
-    local id = lease:match('^[^:]*:(.*)$')
-    local found = id and row_of(id)
-    if found then
-      rows[#rows + 1] = found
+  -- A cursor is the score and the id of the last job of a page.
+  local function read_cursor(cursor)
+    local score, id = cursor:match('^(%S+) (.*)$')
+    if not tonumber(score) then
+      refuse('expected a cursor that a page ended with')
     end
+    return score, id
   end
-  return rows, #leases == limit and leases[#leases] or ''
-end
 
-function LISTS.active(q, cursor, limit)
-  return each_active(q, cursor, limit, function(id)
-    local active = redis.call('HGET', q.active, id)
-    return active and active_row(q, id, active)
-  end)
-end
-
--- Held dispatches stand behind active jobs, so a page of those is a bounded look at these.
-function LISTS.blocked(q, cursor, limit)
-  return each_active(q, cursor, limit, function(id)
-    local held = redis.call('HGET', q.blocked, id)
-    return held and blocked_row(id, held)
-  end)
-end
-
--- The newest first.
-local function record_list(kind)
-  return function(q, cursor, limit)
-    local order = q[kind .. '_at']
-    local before
-    if cursor == '' then
-      before = redis.call('ZCARD', order)
-    else
-      before = place_of(order, read_cursor(cursor))
+  -- Jobs that wait, from rank `first` (without a cursor) up to the score `last`.
+  local function waiting_list(q, first, last, cursor, limit)
+    if cursor ~= '' then
+      local before, there = place_of(q.waiting, read_cursor(cursor))
+      first = before + there
     end
-    if before == 0 then
-      return {}, ''
-    end
-    local found = redis.call('ZRANGE', order, math.max(0, before - limit), before - 1, 'WITHSCORES')
+    local found = redis.call('ZRANGE', q.waiting, first, first + limit - 1, 'WITHSCORES')
     local rows = {}
-    for i = #found - 1, 1, -2 do
-      rows[#rows + 1] = record_row(q, kind, found[i])
+    for i = 1, #found, 2 do
+      if last and tonumber(found[i + 1]) > last then
+        return rows, ''
+      end
+      rows[#rows + 1] = ROW.waiting(q, found[i], found[i + 1])
     end
-    return rows, before > limit and found[2] .. ' ' .. found[1] or ''
+    local full = #rows == limit
+    return rows, full and found[#found] .. ' ' .. found[#found - 1] or ''
   end
-end
 
-LISTS.failed = record_list('failed')
-LISTS.broken = record_list('broken')
+  function LISTS.waiting(q, cursor, limit)
+    return waiting_list(q, 0, nil, cursor, limit)
+  end
+
+  function LISTS.due(q, cursor, limit)
+    return waiting_list(q, 0, q.time, cursor, limit)
+  end
+
+  function LISTS.scheduled(q, cursor, limit)
+    return waiting_list(q, redis.call('ZCOUNT', q.waiting, '-inf', q.time), nil, cursor, limit)
+  end
+
+  -- Leases all have the same score; their cursor is the last one.
+  local function each_active(q, cursor, limit, row_of)
+    local rows = {}
+    local from = cursor == '' and '-' or '(' .. cursor
+    local leases = redis.call('ZRANGE', q.leases, from, '+', 'BYLEX', 'LIMIT', 0, limit)
+    for _, lease in ipairs(leases) do
+      local id = lease:match('^[^:]*:(.*)$')
+      local found = id and row_of(id)
+      if found then
+        rows[#rows + 1] = found
+      end
+    end
+    return rows, #leases == limit and leases[#leases] or ''
+  end
+
+  function LISTS.active(q, cursor, limit)
+    return each_active(q, cursor, limit, function(id)
+      local active = redis.call('HGET', q.active, id)
+      return active and ROW.active(q, id, active)
+    end)
+  end
+
+  -- Held dispatches stand behind active jobs, so a page of those is a bounded look at these.
+  function LISTS.blocked(q, cursor, limit)
+    return each_active(q, cursor, limit, function(id)
+      local held = redis.call('HGET', q.blocked, id)
+      return held and ROW.blocked(id, held)
+    end)
+  end
+
+  -- The newest first.
+  local function record_list(kind)
+    return function(q, cursor, limit)
+      local order = q[kind .. '_at']
+      local before
+      if cursor == '' then
+        before = redis.call('ZCARD', order)
+      else
+        before = place_of(order, read_cursor(cursor))
+      end
+      if before == 0 then
+        return {}, ''
+      end
+      local found = redis.call('ZRANGE', order, math.max(0, before - limit), before - 1, 'WITHSCORES')
+      local rows = {}
+      for i = #found - 1, 1, -2 do
+        rows[#rows + 1] = ROW.record(q, kind, found[i])
+      end
+      return rows, before > limit and found[2] .. ' ' .. found[1] or ''
+    end
+  end
+
+  LISTS.failed = record_list('failed')
+  LISTS.broken = record_list('broken')
+end
 
 local function counts(q)
   local head = redis.call('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')

@@ -144,6 +144,18 @@ local function read_active(raw)
   return nil
 end
 
+-- The client in an entry of `active` that is all as it should be: of this token, with no cancel
+-- asked for, and not of a client made for one lease; else nil, and `read_active` says what it is.
+-- Most are so, and to tell takes a fraction of the time that it takes to read one.
+local function plain_holder(active, token)
+  local after, client_at = active:match('^%d+():%d+%.?%d*:()[^~:]')
+  if after == #token + 1 and after <= 17 and active:sub(1, after - 1) == token
+    and not active:find(':', client_at, true) then
+    return active:sub(client_at)
+  end
+  return nil
+end
+
 -- The value in force: the job's own, else the queue's, else the default.
 local function limit_of(q, info, name)
   local own = info.options and info.options[name]

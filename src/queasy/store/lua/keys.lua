@@ -4,6 +4,15 @@
 -- order, most of them the first QUEUE_KEYS; a function that may give a job up is given the
 -- first FAIL_KEYS of the queue's fail queue after them.
 
+-- What is used at every turn, as locals: a library finds a global by way of a metatable, each time.
+-- While it is loaded there are none but `redis`, and that is another one then: `register` uses that
+-- one, and sets these at the first call.
+local loader = redis
+local function globals()
+  return redis, string, math, ipairs, tonumber, unpack
+end
+local redis, string, math, ipairs, tonumber, unpack
+
 local NAMES = {
   'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters',
   'leases', 'clients', 'requests', 'cancels', 'workers', 'failed', 'failed_at',
@@ -79,6 +88,15 @@ local function many(command, key, fields)
   return out
 end
 
+-- HMGET of many ids from a key that mostly is empty, as those are of what is seldom: then it is
+-- cheaper to see that once than for each of them. nil or false where there is none.
+local function any_of(key, ids)
+  if #ids > 3 and redis.call('HLEN', key) == 0 then
+    return {}
+  end
+  return many('HMGET', key, ids)
+end
+
 local function server_time()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000
@@ -87,30 +105,29 @@ end
 -- Opens the queue of which `n` keys begin at `first`. `now` is empty but in tests, which pass a
 -- logical time: no client's clock decides anything.
 local function open(keys, first, now, n)
-  local q = { counts = {}, keys = keys }
-  for i = 1, n or QUEUE_KEYS do
-    local key = keys[first + i - 1]
-    if not key then
-      break
-    end
-    q[NAMES[i]] = key
-  end
-  local meta = redis.call('HMGET', q.meta, unpack(META))
-  q.now = now == '' and server_time() or number(now, 'now')
-  q.old_time = meta[1]
-  q.old_token = meta[2]
-  q.old_gap_from = meta[8]
-  q.old_grace_until = meta[9]
-  q.heard = kept(meta[1], LATEST) -- nil: nobody ever was
-  q.time = q.heard or q.now
-  q.token = kept(meta[2], MOST) or 0
-  q.paused = meta[3] == '1'
-  q.limits = meta[4]
-  q.fail_handler = meta[5] == '1'
-  q.failed_limit = math.floor(kept(meta[6], MOST) or 1000)
-  q.broken_limit = math.floor(kept(meta[7], MOST) or 1000)
-  q.gap_from = kept(meta[8], LATEST) or 0
-  q.grace_until = kept(meta[9], LATEST) or 0
+  local waiting, data, info, active, blocked, meta_key, stats, waiters, leases, clients, requests, cancels,
+    workers, failed, failed_at, broken, broken_at, calls, callers = unpack(keys, first, first + (n or QUEUE_KEYS) - 1)
+  local meta = redis.call('HMGET', meta_key, unpack(META))
+  local time = now == '' and server_time() or number(now, 'now')
+  local heard = kept(meta[1], LATEST) -- nil: nobody ever was
+  -- All at once: a table that is filled one by one is built anew whenever it has doubled.
+  local q = {
+    waiting = waiting, data = data, info = info, active = active, blocked = blocked, meta = meta_key,
+    stats = stats, waiters = waiters, leases = leases, clients = clients, requests = requests,
+    cancels = cancels, workers = workers, failed = failed, failed_at = failed_at, broken = broken,
+    broken_at = broken_at, calls = calls, callers = callers,
+    keys = keys, counts = {}, now = time, heard = heard, time = heard or time,
+    token = kept(meta[2], MOST) or 0,
+    paused = meta[3] == '1',
+    limits = meta[4],
+    fail_handler = meta[5] == '1',
+    failed_limit = math.floor(kept(meta[6], MOST) or 1000),
+    broken_limit = math.floor(kept(meta[7], MOST) or 1000),
+    gap_from = kept(meta[8], LATEST) or 0,
+    grace_until = kept(meta[9], LATEST) or 0,
+    old_time = meta[1], old_token = meta[2], old_gap_from = meta[8], old_grace_until = meta[9],
+    ticked = false, due = nil, scheduled = nil, none_left = nil, passed = nil, checked = nil,
+  }
   if q.now - q.time > OUTAGE_MS then
     -- Whoever was alive when we last heard anyone has one more lease to come back.
     q.gap_from = q.time

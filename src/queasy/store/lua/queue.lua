@@ -16,13 +16,14 @@ local function tell(q, client)
   return redis.pcall('SPUBLISH', channel(q, client), 'wake') == 1
 end
 
--- Tells up to `n` waiters that there is work, or is about to be. Who does not hear is gone.
+-- Tells up to `n` waiters that there is work, or is about to be. Who does not hear is gone. Returns
+-- whether nobody waits any more.
 local function wake(q, n)
   local gone = 0
   while n > 0 and gone < CHUNK do
     local waiters = redis.pcall('ZRANGE', q.waiters, 0, math.min(n, CHUNK) - 1)
     if waiters.err or #waiters == 0 then
-      return
+      return true
     end
     for _, client in ipairs(waiters) do
       if tell(q, client) then
@@ -32,6 +33,7 @@ local function wake(q, n)
       end
     end
   end
+  return false
 end
 
 -- Tells up to `n` of those waiters that there are suspects who do take them.
@@ -106,8 +108,8 @@ end
 
 -- At the end of a call: as many as became due in it, and whoever keeps the time.
 local function wake_for(q)
-  if q.due then
-    wake(q, q.due)
+  if q.due and wake(q, q.due) then
+    return
   end
   if q.due_suspects then
     wake_for_suspects(q, q.due_suspects)
@@ -122,7 +124,7 @@ local function made_due(q, score, suspect)
   end
 end
 
--- What one call knows of the ids it dispatches, so that an id may come twice in a batch.
+-- What one call knows of the ids it changes, so that an id may come twice in a batch.
 local function load_waiting(q, ids)
   local active = many('HMGET', q.active, ids)
   local scores = many('ZMSCORE', q.waiting, ids)
@@ -225,6 +227,28 @@ local function keep(q, batch, id, job)
   end
 end
 
+-- Whether argv has at `at` a dispatch of an id and data, and nothing else.
+local function is_plain(argv, at)
+  return argv[at + 2] == '' and argv[at + 3] == '' and argv[at + 4] == '' and argv[at] ~= ''
+end
+
+-- One dispatch, whatever it is. Returns what became of it.
+local function dispatch_one(q, job, d)
+  local status
+  if job.active then
+    status = block(q, job, d)
+  elseif job.score then
+    status = update(q, job, d)
+  else
+    status = create(job, d)
+  end
+  count(q, status == 'created' and 'dispatched' or status)
+  if not job.active and status ~= 'unchanged' then
+    made_due(q, job.score)
+  end
+  return status
+end
+
 -- Puts or updates jobs: id, data, when, flags, options of each, from argv[first] to argv[last].
 local function dispatch(q, argv, first, last, call)
   local n = (last - first + 1) / 5
@@ -235,27 +259,39 @@ local function dispatch(q, argv, first, last, call)
   for i = 1, n do
     ids[i] = argv[first + (i - 1) * 5]
   end
-  local jobs = load_waiting(q, ids)
+  local active, scores = many('HMGET', q.active, ids), many('ZMSCORE', q.waiting, ids)
   local batch, replies = Batch.new(), {}
+  local jobs, others, created = {}, {}, 0 -- an id may come twice
   for i = 1, n do
-    local d = read_dispatch(q, argv, first + (i - 1) * 5)
-    local job = jobs[d.id]
-    local status
-    if job.active then
-      status = block(q, job, d)
-    elseif job.score then
-      status = update(q, job, d)
+    local at, id = first + (i - 1) * 5, ids[i]
+    local job = jobs[id]
+    if not job and not active[i] and not scores[i] and is_plain(argv, at) then
+      -- Most are like this one, and it is the same as `create` and `keep` without their tables.
+      local score = tick(q)
+      batch:set(q.data, id, argv[at + 1])
+      batch:add(q.waiting, id, score)
+      jobs[id], scores[i] = i, score
+      replies[i] = 'created'
+      created = created + 1
     else
-      status = create(job, d)
-    end
-    replies[i] = status
-    count(q, status == 'created' and 'dispatched' or status)
-    if not job.active and status ~= 'unchanged' then
-      made_due(q, job.score)
+      if not job then
+        local score = tonumber(scores[i] or nil)
+        job = { id = id, active = active[i], score = score, old_score = score }
+      elseif type(job) == 'number' then -- the place of the plain one before
+        job = { id = id, score = scores[job], data = argv[first + (job - 1) * 5 + 1] }
+      end
+      if jobs[id] ~= job then
+        jobs[id], others[#others + 1] = job, job
+      end
+      replies[i] = dispatch_one(q, job, read_dispatch(q, argv, at))
     end
   end
-  for id, job in pairs(jobs) do
-    keep(q, batch, id, job)
+  if created > 0 then
+    count(q, 'dispatched', created)
+    q.due = (q.due or 0) + created
+  end
+  for _, job in ipairs(others) do
+    keep(q, batch, job.id, job)
   end
   keep_call(q, batch, call, replies)
   batch:commit(q)

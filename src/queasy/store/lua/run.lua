@@ -296,20 +296,30 @@ local function settle(q, argv, first, n)
     end
   end
   local active = many('HMGET', q.active, ids)
-  local infos = many('HMGET', q.info, ids)
-  local helds = many('HMGET', q.blocked, ids)
-  local batch, replies, ended, any = Batch.new(), {}, {}, false
+  local infos, helds = any_of(q.info, ids), any_of(q.blocked, ids)
+  local batch, replies, ended, any, finished = Batch.new(), {}, {}, false, 0
   for i = 1, n do
     local at = first + (i - 1) * 5
-    local id, token = ids[i], argv[at + 2]
-    local run = active[i] and not ended[id] and read_run(id, active[i], infos[i], helds[i])
+    local id, token, raw = ids[i], argv[at + 2], active[i]
+    local plain = raw and argv[at] == 'finish' and not infos[i] and not helds[i] and plain_holder(raw, token)
+    local run = raw and not ended[id] and not plain and read_run(id, raw, infos[i], helds[i])
     replies[i] = 'lost'
-    if run and run.token == token then
+    if plain and not ended[id] then
+      -- Most are like this one, and it is the same as `remove` without a run.
+      batch:del(q.active, id, raw)
+      batch:rem(q.leases, lease_of(plain, id), '0')
+      batch:del_last(q.data, id)
+      replies[i] = 'finished'
+      ended[id], finished = true, finished + 1
+    elseif run and run.token == token then
       replies[i] = end_run(q, batch, run, argv[at], argv[at + 3], problems[i])
       ended[id], any = true, true
     end
   end
-  if any then
+  if finished > 0 then
+    count(q, 'finished', finished)
+  end
+  if any or finished > 0 then
     commit_runs(q, batch)
   end
   return replies

@@ -4,12 +4,18 @@
 -- of that must not look through all its leases.
 local FEW_LEASES = 100
 
--- How many payloads are read at once, before their bytes are counted.
+-- How many payloads are read at once, before their bytes are counted: few, and more when those
+-- were small.
 local SOME = 5
+local SOME_SMALL = 25
+local SMALL = 10000
 
 -- How many suspects one who passes over them looks behind, a page at a time.
 local SIGHT = 1000
 local PAGE = 100
+
+-- The last two digits of a token, as text.
+local LOW = {}
 
 local function leased_to(q, client)
   local low, high = range_of(client)
@@ -44,10 +50,9 @@ local function same_again(q, client, ids, first_token, last_token)
 end
 
 -- A waiting job that cannot be run: what is left of it is set aside.
-local function quarantine(q, batch, id, score, data, info, message)
+local function quarantine(q, batch, id, data, info, message)
   local problem = { kind = 'broken', type = 'Unreadable', message = message }
   keep_failed(q, 'broken', id, join({ broken_at = q.now, error = problem }, data or ''))
-  batch:rem(q.waiting, id, score)
   if info then
     batch:del(q.info, id, info)
   end
@@ -59,25 +64,28 @@ end
 
 -- The payloads of the first ids, in their order; of fewer of them when those are large.
 local function first_payloads(q, ids)
-  local payloads, bytes = {}, 0
-  for first = 1, #ids, SOME do
+  local payloads, bytes, first, n = {}, 0, 1, #ids
+  while first <= n do
     if bytes >= BYTES then
       break
     end
-    local last = math.min(first + SOME - 1, #ids)
+    local some = first > 1 and bytes < first * SMALL and SOME_SMALL or SOME
+    local last = math.min(first + some - 1, n)
     local part = redis.call('HMGET', q.data, unpack(ids, first, last))
     for i = first, last do
-      payloads[i] = part[i - first + 1]
-      bytes = bytes + #(payloads[i] or '')
+      local data = part[i - first + 1]
+      payloads[i] = data
+      bytes = bytes + (data and #data or 0)
     end
+    first = last + 1
   end
   return payloads
 end
 
 -- What is kept of a dequeue, to know it again.
-local function request_of(q, client, request, first, jobs)
-  local kept = string.format('%s %.0f %.0f', request, first, q.token)
-  local held = redis.call('ZLEXCOUNT', q.leases, range_of(client)) + #jobs / 5
+local function request_of(q, asks, jobs)
+  local kept = asks.request .. ' ' .. jobs[2] .. ' ' .. jobs[#jobs - 3] -- the first token, and the last
+  local held = redis.call('ZLEXCOUNT', q.leases, range_of(asks.client)) + #jobs / 5
   if held <= FEW_LEASES then
     return kept
   end
@@ -96,10 +104,9 @@ end
 
 -- A job that waits and is active, which it can only be by somebody's hand: its run goes on, and
 -- what waits is set aside.
-local function set_apart(q, batch, id, score, data)
+local function set_apart(q, id, data)
   local problem = { kind = 'broken', type = 'Unreadable', message = 'the job was waiting and active at once' }
   keep_failed(q, 'broken', id, join({ broken_at = q.now, error = problem }, data or ''))
-  batch:rem(q.waiting, id, score)
   count(q, 'broken')
 end
 
@@ -113,77 +120,106 @@ local function find_due(q, limit, passes)
   end
   repeat
     local page = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size, 'WITHSCORES')
-    local found = {}
-    for i = 1, #page, 2 do
-      found[#found + 1] = page[i]
+    local found, found_scores, n = {}, {}, #page / 2
+    for i = 1, n do
+      found[i], found_scores[i] = page[2 * i - 1], page[2 * i]
     end
-    for i, info in ipairs(many('HMGET', q.info, found)) do
-      if passes and is_suspect(info) then
+    local found_infos = any_of(q.info, found)
+    if not passes then
+      return found, found_scores, found_infos
+    end
+    for i = 1, n do
+      if is_suspect(found_infos[i]) then
         q.passed = true
       elseif #ids < limit then
-        local n = #ids + 1
-        ids[n], scores[n], infos[n] = found[i], page[2 * i], info
+        local at = #ids + 1
+        ids[at], scores[at], infos[at] = found[i], found_scores[i], found_infos[i]
       end
     end
-    seen = seen + #found
-    all = #found < size
+    seen = seen + n
+    all = n < size
     size = PAGE
-  until not passes or #ids == limit or all or seen >= SIGHT
-  if passes and #ids == 0 and seen >= SIGHT then
+  until #ids == limit or all or seen >= SIGHT
+  if #ids == 0 and seen >= SIGHT then
     return find_due(q, limit)
   end
-  all = passes and all and #ids < limit
+  all = all and #ids < limit
   q.none_left = all and #ids == 0
   return ids, scores, infos, all
 end
 
--- Leases up to `limit` due jobs to `client` until `expiry`. Flat: id, token, run_at, data,
--- info of each. A suspect comes alone: the batch ends before it, or is that one job; and it ends
+-- The next token, as text. What hundred tokens have in common is formatted once: by itself each would
+-- take longer than anything else about a job.
+local function next_token(q)
+  q.token = q.token + 1
+  local low = q.token % 100
+  if q.token < 100 then
+    return string.format('%.0f', q.token)
+  elseif low == 0 or not q.token_head then
+    q.token_head = string.format('%.0f', (q.token - low) / 100)
+  end
+  LOW[low] = LOW[low] or string.format('%02.0f', low)
+  return q.token_head .. LOW[low]
+end
+
+-- The same time with so many zeros that the server makes a table of the hash that it stands in, which
+-- it else searches from end to end until there are 512 entries. One such value will do.
+local function long_form(run_at)
+  return (run_at:find('.', 1, true) and run_at or run_at .. '.') .. string.rep('0', 64)
+end
+
+-- Leases up to `limit` due jobs, until `expiry`, to the client that `asks`: with request, and with what
+-- the server has of it, old_expiry and old_request. Flat: id, token, run_at, data, info of each. A suspect comes alone: the batch ends before it, or is that one job; and it ends
 -- when it has enough bytes.
-local function take(q, client, expiry, limit, request, passes)
+local function take(q, asks, expiry, limit, passes)
   local ids, scores, infos, all = find_due(q, limit, passes)
   if #ids == 0 then
     return {}
   end
   local payloads = first_payloads(q, ids)
   q.none_left = all and #payloads == #ids
-  local active = many('HMGET', q.active, ids)
+  local active = any_of(q.active, ids)
   -- Tokens follow the clock: one that was given out is not given out again although the server
   -- forgot about it (a crash, a failover to a replica that lagged behind).
   q.token = math.max(q.token, math.floor(q.now * 1000))
-  local batch, jobs, n, first = Batch.new(), {}, 0, q.token + 1
+  local batch, jobs, n, done, client = Batch.new(), {}, 0, 0, asks.client
   for i = 1, #payloads do
     local id, score, data, info = ids[i], scores[i], payloads[i], infos[i]
     local record = info and read_info(info)
     local suspect = record and record.suspect
     if active[i] and is_held(q, id, active[i]) then
-      set_apart(q, batch, id, score, data)
+      set_apart(q, id, data)
     elseif not data then
-      quarantine(q, batch, id, score, nil, info, 'the payload is missing')
+      quarantine(q, batch, id, nil, info, 'the payload is missing')
     elseif info and not record then
-      quarantine(q, batch, id, score, data, info, 'the record of this job cannot be read')
+      quarantine(q, batch, id, data, info, 'the record of this job cannot be read')
     elseif suspect and n > 0 then
       break
     else
-      q.token = q.token + 1
-      local token = string.format('%.0f', q.token)
-      local run_at = is_time(tonumber(score)) and score or string.format('%.17g', q.now)
-      batch:set(q.active, id, pack_active(token, run_at, client), active[i])
+      local token = next_token(q)
+      -- The server has no other scores that are no times.
+      local run_at = (score == 'inf' or score == '-inf') and string.format('%.17g', q.now) or score
+      local held = pack_active(token, run_at, client)
+      if n == 0 and #payloads > 3 then
+        held = pack_active(token, long_form(run_at), client)
+      end
+      batch:set(q.active, id, held, active[i])
       batch:add(q.leases, lease_of(client, id), '0')
-      batch:rem(q.waiting, id, score)
       jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = id, token, run_at, data, info or ''
       n = n + 5
       if suspect then
+        done = i
         break
       end
     end
+    done = i
   end
+  batch:rem_all(q.waiting, ids, scores, done) -- whatever became of them
   if n > 0 then
     count(q, 'dequeued', n / 5)
-    batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
-    if request ~= '' then
-      local kept = request_of(q, client, request, first, jobs)
-      batch:set(q.requests, client, kept, redis.call('HGET', q.requests, client))
+    batch:add(q.clients, client, expiry, asks.old_expiry)
+    if asks.request ~= '' then
+      batch:set(q.requests, client, request_of(q, asks, jobs), asks.old_request)
     end
   end
   commit_runs(q, batch)

@@ -1,0 +1,74 @@
+"""Most jobs are plain: nothing but a payload, and finished by a client of many leases.
+
+The library has a shorter way for these. It keeps the same promises.
+"""
+
+from queasy.outcome import Finish, Release
+from queasy.store.records import DispatchItem
+from tests.store.harness import Harness, endings_of
+from tests.store.promise import promise
+
+
+@promise
+def a_plain_finish_with_a_stale_token_changes_nothing(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch()
+    stale = h.take_one("c1")
+    assert h.end(stale, Release()) == "released"
+    fresh = h.take_one("c1")
+    before = h.dump()
+    assert h.end(stale, Finish()) == "lost"
+    assert h.dump() == before
+    assert h.end(fresh, Finish()) == "finished"
+
+
+@promise
+def a_plain_lease_ends_once_and_nothing_is_left_of_it(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch_many("a", "b")
+    jobs = h.take("c1", limit=2)
+    endings = endings_of([*jobs, *jobs], Finish())
+    assert h.call(h.commands.settle(endings)) == ["finished", "finished", "lost", "lost"]
+    assert h.left() == {":clients"}
+
+
+@promise
+def a_cancelled_run_that_finishes_leaves_no_request_behind(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch()
+    job = h.take_one("c1")
+    h.cancel("a", running=True)
+    assert h.end(job, Finish()) == "finished"
+    assert h.left() == {":clients"}
+
+
+@promise
+def what_is_held_behind_a_plain_run_comes_up(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch()
+    job = h.take_one("c1")
+    assert h.dispatch(payload=b"2") == "blocked"
+    assert h.end(job, Finish()) == "finished"
+    assert h.take_one("c1").payload == b"2"
+
+
+@promise
+def a_plain_dispatch_may_follow_itself_in_a_batch(h: Harness) -> None:
+    items = [DispatchItem("a", b"1"), DispatchItem("b", b"2"), DispatchItem("a", b"3")]
+    absent = DispatchItem("a", b"4", flags="1t11")
+    done = h.call(h.commands.dispatch([*items, absent]))
+    assert [one.status for one in done] == ["created", "created", "updated", "unchanged"]
+    assert h.waiting() == ["a", "b"]
+    assert [job.payload for job in h.take(limit=2)] == [b"3", b"2"]
+
+
+@promise
+def the_runs_of_a_large_batch_keep_their_times(h: Harness) -> None:
+    """One of them stands in the server in a longer form."""
+    h.join("c1")
+    h.dispatch_many(*"abcdefgh")
+    before = {job.id: job.run_at for job in h.call(h.commands.jobs("waiting", b"", 100))[0]}
+    jobs = h.take("c1", limit=8)
+    assert {job.id: h.row("active", job.id).run_at for job in jobs} == before
+    assert h.call(h.commands.settle(endings_of(jobs, Release()))) == ["released"] * 8
+    assert h.waiting() == list("abcdefgh")

@@ -298,7 +298,7 @@ GARBAGE = [
     *(hset("blocked", "runs", value) for value in HELDS),
     *(hset(kind, id_, value) for kind, id_ in (("failed", "gave-up"), ("broken", "odd"))
       for value in RECORDS),
-    *(hset("stats", name, value) for name in ("total:dispatched", b"total:\xff", "00:failed", "x")
+    *(hset("stats", name, value) for name in ("total:dispatched", b"total:\xff", "count:failed", "00:failed", "x")
       for value in STATS),
     *(hset("meta", name, value) for name in META if name != "limits" for value in NUMERALS
       if not (name == "failed_limit" and value in NOTHING)),

@@ -124,7 +124,7 @@ def _normal(raw: dict[str, dict[str, bytes]]) -> State:
     }
     stats = raw["stats"].items()
     state["stats"] = {
-        kind.removeprefix("total:"): int(value.split()[0])
+        kind.removeprefix("total:"): int(value)
         for kind, value in stats
         if kind.startswith("total:")
     }

@@ -178,7 +178,7 @@ mutant(
 mutant(
     "tokens_begin_anew_in_each_call",
     "tokens_only_ever_increase",
-    ("token = kept(meta[2], MOST) or 0", "token = 0"),
+    ("token = kept(clock[2], MOST) or 0", "token = 0"),
 )
 mutant(
     "a_client_of_one_lease_stays",
@@ -467,7 +467,7 @@ mutant(
     "a_clock_that_steps_back_stops_nothing",
     (
         "  if q.now > q.time then\n    q.time = q.now",
-        "  if true then\n    q.time, q.old_time = q.now, false",
+        "  if true then\n    q.time, q.old_clock[1] = q.now, false",
     ),
 )
 mutant(
@@ -534,7 +534,7 @@ mutant(
 mutant(
     "fail_jobs_for_nobody",
     "without_a_fail_handler_the_fail_queue_stays_empty",
-    ("local fq = q.fail_handler and fail_queue_of(q)", "local fq = fail_queue_of(q)"),
+    ("local fq = settings_of(q).fail_handler and fail_queue_of(q)", "local fq = fail_queue_of(q)"),
 )
 mutant(
     "requeue_keeps_the_record",
@@ -655,14 +655,14 @@ mutant(
     "a_clock_that_is_no_number",
     "settings_and_clocks_that_cannot_be_read_count_as_not_set",
     (
-        "  local heard = kept(meta[1], LATEST)",
-        "  local heard = meta[1] and tonumber(meta[1])",
+        "  local heard = kept(clock[1], LATEST)",
+        "  local heard = clock[1] and tonumber(clock[1])",
     ),
 )
 mutant(
     "limits_of_any_kind",
     "settings_and_clocks_that_cannot_be_read_count_as_not_set",
-    ("kept(meta[6], MOST)", "tonumber(meta[6])"),
+    ("kept(raw[3], MOST)", "tonumber(raw[3])"),
 )
 mutant(
     "a_held_dispatch_of_any_kind",

@@ -146,7 +146,11 @@ local TALLIES = {
 
 -- The settings and the clock. What cannot be read counts as not set.
 function AUDIT.meta(q, say)
-  for _, name in ipairs(META) do
+  local names = { unpack(CLOCK) }
+  for _, name in ipairs(SETTINGS) do
+    names[#names + 1] = name
+  end
+  for _, name in ipairs(names) do
     local raw = redis.call('HGET', q.meta, name)
     local fine
     if name == 'limits' then

@@ -4,214 +4,222 @@
 
 local Batch = {}
 
--- What a write, or taking it back, may need. Checked before the first write, because an
--- ACL that denies one of them would otherwise stop us half way.
-local WRITES = { 'HSET', 'HDEL', 'ZADD', 'ZREM' }
+do -- what only a batch needs: Lua has room for 200 locals only
+  -- What a write, or taking it back, may need. Checked before the first write, because an
+  -- ACL that denies one of them would otherwise stop us half way. HSET is not among them: every batch
+  -- begins with one, for the clock, and when that is denied nothing was written.
+  local WRITES = { 'HDEL', 'ZADD', 'ZREM' }
 
-local COMMAND = { hset = 'HSET', zadd = 'ZADD', zrem = 'ZREM', hdel = 'HDEL', last = 'HDEL' }
-local ORDER = { 'hset', 'zadd', 'zrem', 'hdel', 'last' }
+  local COMMAND = { hset = 'HSET', zadd = 'ZADD', zrem = 'ZREM', hdel = 'HDEL', last = 'HDEL' }
+  local ORDER = { 'hset', 'zadd', 'zrem', 'hdel', 'last' }
 
--- Of each kind a list for each key, by key and in order of first use: `pairs` has none.
-function Batch.new()
-  return {
-    hset = {}, zadd = {}, zrem = {}, hdel = {}, last = {},
-    set = Batch.set, add = Batch.add, rem = Batch.rem, rem_all = Batch.rem_all, del = Batch.del, del_last = Batch.del_last,
-    commit = Batch.commit,
-  }
-end
-
-local function enlist(batch, l)
-  local of_kind = batch[l.kind]
-  of_kind[l.key] = l
-  of_kind[#of_kind + 1] = l
-  return l
-end
-
--- The arguments of one command: `n` of them, of which `applied` are written. `old` has what was
--- there before for the first, second ... field or member, nil for nothing.
-local function list(batch, kind, key)
-  return enlist(batch, { kind = kind, key = key, n = 0, applied = 0, old = {} })
-end
-
--- HSET field to value; `old` is what it held, nil for nothing.
-function Batch:set(key, field, value, old)
-  local l = self.hset[key] or list(self, 'hset', key)
-  local n = l.n
-  l[n + 1], l[n + 2] = field, value
-  l.n = n + 2
-  if old then
-    l.old[n / 2 + 1] = old
+  -- Of each kind a list for each key, by key and in order of first use: `pairs` has none.
+  function Batch.new()
+    return {
+      hset = {}, zadd = {}, zrem = {}, hdel = {}, last = {},
+      set = Batch.set, add = Batch.add, rem = Batch.rem, rem_all = Batch.rem_all,
+      del = Batch.del, del_last = Batch.del_last, commit = Batch.commit,
+    }
   end
-end
 
--- ZADD member at score; `old` is its score before, nil for none.
-function Batch:add(key, member, score, old)
-  local l = self.zadd[key] or list(self, 'zadd', key)
-  local n = l.n
-  l[n + 1], l[n + 2] = score, member
-  l.n = n + 2
-  if old then
-    l.old[n / 2 + 1] = old
+  local function enlist(batch, l)
+    local of_kind = batch[l.kind]
+    of_kind[l.key] = l
+    of_kind[#of_kind + 1] = l
+    return l
   end
-end
 
-local function remove_from(l, field, old)
-  local n = l.n + 1
-  l[n] = field
-  l.n = n
-  if old then
+  -- The arguments of one command: `n` of them, of which `applied` are written. `old` has what was
+  -- there before for the first, second ... field or member; it is false while there was nothing.
+  local function list(batch, kind, key)
+    return enlist(batch, { kind = kind, key = key, n = 0, applied = 0, old = false })
+  end
+
+  local function keep_old(l, n, old)
+    l.old = l.old or {}
     l.old[n] = old
   end
-end
 
--- ZREM member, which had the score `old`.
-function Batch:rem(key, member, old)
-  remove_from(self.zrem[key] or list(self, 'zrem', key), member, old)
-end
-
--- ZREM of the first `n` members, which had the scores `olds`. The tables become the batch's own, and
--- nothing else may be removed from that key.
-function Batch:rem_all(key, members, olds, n)
-  members.kind, members.key, members.n, members.applied, members.old = 'zrem', key, n, 0, olds
-  enlist(self, members)
-end
-
--- HDEL field, which held `old`.
-function Batch:del(key, field, old)
-  remove_from(self.hdel[key] or list(self, 'hdel', key), field, old)
-end
-
--- HDEL of a field whose value was not read. It cannot be taken back, so it comes last.
-function Batch:del_last(key, field)
-  remove_from(self.last[key] or list(self, 'last', key), field)
-end
-
--- Takes the `n`-th write of a list back, with what was there before.
-local TAKE_BACK = {}
-
-function TAKE_BACK.hset(l, n, old)
-  if old then
-    redis.call('HSET', l.key, l[2 * n - 1], old)
-  else
-    redis.call('HDEL', l.key, l[2 * n - 1])
-  end
-end
-
-function TAKE_BACK.zadd(l, n, old)
-  if old then
-    redis.call('ZADD', l.key, old, l[2 * n])
-  else
-    redis.call('ZREM', l.key, l[2 * n])
-  end
-end
-
-function TAKE_BACK.zrem(l, n, old)
-  if old then
-    redis.call('ZADD', l.key, old, l[n])
-  end
-end
-
-function TAKE_BACK.hdel(l, n, old)
-  if old then
-    redis.call('HSET', l.key, l[n], old)
-  end
-end
-
-TAKE_BACK.last = TAKE_BACK.hdel
-
--- All that was applied, the last first: of a field that was written twice the first `old` holds.
-local function take_back(lists)
-  for i = #lists, 1, -1 do
-    local l = lists[i]
-    local each = (l.kind == 'hset' or l.kind == 'zadd') and 2 or 1
-    for n = l.applied / each, 1, -1 do
-      TAKE_BACK[l.kind](l, n, l.old[n])
+  -- HSET field to value; `old` is what it held, nil for nothing.
+  function Batch:set(key, field, value, old)
+    local l = self.hset[key] or list(self, 'hset', key)
+    local n = l.n
+    l[n + 1], l[n + 2] = field, value
+    l.n = n + 2
+    if old then
+      keep_old(l, n / 2 + 1, old)
     end
   end
-end
 
-local function in_order(batch)
-  local lists = {}
-  for k = 1, #ORDER do
-    local of_kind = batch[ORDER[k]]
-    for i = 1, #of_kind do
-      lists[#lists + 1] = of_kind[i]
+  -- ZADD member at score; `old` is its score before, nil for none.
+  function Batch:add(key, member, score, old)
+    local l = self.zadd[key] or list(self, 'zadd', key)
+    local n = l.n
+    l[n + 1], l[n + 2] = score, member
+    l.n = n + 2
+    if old then
+      keep_old(l, n / 2 + 1, old)
     end
   end
-  return lists
-end
 
--- Of the commands that cannot be taken back only the very last may stay so: nothing follows it.
--- What the others delete is read first.
-local function read_lasts(batch)
-  local lasts = batch.last
-  for i = 1, #lasts do
-    local l = lasts[i]
-    local final = i < #lasts and l.n or math.floor((l.n - 1) / CHUNK) * CHUNK
-    for first = 1, final, CHUNK do
-      local upto = math.min(first + CHUNK - 1, final)
-      local old = redis.call('HMGET', l.key, unpack(l, first, upto))
-      for n = first, upto do
-        l.old[n] = old[n - first + 1]
+  local function remove_from(l, field, old)
+    local n = l.n + 1
+    l[n] = field
+    l.n = n
+    if old then
+      keep_old(l, n, old)
+    end
+  end
+
+  -- ZREM member, which had the score `old`.
+  function Batch:rem(key, member, old)
+    remove_from(self.zrem[key] or list(self, 'zrem', key), member, old)
+  end
+
+  -- ZREM of the first `n` members, which had the scores `olds`. The tables become the batch's own, and
+  -- nothing else may be removed from that key.
+  function Batch:rem_all(key, members, olds, n)
+    members.kind, members.key, members.n, members.applied, members.old = 'zrem', key, n, 0, olds
+    enlist(self, members)
+  end
+
+  -- HDEL field, which held `old`.
+  function Batch:del(key, field, old)
+    remove_from(self.hdel[key] or list(self, 'hdel', key), field, old)
+  end
+
+  -- HDEL of a field whose value was not read. It cannot be taken back, so it comes last.
+  function Batch:del_last(key, field)
+    remove_from(self.last[key] or list(self, 'last', key), field)
+  end
+
+  -- Takes the `n`-th write of a list back, with what was there before.
+  local TAKE_BACK = {}
+
+  function TAKE_BACK.hset(l, n, old)
+    if old then
+      redis.call('HSET', l.key, l[2 * n - 1], old)
+    else
+      redis.call('HDEL', l.key, l[2 * n - 1])
+    end
+  end
+
+  function TAKE_BACK.zadd(l, n, old)
+    if old then
+      redis.call('ZADD', l.key, old, l[2 * n])
+    else
+      redis.call('ZREM', l.key, l[2 * n])
+    end
+  end
+
+  function TAKE_BACK.zrem(l, n, old)
+    if old then
+      redis.call('ZADD', l.key, old, l[n])
+    end
+  end
+
+  function TAKE_BACK.hdel(l, n, old)
+    if old then
+      redis.call('HSET', l.key, l[n], old)
+    end
+  end
+
+  TAKE_BACK.last = TAKE_BACK.hdel
+
+  -- All that was applied, the last first: of a field that was written twice the first `old` holds.
+  local function take_back(lists)
+    for i = #lists, 1, -1 do
+      local l = lists[i]
+      local each = (l.kind == 'hset' or l.kind == 'zadd') and 2 or 1
+      for n = l.applied / each, 1, -1 do
+        TAKE_BACK[l.kind](l, n, l.old and l.old[n])
       end
     end
   end
-end
 
--- Adds the clock, the token and the counters of `q` to the batch.
-local function keep_meta(batch, q)
-  batch:set(q.meta, 'time', q.time, q.old_time)
-  if q.token ~= tonumber(q.old_token or 0) then
-    batch:set(q.meta, 'token', q.token, q.old_token)
-  end
-  if q.grace_until ~= tonumber(q.old_grace_until or 0) then
-    batch:set(q.meta, 'gap_from', q.gap_from, q.old_gap_from)
-    batch:set(q.meta, 'grace_until', q.grace_until, q.old_grace_until)
-  end
-end
-
--- Asked once in a call: who may, may until its end.
-local function check_writes(q, key)
-  for i = 1, q.checked and 0 or #WRITES do
-    if not redis.acl_check_cmd(WRITES[i], key, '1', 'x') then
-      error({ err = 'NOPERM this user may not run ' .. WRITES[i] .. ', which Queasy needs' })
-    end
-  end
-  q.checked = true
-end
-
--- A later batch of the same call starts from here.
-local function start_from_here(q)
-  q.old_time, q.heard, q.old_token = q.time, q.time, q.token
-  q.old_gap_from, q.old_grace_until = q.gap_from, q.grace_until
-  q.counts = {}
-end
-
--- Applies everything, for a queue and perhaps its fail queue, or nothing.
-function Batch:commit(q, fq)
-  keep_stats(self, q)
-  keep_meta(self, q)
-  if fq then
-    keep_stats(self, fq)
-    keep_meta(self, fq)
-  end
-  local lists = in_order(self)
-  read_lasts(self)
-  check_writes(q, lists[1].key)
-  for i = 1, #lists do
-    local l = lists[i]
-    for first = 1, l.n, CHUNK do
-      local final = math.min(first + CHUNK - 1, l.n)
-      local reply = redis.pcall(COMMAND[l.kind], l.key, unpack(l, first, final))
-      if type(reply) == 'table' and reply.err then
-        take_back(lists)
-        error(reply)
+  local function in_order(batch)
+    local lists = {}
+    for k = 1, #ORDER do
+      local of_kind = batch[ORDER[k]]
+      for i = 1, #of_kind do
+        lists[#lists + 1] = of_kind[i]
       end
-      l.applied = final
+    end
+    return lists
+  end
+
+  -- Of the commands that cannot be taken back only the very last may stay so: nothing follows it.
+  -- What the others delete is read first.
+  local function read_lasts(batch)
+    local lasts = batch.last
+    for i = 1, #lasts do
+      local l = lasts[i]
+      local final = i < #lasts and l.n or math.floor((l.n - 1) / CHUNK) * CHUNK
+      for first = 1, final, CHUNK do
+        local upto = math.min(first + CHUNK - 1, final)
+        local old = redis.call('HMGET', l.key, unpack(l, first, upto))
+        for n = first, upto do
+          keep_old(l, n, old[n - first + 1])
+        end
+      end
     end
   end
-  start_from_here(q)
-  if fq then
-    start_from_here(fq)
+
+  -- Adds the clock, the token and the counters of `q` to the batch.
+  local function keep_meta(batch, q)
+    local old = q.old_clock
+    batch:set(q.meta, 'time', q.time, old[1])
+    if q.token ~= tonumber(old[2] or 0) then
+      batch:set(q.meta, 'token', q.token, old[2])
+    end
+    if q.grace_until ~= tonumber(old[5] or 0) then
+      batch:set(q.meta, 'gap_from', q.gap_from, old[4])
+      batch:set(q.meta, 'grace_until', q.grace_until, old[5])
+    end
+  end
+
+  -- Asked once in a call: who may, may until its end.
+  local function check_writes(q, key)
+    for i = 1, q.checked and 0 or #WRITES do
+      if not redis.acl_check_cmd(WRITES[i], key, '1', 'x') then
+        error({ err = 'NOPERM this user may not run ' .. WRITES[i] .. ', which Queasy needs' })
+      end
+    end
+    q.checked = true
+  end
+
+  -- A later batch of the same call starts from here.
+  local function start_from_here(q)
+    q.heard, q.counts = q.time, {}
+    q.old_clock = { q.time, q.token, false, q.gap_from, q.grace_until }
+  end
+
+  -- Applies everything, for a queue and perhaps its fail queue, or nothing.
+  function Batch:commit(q, fq)
+    keep_stats(self, q)
+    keep_meta(self, q)
+    if fq then
+      keep_stats(self, fq)
+      keep_meta(self, fq)
+    end
+    local lists = in_order(self)
+    read_lasts(self)
+    check_writes(q, lists[1].key)
+    for i = 1, #lists do
+      local l = lists[i]
+      for first = 1, l.n, CHUNK do
+        local final = math.min(first + CHUNK - 1, l.n)
+        local reply = redis.pcall(COMMAND[l.kind], l.key, unpack(l, first, final))
+        if type(reply) == 'table' and reply.err then
+          take_back(lists)
+          error(reply)
+        end
+        l.applied = final
+      end
+    end
+    start_from_here(q)
+    if fq then
+      start_from_here(fq)
+    end
   end
 end

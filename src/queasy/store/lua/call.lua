@@ -25,11 +25,13 @@ local WORDS = {
   q = 'requeued', e = 'exists', l = 'later',
 }
 
--- number, noted, letters of an entry of `calls`; nil when there is none that can be read.
+-- number, noted, letters of an entry of `calls`, and noted as it is there; nil when there is none
+-- that can be read.
 local function read_call(raw)
-  local number, noted, letters = tostring(raw):match('^(%d+) (%S+) ([cubnxra%-qel]+)$')
-  if tonumber(noted) then
-    return tonumber(number), tonumber(noted), letters
+  local number, text, letters = tostring(raw):match('^(%d+) (%S+) ([cubnxra%-qel]+)$')
+  local noted = tonumber(text)
+  if noted then
+    return tonumber(number), noted, letters, text
   end
   return nil
 end
@@ -37,8 +39,8 @@ end
 -- What a call of so many jobs was answered when it first came; nil when this is the first time.
 local function answered(q, call, jobs)
   call.old = redis.call('HGET', q.calls, call.caller)
-  local number, noted, letters = read_call(call.old)
-  call.noted = noted
+  local number, noted, letters, text = read_call(call.old)
+  call.noted, call.noted_text = noted, text
   if not number or number < call.number then
     return nil
   end
@@ -76,13 +78,13 @@ local function keep_call(q, batch, call, replies)
     return
   end
   local letters = {}
-  for i, word in ipairs(replies) do
-    letters[i] = LETTERS[word]
+  for i = 1, #replies do
+    letters[i] = LETTERS[replies[i]]
   end
-  local noted = call.noted
+  local noted, text = call.noted, call.noted_text
   if not noted or math.abs(q.now - noted) > NOTE_MS then
-    noted = note(q, batch, call.caller)
+    text = string.format('%.17g', note(q, batch, call.caller))
   end
-  local kept = string.format('%.0f %.17g %s', call.number, noted, table.concat(letters))
+  local kept = string.format('%.0f ', call.number) .. text .. ' ' .. table.concat(letters)
   batch:set(q.calls, call.caller, kept, call.old)
 end

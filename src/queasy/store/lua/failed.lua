@@ -38,7 +38,7 @@ end
 
 -- Puts the noted records of one kind into the batch, the newest of them if they are too many.
 local function keep_records_of(q, batch, kind, noted)
-  local order, most = q[kind .. '_at'], kind == 'failed' and q.failed_limit or math.huge
+  local order, most = q[kind .. '_at'], kind == 'failed' and settings_of(q).failed_limit or math.huge
   local fresh, kept, added = {}, 0, 0
   for i = 1, #noted do
     noted[i].at = tick(q) -- also newer than those of an earlier call in the same instant
@@ -67,7 +67,7 @@ local function room_for_broken(q, id)
     return true -- its own
   end
   local taken = q.broken_taken or 0
-  if redis.call('ZCARD', q.broken_at) + taken >= q.broken_limit then
+  if redis.call('ZCARD', q.broken_at) + taken >= settings_of(q).broken_limit then
     return false
   end
   q.broken_taken = taken + 1

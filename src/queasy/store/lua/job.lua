@@ -162,8 +162,9 @@ local function limit_of(q, info, name)
   if own ~= nil then
     return own
   end
-  if q.limits and not q.limits_table then
-    q.limits_table = unpack_table(q.limits) or {}
+  local limits = settings_of(q).limits
+  if limits and not q.limits_table then
+    q.limits_table = unpack_table(limits) or {}
   end
   local of_queue = q.limits_table and q.limits_table[name]
   if is_amount(of_queue) then

@@ -40,10 +40,9 @@ local CHUNK = 1000
 -- is over in a fraction of 50 ms; one job it always handles, however large.
 local BYTES = 2 * 2 ^ 20
 
-local META = {
-  'time', 'token', 'paused', 'limits', 'fail_handler', 'failed_limit', 'broken_limit',
-  'gap_from', 'grace_until',
-}
+-- Of `meta`: what every call reads, and what is read when it is needed.
+local CLOCK = { 'time', 'token', 'paused', 'gap_from', 'grace_until' }
+local SETTINGS = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit' }
 
 local function refuse(message)
   error({ err = 'QUEASYBAD ' .. message })
@@ -107,27 +106,22 @@ end
 local function open(keys, first, now, n)
   local waiting, data, info, active, blocked, meta_key, stats, waiters, leases, clients, requests, cancels,
     workers, failed, failed_at, broken, broken_at, calls, callers = unpack(keys, first, first + (n or QUEUE_KEYS) - 1)
-  local meta = redis.call('HMGET', meta_key, unpack(META))
+  local clock = redis.call('HMGET', meta_key, unpack(CLOCK))
   local time = now == '' and server_time() or number(now, 'now')
-  local heard = kept(meta[1], LATEST) -- nil: nobody ever was
-  -- All at once: a table that is filled one by one is built anew whenever it has doubled.
+  local heard = kept(clock[1], LATEST) -- nil: nobody ever was
+  -- All at once, and no more than 32 fields: a table is built anew whenever it has to double.
   local q = {
     waiting = waiting, data = data, info = info, active = active, blocked = blocked, meta = meta_key,
-    stats = stats, waiters = waiters, leases = leases, clients = clients, requests = requests,
-    cancels = cancels, workers = workers, failed = failed, failed_at = failed_at, broken = broken,
-    broken_at = broken_at, calls = calls, callers = callers,
-    keys = keys, counts = {}, now = time, heard = heard, time = heard or time,
-    token = kept(meta[2], MOST) or 0,
-    paused = meta[3] == '1',
-    limits = meta[4],
-    fail_handler = meta[5] == '1',
-    failed_limit = math.floor(kept(meta[6], MOST) or 1000),
-    broken_limit = math.floor(kept(meta[7], MOST) or 1000),
-    gap_from = kept(meta[8], LATEST) or 0,
-    grace_until = kept(meta[9], LATEST) or 0,
-    old_time = meta[1], old_token = meta[2], old_gap_from = meta[8], old_grace_until = meta[9],
-    ticked = false, due = nil, scheduled = nil, none_left = nil, passed = nil, checked = nil,
+    stats = stats, waiters = waiters, keys = keys, counts = {}, old_clock = clock,
+    now = time, heard = heard, time = heard or time, token = kept(clock[2], MOST) or 0,
+    paused = clock[3] == '1',
+    gap_from = kept(clock[4], LATEST) or 0, grace_until = kept(clock[5], LATEST) or 0,
   }
+  if leases then
+    q.leases, q.clients, q.requests, q.cancels, q.workers = leases, clients, requests, cancels, workers
+    q.failed, q.failed_at, q.broken, q.broken_at = failed, failed_at, broken, broken_at
+    q.calls, q.callers = calls, callers
+  end
   if q.now - q.time > OUTAGE_MS then
     -- Whoever was alive when we last heard anyone has one more lease to come back.
     q.gap_from = q.time
@@ -137,6 +131,20 @@ local function open(keys, first, now, n)
     q.time = q.now
   end
   return q
+end
+
+-- What holds for the whole queue, as `configure` set it.
+local function settings_of(q)
+  if not q.settings then
+    local raw = redis.call('HMGET', q.meta, unpack(SETTINGS))
+    q.settings = {
+      limits = raw[1],
+      fail_handler = raw[2] == '1',
+      failed_limit = math.floor(kept(raw[3], MOST) or 1000),
+      broken_limit = math.floor(kept(raw[4], MOST) or 1000),
+    }
+  end
+  return q.settings
 end
 
 -- The fail queue beside `q`, opened when it is first needed; nil when it has none.

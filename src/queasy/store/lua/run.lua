@@ -107,7 +107,7 @@ local function give_up(q, batch, run, problem)
     stall_count = info.stall_count, timeout_count = info.timeout_count, origin = info.origin,
   }
   keep_failed(q, 'failed', run.id, join(record, data))
-  local fq = q.fail_handler and fail_queue_of(q)
+  local fq = settings_of(q).fail_handler and fail_queue_of(q)
   if fq then
     local fail_id = run.id .. ':' .. run.token
     while redis.call('HEXISTS', fq.data, fail_id) == 1 do

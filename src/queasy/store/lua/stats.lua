@@ -1,6 +1,7 @@
 -- Counters: a total for each kind of event, and one for each of the last 60 minutes.
 --
--- stats  total:kind -> 'total minute count': of all time, and of the last minute with any
+-- stats  total:kind -> of all time
+--        minute:kind -> the last minute with any, count:kind -> of that minute
 --        minute % 60:kind -> 'minute count': of the minutes before. A ring, so the hash cannot grow
 
 local MINUTES = 60
@@ -9,11 +10,8 @@ local function count(q, kind, n)
   q.counts[kind] = (q.counts[kind] or 0) + (n or 1)
 end
 
--- The total, the last minute and its count, of an entry as above; 0 for what cannot be read.
-local function read_total(raw)
-  local total, minute, in_minute = tostring(raw or ''):match('^(%d+) ?(%d*) ?(%d*)$')
-  return kept(total, MOST) or 0, kept(minute, MOST) or 0, kept(in_minute, MOST) or 0
-end
+-- The first three fields of each kind, as there are only so many of these.
+local FIELDS = {}
 
 -- Adds a minute that is over to the ring. One of an hour ago is overwritten.
 local function keep_minute(batch, q, kind, minute, n)
@@ -30,16 +28,19 @@ end
 local function keep_stats(batch, q)
   local now = math.floor(q.now / 60000)
   for kind, n in pairs(q.counts) do
-    local field = 'total:' .. kind
-    local old = redis.call('HGET', q.stats, field)
-    local total, minute, in_minute = read_total(old)
+    local fields = FIELDS[kind] or { 'total:' .. kind, 'minute:' .. kind, 'count:' .. kind }
+    FIELDS[kind] = fields
+    local old = redis.call('HMGET', q.stats, fields[1], fields[2], fields[3])
+    local minute, in_minute = kept(old[2], MOST), kept(old[3], MOST) or 0
     if minute ~= now then
-      if in_minute > 0 then
+      if minute and in_minute > 0 then
         keep_minute(batch, q, kind, minute, in_minute)
       end
+      batch:set(q.stats, fields[2], now, old[2])
       in_minute = 0
     end
-    batch:set(q.stats, field, string.format('%.0f %.0f %.0f', total + n, now, in_minute + n), old)
+    batch:set(q.stats, fields[1], (kept(old[1], MOST) or 0) + n, old[1])
+    batch:set(q.stats, fields[3], in_minute + n, old[3])
   end
 end
 
@@ -58,14 +59,18 @@ local function read_stats(q)
       minutes[at][3] = minutes[at][3] + n
     end
   end
+  local counts = {}
   for i = 1, #raw, 2 do
-    local kind, slot_kind = raw[i]:match('^total:([%w_]+)$'), raw[i]:match('^%d+:([%w_]+)$')
-    if kind then
-      local total, minute, in_minute = read_total(raw[i + 1])
-      out[#out + 1] = { kind, '', total }
-      add(kind, minute, in_minute)
-    elseif slot_kind then
-      add(slot_kind, raw[i + 1]:match('^(%d+) (%d+)$'))
+    counts[raw[i]:match('^count:(.*)$') or ''] = raw[i + 1]
+  end
+  for i = 1, #raw, 2 do
+    local name, kind = raw[i]:match('^(%w+):([%w_]+)$')
+    if name == 'total' then
+      out[#out + 1] = { kind, '', kept(raw[i + 1], MOST) or 0 }
+    elseif name == 'minute' then
+      add(kind, raw[i + 1], counts[kind])
+    elseif tonumber(name) then
+      add(kind, raw[i + 1]:match('^(%d+) (%d+)$'))
     end
   end
   for _, row in ipairs(out) do

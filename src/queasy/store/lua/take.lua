@@ -165,7 +165,10 @@ end
 -- The same time with so many zeros that the server makes a table of the hash that it stands in, which
 -- it else searches from end to end until there are 512 entries. One such value will do.
 local function long_form(run_at)
-  return (run_at:find('.', 1, true) and run_at or run_at .. '.') .. string.rep('0', 64)
+  if not run_at:find('^%d+%.?%d*$') then
+    return run_at -- whatever somebody put there, zeros might change it
+  end
+  return run_at .. (run_at:find('.', 1, true) and '' or '.') .. '0000000000000000000000000000000000000000'
 end
 
 -- Leases up to `limit` due jobs, until `expiry`, to the client that `asks`: with request, and with what
@@ -199,10 +202,7 @@ local function take(q, asks, expiry, limit, passes)
       local token = next_token(q)
       -- The server has no other scores that are no times.
       local run_at = (score == 'inf' or score == '-inf') and string.format('%.17g', q.now) or score
-      local held = pack_active(token, run_at, client)
-      if n == 0 and #payloads > 3 then
-        held = pack_active(token, long_form(run_at), client)
-      end
+      local held = pack_active(token, n == 0 and long_form(run_at) or run_at, client)
       batch:set(q.active, id, held, active[i])
       batch:add(q.leases, lease_of(client, id), '0')
       jobs[n + 1], jobs[n + 2], jobs[n + 3], jobs[n + 4], jobs[n + 5] = id, token, run_at, data, info or ''

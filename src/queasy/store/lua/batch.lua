@@ -178,12 +178,17 @@ do -- what only a batch needs: Lua has room for 200 locals only
     end
   end
 
+  -- Names what is denied: not every server does.
+  local function check(command, key)
+    if not redis.acl_check_cmd(command, key, '1', 'x') then
+      error({ err = 'NOPERM this user may not run ' .. command .. ', which Queasy needs' })
+    end
+  end
+
   -- Asked once in a call: who may, may until its end.
   local function check_writes(q, key)
     for i = 1, q.checked and 0 or #WRITES do
-      if not redis.acl_check_cmd(WRITES[i], key, '1', 'x') then
-        error({ err = 'NOPERM this user may not run ' .. WRITES[i] .. ', which Queasy needs' })
-      end
+      check(WRITES[i], key)
     end
     q.checked = true
   end
@@ -212,6 +217,7 @@ do -- what only a batch needs: Lua has room for 200 locals only
         local reply = redis.pcall(COMMAND[l.kind], l.key, unpack(l, first, final))
         if type(reply) == 'table' and reply.err then
           take_back(lists)
+          check(COMMAND[l.kind], l.key)
           error(reply)
         end
         l.applied = final

@@ -171,9 +171,10 @@ local function long_form(run_at)
   return run_at .. (run_at:find('.', 1, true) and '' or '.') .. '0000000000000000000000000000000000000000'
 end
 
--- Leases up to `limit` due jobs, until `expiry`, to the client that `asks`: with request, and with what
--- the server has of it, old_expiry and old_request. Flat: id, token, run_at, data, info of each. A suspect comes alone: the batch ends before it, or is that one job; and it ends
--- when it has enough bytes.
+-- Leases up to `limit` due jobs, until `expiry`, to the client that `asks`: with a request, and with
+-- what the server has of it, old_expiry and old_request. Flat: id, token, run_at, data, info of each.
+-- A suspect comes alone: the batch ends before it, or is that one job; and it ends when it has
+-- enough bytes.
 local function take(q, asks, expiry, limit, passes)
   local ids, scores, infos, all = find_due(q, limit, passes)
   if #ids == 0 then

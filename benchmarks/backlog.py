@@ -1,18 +1,20 @@
-"""What a job costs the server when few others wait, and when a million do.
+"""What a job costs the server when there is little else in it, and when there is much.
 
-Prints, for backlogs of different size, the server's own time per job (INFO commandstats) for
-dispatch, dequeue and finish in batches of 100, and the memory a waiting job takes. The ratio
-between the largest and the smallest backlog is the figure that matters: absolute times are
-those of the machine.
+Prints, for backlogs of different size and for queues with many scheduled or active jobs, many
+clients, or many other queues, the server's own time per job (INFO commandstats) for dispatch,
+dequeue and finish in batches of 100, and the memory a waiting job takes. The ratio to the first
+line is the figure that matters: absolute times are those of the machine. Each is the best of
+many rounds, because whatever else the machine does only adds to it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 import redis
@@ -20,78 +22,120 @@ import redis
 from queasy import SyncClient
 from queasy.dispatch import new_id
 from queasy.outcome import Finish
+from queasy.store.commands import Commands
 from queasy.store.embedded import ensure
-from queasy.store.records import Ending
+from queasy.store.records import DispatchItem, Ending, Taken
 
 PAYLOAD = os.urandom(100)
-SIZES = (1_000, 100_000, 1_000_000)
+FEW = 1_000
 ROUNDS = 15
 SAMPLE = 1_000
 BATCH = 100
+LEASE = 3600
 STEPS = ("dispatch", "dequeue", "finish")
 
 
-class Backlog:
-    """A queue with so many jobs waiting, and what was measured on it."""
+class Case:
+    """Queues with something in them, used in turn, and what was measured on them."""
 
-    def __init__(self, size: int, client: SyncClient, server: redis.Redis) -> None:
-        self.size = size
-        self.queue = client.queue(f"bench-{size}", codec="raw")
-        self.server = server
-        self.store = client._store
-        self.commands = self.queue._commands
-        self.samples: dict[str, list[float]] = {step: [] for step in STEPS}
+    def __init__(self, client: SyncClient, server: redis.Redis, waiting: int = FEW) -> None:
+        self.server, self.store = server, client._store
+        self.queues: list[Commands] = []
+        self.client = client
+        self.best = dict.fromkeys(STEPS, float("inf"))
+        self.bytes_per_job = self.fill(waiting)
+
+    def fill(self, waiting: int) -> float:
+        """A new queue with so many jobs; the bytes each of them takes."""
+        queue = self.client.queue(f"bench-{new_id()}", codec="raw")._commands
+        self.store.run(queue.register("bench", LEASE))
         before = self.memory()
-        self.queue.dispatch_many(PAYLOAD for _ in range(size))
-        self.bytes_per_job = (self.memory() - before) / size
-        self.store.run(self.commands.register("bench", 3600))
+        for _ in range(0, waiting, BATCH):
+            self.dispatch(queue)
+        self.queues.append(queue)
+        self.turns: Iterator[Commands] = cycle(self.queues)
+        return (self.memory() - before) / waiting
 
     def memory(self) -> int:
         return int(self.server.info("memory")["used_memory"])
+
+    def dispatch(self, queue: Commands, when: str = "") -> None:
+        items = [DispatchItem(new_id(), PAYLOAD, when) for _ in range(BATCH)]
+        self.store.run(queue.dispatch(items))
+
+    def dequeue(self, queue: Commands, who: str = "bench") -> Taken:
+        return self.store.run(queue.dequeue(who, lease=LEASE, limit=BATCH, request=new_id()))
+
+    # What there may be besides jobs that wait
+
+    def scheduled(self, n: int) -> Case:
+        for _ in range(0, n, BATCH):
+            self.dispatch(self.queues[0], when=f"+{LEASE * 1000}")
+        return self
+
+    def active(self, n: int) -> Case:
+        self.store.run(self.queues[0].register("busy", LEASE))
+        for _ in range(0, n, BATCH):
+            self.dispatch(self.queues[0])
+            self.dequeue(self.queues[0], "busy")
+        return self
+
+    def clients(self, n: int) -> Case:
+        for number in range(n):
+            self.store.run(self.queues[0].register(f"client-{number}", LEASE))
+        return self
+
+    def others(self, n: int) -> Case:
+        for _ in range(n - 1):
+            self.fill(BATCH)
+        return self
 
     def server_time(self) -> float:
         """Microseconds the server has spent in functions."""
         return self.server.info("commandstats")["cmdstat_fcall"]["usec"]
 
     def measure(self) -> None:
-        """As many jobs out as in, so that the backlog stays as it is."""
+        """As many jobs out as in, so that all stays as it is."""
         took = dict.fromkeys(STEPS, 0.0)
         for _ in range(SAMPLE // BATCH):
+            queue = next(self.turns)
             start = self.server_time()
-            self.queue.dispatch_many([PAYLOAD] * BATCH)
+            self.dispatch(queue)
             dispatched = self.server_time()
-            taken = self.store.run(
-                self.commands.dequeue("bench", lease=3600, limit=BATCH, request=new_id())
-            )
+            taken = self.dequeue(queue)
             dequeued = self.server_time()
-            words = self.store.run(
-                self.commands.settle([Ending(job.id, job.token, Finish()) for job in taken.jobs])
-            )
-            assert words == ["finished"] * BATCH
+            endings = [Ending(job.id, job.token, Finish()) for job in taken.jobs]
+            assert self.store.run(queue.settle(endings)) == ["finished"] * BATCH
             took["dispatch"] += dispatched - start
             took["dequeue"] += dequeued - dispatched
             took["finish"] += self.server_time() - dequeued
         for step in STEPS:
-            self.samples[step].append(took[step] / SAMPLE)
-
-    def cost(self, step: str) -> float:
-        return statistics.median(self.samples[step])
+            self.best[step] = min(self.best[step], took[step] / SAMPLE)
 
     @property
     def life(self) -> float:
-        return sum(map(self.cost, STEPS))
+        return sum(self.best.values())
 
 
-def report(backlogs: list[Backlog]) -> None:
-    print("  waiting jobs   dispatch    dequeue     finish   whole life   bytes per waiting job")
-    for b in backlogs:
-        costs = "".join(f"{b.cost(step):8.2f} us" for step in STEPS)
-        print(f"  {b.size:>12,}{costs}  {b.life:8.2f} us   {b.bytes_per_job:21.0f}")
-    first, last = backlogs[0], backlogs[-1]
-    ratios = ", ".join(f"{step} {last.cost(step) / first.cost(step):.2f}" for step in STEPS)
-    print(
-        f"  {last.size:,} against {first.size:,}: {ratios}, whole life {last.life / first.life:.2f}"
-    )
+def cases(client: SyncClient, server: redis.Redis) -> dict[str, Case]:
+    return {
+        f"{FEW:,} waiting": Case(client, server),
+        "100,000 waiting": Case(client, server, 100_000),
+        "1,000,000 waiting": Case(client, server, 1_000_000),
+        "100,000 scheduled": Case(client, server).scheduled(100_000),
+        "10,000 active": Case(client, server).active(10_000),
+        "1,000 clients": Case(client, server).clients(1_000),
+        "500 queues": Case(client, server).others(500),
+    }
+
+
+def report(measured: dict[str, Case]) -> None:
+    small = next(iter(measured.values()))
+    print(f"  {'':18}   dispatch    dequeue     finish   whole life  ratio   bytes per waiting job")
+    for name, case in measured.items():
+        costs = "".join(f"{case.best[step]:8.2f} us" for step in STEPS)
+        room = f"{case.bytes_per_job:21.0f}" if name.endswith("waiting") else ""
+        print(f"  {name:18}{costs}  {case.life:8.2f} us  {case.life / small.life:5.2f}   {room}")
 
 
 def main() -> int:
@@ -106,11 +150,11 @@ def main() -> int:
         about = server.info("server")
         name = about.get("server_name", "redis")
         print(f"{name} {about.get('valkey_version', about['redis_version'])}, batches of {BATCH}")
-        backlogs = [Backlog(size, client, server) for size in SIZES]
+        measured = cases(client, server)
         for _ in range(ROUNDS):  # interleaved: whatever else the machine does hits all alike
-            for backlog in backlogs:
-                backlog.measure()
-        report(backlogs)
+            for case in measured.values():
+                case.measure()
+        report(measured)
         server.flushall()
         server.close()
     return 0

@@ -66,11 +66,13 @@ def call(
     again: every function is safe to repeat.
     """
     attempt = _Attempt(command, durability, patience * DURABLE)
-    pauses = _Pauses(patience)
+    give_up_at = time.monotonic() + patience
+    pauses = None
     while True:
         try:
             return (yield from attempt.once(route))
         except PROBLEMS as problem:
+            pauses = pauses or _Pauses(give_up_at)
             fault = diagnose(problem, str(route.target), f"{command.function}{attempt.queue} on")
             attempt.repeated |= fault.uncertain
             hopeless = not connected and not attempt.in_group(route)
@@ -96,8 +98,8 @@ def call(
 class _Pauses:
     """Between tries: longer and longer, until there is no time left for another."""
 
-    def __init__(self, patience: float) -> None:
-        self._give_up_at = time.monotonic() + patience
+    def __init__(self, give_up_at: float) -> None:
+        self._give_up_at = give_up_at
         self.made = 0
 
     def next(self) -> Pause | None:
@@ -122,8 +124,12 @@ class _Attempt:
         """Where it was last sent."""
         self.turns = 0
         self.key = command.keys[0] if command.keys else None
+
+    @property
+    def queue(self) -> str:
+        """For errors."""
         name = self.key.partition("{")[2].partition("}")[0] if self.key else ""
-        self.queue = f" of queue {name!r}" if name else ""
+        return f" of queue {name!r}" if name else ""
 
     def once(self, route: Route) -> Generator[Effect, Any, Any]:
         if self.lacking is not None:
@@ -135,21 +141,24 @@ class _Attempt:
         command = self.command
         fcall = "FCALL_RO" if command.read_only else "FCALL"
         function, keys = library.PREFIX + command.function, command.keys
-        sent: list[tuple[Any, ...]] = [(fcall, function, len(keys), *keys, *command.args)]
-        self.address = self.asked
-        if self.asked is not None:
-            sent.insert(0, ("ASKING",))
-            self.asked = None
+        sent: tuple[tuple[Any, ...], ...] = ((fcall, function, len(keys), *keys, *command.args),)
+        address = self.address = self.asked
+        self.asked = None
+        asking = address is not None
+        if asking:
+            sent = (("ASKING",), *sent)
         else:
-            self.address = yield from route.locate(self.key)
-        assert self.address is not None
-        asking = len(sent) - 1
-        sent += self._durability_commands()
-        replies = yield Exchange(self.address, tuple(sent))
+            address = yield from route.locate(self.key)
+        assert address is not None
+        self.address = address
+        waits = self.durability != "ack"
+        if waits:
+            sent += self._durability_commands()
+        replies = yield Exchange(address, sent, alone=waits)
         reply = replies[asking]
         if isinstance(reply, Exception):
             raise reply
-        if self.durability != "ack":
+        if waits:
             self._check_durability(replies[-1])
         result = self._read(reply)
         unclear = command.unclear_when_repeated
@@ -174,15 +183,15 @@ class _Attempt:
         """Whether somebody told us where to send it, so that another may yet be named."""
         return route.is_group and self.address is not None
 
-    def _durability_commands(self) -> list[tuple[Any, ...]]:
+    def _durability_commands(self) -> tuple[tuple[Any, ...], ...]:
         within = round(self.within * 1000)
         match self.durability:
             case "fsynced":
-                return [("WAITAOF", 1, 0, within)]
+                return (("WAITAOF", 1, 0, within),)
             case "replicated":
-                return [("WAIT", 1, within)]
+                return (("WAIT", 1, within),)
             case _:
-                return []
+                return ()
 
     def _check_durability(self, reply: Any) -> None:
         """The write is accepted in any case; say loudly when it is not as safe as asked."""
@@ -245,7 +254,7 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
 
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
     """Makes sure that the server can serve and has a library, as new as ours if it can."""
-    pauses = _Pauses(patience)
+    pauses = _Pauses(time.monotonic() + patience)
     _, revision = yield from call(version(), route, patience=patience, connected=False)
     while True:
         try:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from queasy.store.command import Command
 
@@ -17,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Caller:
+class Caller:
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     calls: int = 0
 
@@ -29,23 +27,43 @@ class Callers:
     """
 
     def __init__(self) -> None:
-        self._free: list[_Caller] = []
+        self._free: list[Caller] = []
         self._process = os.getpid()
 
-    @contextmanager
-    def number(self, command: Command[T]) -> Generator[Command[T]]:
+    def number(self, command: Command[T]) -> Numbered[T]:
         """The command as one call of a caller, who is busy with it meanwhile."""
-        if not command.call_keys:
-            yield command
-            return
+        return Numbered(self, command)
+
+    def take(self) -> Caller:
+        """Somebody who is not busy."""
         if self._process != os.getpid():  # forked: these are the parent's, who goes on counting
             self._free, self._process = [], os.getpid()
         try:
-            caller = self._free.pop()  # the last who called: the others may be forgotten
+            return self._free.pop()  # the last who called: the others may be forgotten
         except IndexError:
-            caller = _Caller()
+            return Caller()
+
+    def free(self, caller: Caller) -> None:
+        self._free.append(caller)
+
+
+class Numbered(Generic[T]):
+    """A context: written out, as it is entered for every call."""
+
+    __slots__ = ("_caller", "_callers", "_command")
+
+    def __init__(self, callers: Callers, command: Command[T]) -> None:
+        self._callers = callers
+        self._command = command
+        self._caller: Caller | None = None
+
+    def __enter__(self) -> Command[T]:
+        if not self._command.call_keys:
+            return self._command
+        caller = self._caller = self._callers.take()
         caller.calls += 1
-        try:
-            yield command.with_number(caller.id, caller.calls)
-        finally:
-            self._free.append(caller)
+        return self._command.with_number(caller.id, caller.calls)
+
+    def __exit__(self, *_: object) -> None:
+        if self._caller is not None:
+            self._callers.free(self._caller)

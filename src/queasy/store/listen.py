@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -20,6 +21,8 @@ from queasy.store.faults import Lost, NotSent, diagnose
 from queasy.store.route import Effect, Exchange, Pause, Route, redirected
 from queasy.store.transport import AsyncTransport, SyncTransport
 from queasy.store.url import Address
+from queasy.store.wire import Wire
+from queasy.store.wire_sync import SyncWire
 
 __all__ = ["AsyncListener", "AsyncSignal", "SyncListener", "SyncSignal"]
 
@@ -74,12 +77,22 @@ class _Ear:
     """One connection to one server, subscribed to channels."""
 
     def __init__(self) -> None:
-        self.line: Any = None
+        self.wire: Wire | None = None
+        """Once it is open."""
         self.confirmed: dict[str, asyncio.Future[None]] = {}
         self.asked: deque[str] = deque()
         """Channels in the order of the answers to come: an error does not name its own."""
         self.problem: Exception | None = None
-        self.task: asyncio.Task[None] | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self.heard_at = 0.0
+        self.asked_at = 0.0
+        """When it was last asked whether it is there."""
+        self.timer: asyncio.TimerHandle | None = None
+
+    def ask(self, *channels: str) -> None:
+        assert self.wire is not None
+        self.asked.extend(channels)
+        self.wire.tell([("SSUBSCRIBE", channel) for channel in channels])
 
 
 class AsyncListener:
@@ -151,70 +164,71 @@ class AsyncListener:
         ear = self._ears.get(address)
         if ear is None:
             ear = self._ears[address] = _Ear()
-            ear.task = asyncio.create_task(self._hear(address, ear))
+            ear.opening = asyncio.create_task(self._open(address, ear))
         confirmed = ear.confirmed.get(channel)
         if confirmed is None:
             confirmed = ear.confirmed[channel] = asyncio.get_running_loop().create_future()
-            if ear.line is not None:
-                ear.asked.append(channel)
-                await ear.line.send_command("SSUBSCRIBE", channel)
-        try:
-            async with self._transport.in_time():
-                await asyncio.wait([confirmed])
-        except TimeoutError:
-            if ear.task is not None:
-                ear.task.cancel()  # who comes next opens another line
-            raise
+            if ear.wire is not None:
+                ear.ask(channel)
+        if not confirmed.done():
+            try:
+                async with self._transport.in_time():
+                    await asyncio.wait([confirmed])
+            except TimeoutError as late:
+                self._drop(address, ear, late)  # who comes next opens another line
+                raise
         if confirmed.cancelled():
             raise ear.problem or NotSent("closed")
         confirmed.result()
         return ear
 
-    async def _hear(self, address: Address, ear: _Ear) -> None:
+    async def _open(self, address: Address, ear: _Ear) -> None:
+        heard = functools.partial(self._answered, address, ear)
+        lost = functools.partial(self._drop, address, ear)
         try:
-            line = await self._transport.open_line(address)
-            ear.line = line
-            ear.asked.extend(ear.confirmed)
-            # In one piece, before anybody else: from now on, who comes sends for himself.
-            all_asked = [("SSUBSCRIBE", channel) for channel in ear.asked]
-            await line.send_packed_command(line.pack_commands(all_asked), check_health=False)
-            while ear.confirmed:
-                try:
-                    kind, raw_channel, *rest = await self._next(address, ear)
-                except ResponseError as refused:
-                    self._refuse(ear, refused)
-                    continue
-                channel = raw_channel.decode()
-                match kind:
-                    case b"ssubscribe":
-                        ear.asked.popleft()
-                        if not ear.confirmed[channel].done():
-                            ear.confirmed[channel].set_result(None)
-                    case b"sunsubscribe":  # the slot moved away
-                        if (confirmed := ear.confirmed.pop(channel, None)) is not None:
-                            self._lose(channel, confirmed)
-                    case _:
-                        self._heard(channel, rest[0].decode("utf-8", "surrogateescape"))
+            ear.wire = await self._transport.open_line(address, heard, lost)
         except BROKEN as problem:
-            ear.problem = problem  # for those who wait for a confirmation
-        finally:
-            await self._drop(address, ear)
+            self._drop(address, ear, problem)
+            return
+        ear.heard_at = asyncio.get_running_loop().time()
+        # In one piece, before anybody else: from now on, who comes asks for himself.
+        ear.ask(*ear.confirmed)
+        self._watch(address, ear)
 
-    async def _next(self, address: Address, ear: _Ear) -> Any:
-        """The next message; after a long silence the answer to a question."""
+    def _answered(self, address: Address, ear: _Ear, reply: Any) -> None:
+        """Called by the connection itself: between the bytes and who is told is nothing else."""
+        ear.heard_at = asyncio.get_running_loop().time()
+        if isinstance(reply, ResponseError) and ear.asked:
+            self._refuse(ear, reply)
+        elif isinstance(reply, Exception):
+            self._drop(address, ear, reply)
+        else:
+            kind, raw_channel, *rest = reply
+            channel = raw_channel.decode()
+            if kind == b"smessage":
+                self._heard(channel, rest[0].decode("utf-8", "surrogateescape"))
+            elif kind == b"ssubscribe":
+                ear.asked.popleft()
+                if channel in ear.confirmed and not ear.confirmed[channel].done():
+                    ear.confirmed[channel].set_result(None)
+            elif (confirmed := ear.confirmed.pop(channel, None)) is not None:
+                self._lose(channel, confirmed)  # the slot moved away
+        if not ear.confirmed:
+            self._drop(address, ear)
+
+    def _watch(self, address: Address, ear: _Ear) -> None:
+        """After a long silence, asks; when there is no answer, the line is dead."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         quiet = QUIET_IN_GROUP if self._route.is_group else QUIET
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(quiet):
-                return await ear.line.read_response(disconnect_on_error=False)
-        channel = next(iter(ear.confirmed))
-        ear.asked.append(channel)
-        await ear.line.send_command("SSUBSCRIBE", channel)
-        try:
-            async with self._transport.in_time():
-                return await ear.line.read_response()
-        except TimeoutError:
+        if ear.asked_at > ear.heard_at:
             self._route.forget(address)
-            raise
+            self._drop(address, ear, TimeoutError("no answer"))
+            return
+        if (again := ear.heard_at + quiet) <= now:
+            ear.asked_at, again = now, now + self._transport.limit
+            ear.ask(next(iter(ear.confirmed)))
+        ear.timer = loop.call_at(again, self._watch, address, ear)
 
     def _refuse(self, ear: _Ear, problem: ResponseError) -> None:
         """One channel is elsewhere, or not for us; the others of this ear are still heard."""
@@ -232,14 +246,20 @@ class AsyncListener:
     def _tell_one(self, channel: str) -> bool:
         return any(signal.set() for signal in self._signals.get(channel, ()))
 
-    async def _drop(self, address: Address, ear: _Ear) -> None:
-        if self._ears.get(address) is ear:
-            del self._ears[address]
+    def _drop(self, address: Address, ear: _Ear, problem: Exception | None = None) -> None:
+        """Nothing more is heard by it; `problem` is for those who wait for a confirmation."""
+        if self._ears.get(address) is not ear:
+            return
+        del self._ears[address]
+        ear.problem = problem
+        if ear.timer is not None:
+            ear.timer.cancel()
+        if ear.wire is not None:
+            ear.wire.end()
+        elif ear.opening is not None and ear.opening is not asyncio.current_task():
+            ear.opening.cancel()
         for channel, confirmed in ear.confirmed.items():
             self._lose(channel, confirmed)
-        if ear.line is not None:
-            with contextlib.suppress(*BROKEN):
-                await ear.line.disconnect(nowait=True)
 
     def _lose(self, channel: str, confirmed: asyncio.Future[None]) -> None:
         """Who had been listening looks again, and listens anew."""
@@ -254,10 +274,11 @@ class AsyncListener:
         for signal in [signal for signals in self._signals.values() for signal in signals]:
             signal.closed = True
             signal.set()
-        for ear in list(self._ears.values()):
-            if ear.task is not None:
-                ear.task.cancel()
-                await asyncio.wait([ear.task])
+        ears = list(self._ears.items())
+        for address, ear in ears:
+            self._drop(address, ear)
+        if opening := [ear.opening for _, ear in ears if ear.opening is not None]:
+            await asyncio.wait(opening)
 
 
 def _tell(route: Route, channel: str, message: str) -> Generator[Effect, Any, int]:
@@ -296,10 +317,12 @@ def refuse_if_denied(problem: Exception, channel: str) -> None:
 class SyncSignal:
     """One who waits on a channel, over a connection of its own."""
 
-    def __init__(self, locate: Callable[[], Address], subscribe: Callable[[Address], Any]) -> None:
+    def __init__(
+        self, locate: Callable[[], Address], subscribe: Callable[[Address], SyncWire]
+    ) -> None:
         self._locate = locate
         self._subscribe = subscribe
-        self._line: Any = None
+        self._line: SyncWire | None = None
         self._heard_at = 0.0
         self._at: Address | None = None
 
@@ -324,10 +347,10 @@ class SyncSignal:
             self.close()
             return
         give_up_at = time.monotonic() + seconds
-        while self._line is not None and (left := give_up_at - time.monotonic()) > 0:
+        while (line := self._line) and (left := give_up_at - time.monotonic()) > 0:
             try:
-                if self._line.can_read(timeout=left):
-                    kind, _, _ = self._line.read_response()
+                if line.has_more(left):
+                    kind, _, _ = line.read()
                     self._heard_at = time.monotonic()
                     if kind == b"sunsubscribe":  # the slot moved away
                         self.close()
@@ -344,8 +367,7 @@ class SyncSignal:
 
     def close(self) -> None:
         if self._line is not None:
-            with contextlib.suppress(*BROKEN):
-                self._line.disconnect()
+            self._line.close()
             self._line = None
 
 
@@ -363,13 +385,13 @@ class SyncListener:
         def locate() -> Address:
             return self._transport.run(self._route.locate(channel))
 
-        def subscribe(address: Address) -> Any:
+        def subscribe(address: Address) -> SyncWire:
             line = self._transport.open_line(address)
             try:
-                line.send_command("SSUBSCRIBE", channel)
-                line.read_response()  # the confirmation
+                line.tell([("SSUBSCRIBE", channel)])
+                line.confirm()
             except BaseException:
-                line.disconnect()
+                line.close()
                 raise
             return line
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from redis.crc import key_slot
 from redis.exceptions import AskError, AuthenticationError, AuthorizationError
@@ -22,13 +22,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):  # made for every call, and cheaper than a frozen dataclass
     """Send commands over one connection; answered with their replies, errors as values."""
 
     address: Address
     commands: tuple[tuple[Any, ...], ...]
     sentinel: bool = False
+    alone: bool = False
+    """They wait on the server: who shared the connection would wait with them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Bytes to servers and back, on redis-py's connections: the only code that does I/O.
+"""Bytes to servers and back: which connection a call takes, and who opens and closes it.
 
 Twice, because one awaits and the other does not; neither knows what it carries.
 """
@@ -7,84 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import redis
-import redis.asyncio as aredis
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    RedisError,
-    ResponseError,
-)
-from redis.retry import Retry
-
 from queasy.store import embedded
-from queasy.store.faults import Lost, NotSent
+from queasy.store.dial import Dial, limit_of, pack
+from queasy.store.faults import NotSent
 from queasy.store.route import Effect, Ensure, Exchange, HangUp, Pause
 from queasy.store.url import Address, Target, parse_url
+from queasy.store.wire import Wire
+from queasy.store.wire_sync import SyncWire
 
-__all__ = ["AsyncTransport", "SyncTransport"]
+__all__ = ["MOST_CONNECTIONS", "AsyncTransport", "SyncTransport"]
 
 T = TypeVar("T")
 log = logging.getLogger("queasy")
 
 MOST_CONNECTIONS = 50
-# A sentinel has nothing else to do than to answer.
-SENTINEL = 2.0
-UNBOUNDED = 2**31  # redis-py's own bound fails instead of waiting
-# What a server answers, although redis-py files some of it under lost connections.
-REFUSALS = (AuthenticationError, AuthorizationError, BusyLoadingError, ResponseError)
-BROKEN = (RedisError, OSError, EOFError, asyncio.IncompleteReadError)
-TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+# More bytes than this would hold up the calls behind them.
+LARGE = 512 * 1024
+# For connections to be closed in good order, TLS being slow about it.
+CLOSING = 1.0
 
 
-def _limit(target: Target, timeout: float, sentinel: bool = False) -> float:
-    """How long one answer may take. Where another server may have taken over, a call must have
-    time left to find it.
-    """
-    if sentinel:
-        return min(timeout / 2, SENTINEL)
-    return timeout / 2 if target.kind in ("sentinel", "cluster") else timeout
+class _Lines:
+    """The connections to one server: one that ordinary calls share, and some for one call each."""
 
-
-def _over(target: Target) -> str:
-    """Said of what takes too long: a server that speaks no TLS waits for the rest of a line."""
-    return " over TLS" if target.tls else ""
-
-
-def _arguments(
-    target: Target, address: Address, timeout: float | None, sentinel: bool
-) -> dict[str, Any]:
-    own = target.sentinel_connect if sentinel else target.connect
-    for name in TLS_FILES & own.keys():  # the operating system would not say which one
-        if not Path(own[name]).is_file():
-            raise NotSent(f"{name}: there is no file {own[name]}")
-    arguments: dict[str, Any] = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "protocol": 2,
-        "client_name": "queasy",
-        # Two more commands for each connection, refused to whoever has no more than he needs.
-        "driver_info": None,
-        **own,
-    }
-    if address.path:
-        arguments["path"] = address.path
-    else:
-        arguments |= {"host": address.host, "port": address.port, "socket_keepalive": True}
-    return arguments
+    def __init__(self, dial: Dial, connections: int) -> None:
+        self.dial = dial
+        self.shared: Wire | None = None
+        self.idle: list[Wire] = []
+        # Who finds none free stands in line, first come first served.
+        self.turns = asyncio.Semaphore(max(1, connections - 1))
 
 
 class AsyncTransport:
-    """Carries steps out in an event loop."""
+    """Carries steps out in an event loop.
+
+    To one server there are at most so many `connections`: the one that calls share, and others
+    for calls that would hold up the rest, because they are large or wait on the server.
+    """
 
     def __init__(
         self,
@@ -96,11 +62,9 @@ class AsyncTransport:
         self._target = target
         self._timeout = timeout
         self._folder = folder
-        self._pools: dict[tuple[Address, bool], Any] = {}
-        # More calls than this to one server stand in line, first come first served; it does
-        # one at a time anyway.
         self._connections = connections
-        self._turns: dict[Address, asyncio.Semaphore] = {}
+        self._lines: dict[tuple[Address, bool], _Lines] = {}
+        self._wires: set[Wire] = set()
 
     async def run(self, steps: Generator[Effect, Any, T]) -> T:
         """Performs each step and returns what the last one came to."""
@@ -108,7 +72,10 @@ class AsyncTransport:
             effect = next(steps)
             while True:
                 try:
-                    answer = await self._perform(effect)
+                    if type(effect) is Exchange:
+                        answer = await self._exchange(effect)
+                    else:
+                        answer = await self._perform(effect)
                 except Exception as problem:  # the steps decide what it means
                     effect = steps.throw(problem)
                 else:
@@ -121,7 +88,7 @@ class AsyncTransport:
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case Exchange():
-                return await self._exchange_in_time(effect)
+                return await self._exchange(effect)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
             case Ensure():
@@ -129,88 +96,83 @@ class AsyncTransport:
                 log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
             case HangUp(address=address):
-                if pool := self._pools.get((address, False)):
-                    await pool.disconnect(inuse_connections=False)
-                return None
+                return self._hang_up(address)
 
-    def _turn(self, address: Address) -> asyncio.Semaphore:
-        turn = self._turns.get(address)
-        if turn is None:
-            turn = self._turns[address] = asyncio.Semaphore(self._connections)
-        return turn
+    def _exchange(self, exchange: Exchange) -> Awaitable[list[Any]]:
+        lines = self._lines.get((exchange.address, exchange.sentinel))
+        if lines is None:
+            lines = self._find(exchange.address, exchange.sentinel)
+        if exchange.alone:
+            return self._exchange_apart(exchange, lines)
+        commands = exchange.commands
+        packed = pack(commands)
+        if len(packed) > LARGE:
+            return self._exchange_apart(exchange, lines)
+        wire = lines.shared
+        if wire is None or wire.over is not None:
+            wire = lines.shared = self._open(lines.dial)
+        return wire.call(packed, len(commands))
 
-    async def _exchange_in_time(self, exchange: Exchange) -> list[Any]:
-        # One timer around it all, standing in line for a connection included. redis-py's own
-        # (socket_timeout) is off: it uses `wait_for`, which before Python 3.12 swallows a
-        # cancellation that comes as the wait ends.
-        began = asyncio.Event()
-        limit = _limit(self._target, self._timeout, exchange.sentinel)
+    async def _exchange_apart(self, exchange: Exchange, lines: _Lines) -> list[Any]:
+        """Over a connection that nobody else uses meanwhile."""
+        deadline = asyncio.get_running_loop().time() + lines.dial.limit
         try:
-            async with asyncio.timeout(limit), self._turn(exchange.address):
-                return await self._exchange(exchange, began)
+            async with asyncio.timeout_at(deadline):
+                await lines.turns.acquire()
         except TimeoutError as problem:
-            kind = Lost if began.is_set() else NotSent
-            raise kind(f"no answer in {limit:g} s{_over(self._target)}") from problem
-
-    async def _exchange(self, exchange: Exchange, began: asyncio.Event) -> list[Any]:
-        pool = self._pool(exchange.address, exchange.sentinel)
+            raise NotSent(lines.dial.late) from problem
+        wire = None
         try:
-            connection = await pool.get_connection()
-        except REFUSALS:
-            raise
-        except BROKEN as problem:
-            if isinstance(problem.__cause__, REFUSALS):  # so redis-py files it for unix sockets
-                raise problem.__cause__ from None
-            raise NotSent(str(problem) or type(problem).__name__) from problem
-        packed = connection.pack_commands(exchange.commands)
-        answered = False
-        began.set()
-        try:
-            await connection.send_packed_command(packed, check_health=False)
-            replies = [await self._read(connection) for _ in exchange.commands]
-            answered = True
+            while lines.idle and (wire is None or wire.over is not None):
+                wire = lines.idle.pop()
+            if wire is None or wire.over is not None:
+                wire = self._open(lines.dial)
+            # Packed as late as this: while they stand in line, one copy of the bytes will do.
+            replies = await wire.call(pack(exchange.commands), len(exchange.commands), deadline)
+            lines.idle.append(wire)
             return replies
-        except BROKEN as problem:
-            raise Lost(str(problem) or type(problem).__name__) from problem
-        finally:
-            if not answered:  # also when cancelled: the reply would be taken for the next call's
-                await connection.disconnect(nowait=True)
-            await pool.release(connection)
-
-    async def _read(self, connection: Any) -> Any:
-        try:
-            return await connection.read_response()
-        except REFUSALS as error:
-            return error
-
-    def _pool(self, address: Address, sentinel: bool) -> Any:
-        pool = self._pools.get((address, sentinel))
-        if pool is None:
-            kind, arguments = self._connection(address, sentinel)
-            pool = aredis.ConnectionPool(kind, max_connections=UNBOUNDED, **arguments)
-            self._pools[address, sentinel] = pool
-        return pool
-
-    def _connection(self, address: Address, sentinel: bool = False) -> tuple[Any, dict[str, Any]]:
-        kind: Any = aredis.UnixDomainSocketConnection if address.path else aredis.Connection
-        if self._target.tls and not address.path:
-            kind = aredis.SSLConnection
-        arguments = _arguments(self._target, address, None, sentinel)
-        return kind, arguments | {"retry": AsyncRetry(NoBackoff(), 0)}
-
-    async def open_line(self, address: Address) -> Any:
-        """A connection of its own, on which one may wait for ever."""
-        kind, arguments = self._connection(address)
-        line = kind(**arguments)
-        try:
-            async with self.in_time():
-                await line.connect()
-        except BaseException as problem:
-            await line.disconnect(nowait=True)
-            if isinstance(problem.__cause__, REFUSALS):
-                raise problem.__cause__ from None
+        except BaseException:
+            if wire is not None:  # the server may be busy with what nobody waits for any more
+                wire.end()
             raise
-        return line
+        finally:
+            lines.turns.release()
+
+    def _find(self, address: Address, sentinel: bool) -> _Lines:
+        dial = Dial.to(self._target, address, self._timeout, sentinel)
+        lines = self._lines[address, sentinel] = _Lines(dial, self._connections)
+        return lines
+
+    def _open(self, dial: Dial) -> Wire:
+        wire = self._follow(Wire(dial))
+        wire.begin()
+        return wire
+
+    def _follow(self, wire: Wire) -> Wire:
+        self._wires.add(wire)
+        wire.gone.add_done_callback(lambda _: self._wires.discard(wire))
+        return wire
+
+    def _hang_up(self, address: Address) -> None:
+        """One that is being opened leads to whomever the name stands for now."""
+        lines = self._lines.get((address, False))
+        if lines is None:
+            return
+        if lines.shared is not None and lines.shared.greeted:
+            lines.shared.retire()
+            lines.shared = None
+        idle, lines.idle = lines.idle, []
+        for wire in idle:
+            wire.retire()
+
+    async def open_line(
+        self, address: Address, heard: Callable[[Any], None], lost: Callable[[Exception], None]
+    ) -> Wire:
+        """A connection of its own, for hearing what the server says by itself."""
+        dial = Dial.to(self._target, address, self._timeout, False)
+        wire = self._follow(Wire(dial, heard, lost))
+        await wire.open()
+        return wire
 
     def in_time(self) -> asyncio.Timeout:
         """How long an answer may take."""
@@ -218,12 +180,17 @@ class AsyncTransport:
 
     @property
     def limit(self) -> float:
-        return _limit(self._target, self._timeout)
+        return limit_of(self._target, self._timeout)
 
     async def close(self) -> None:
-        pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            await pool.disconnect()
+        self._lines = {}
+        wires = list(self._wires)
+        for wire in wires:
+            wire.retire()
+        if wires:
+            _, left = await asyncio.wait([wire.gone for wire in wires], timeout=CLOSING)
+            for wire in wires if left else ():
+                wire.end()
 
 
 class SyncTransport:
@@ -233,8 +200,9 @@ class SyncTransport:
         self._target = target
         self._timeout = timeout
         self._folder = folder
-        self._pools: dict[tuple[Address, bool], Any] = {}
+        self._idle: dict[tuple[Address, bool], list[SyncWire]] = {}
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def run(self, steps: Generator[Effect, Any, T]) -> T:
         """Performs each step and returns what the last one came to."""
@@ -242,7 +210,10 @@ class SyncTransport:
             effect = next(steps)
             while True:
                 try:
-                    answer = self._perform(effect)
+                    if type(effect) is Exchange:
+                        answer = self._exchange(effect)
+                    else:
+                        answer = self._perform(effect)
                 except Exception as problem:  # the steps decide what it means
                     effect = steps.throw(problem)
                 else:
@@ -264,67 +235,57 @@ class SyncTransport:
                 return parse_url(url).addresses[0]
             case HangUp(address=address):
                 with self._lock:
-                    pool = self._pools.get((address, False))
-                if pool is not None:
-                    pool.disconnect(inuse_connections=False)
+                    idle = self._idle.pop((address, False), [])
+                for wire in idle:
+                    wire.close()
                 return None
 
     def _exchange(self, exchange: Exchange) -> list[Any]:
-        pool = self._pool(exchange.address, exchange.sentinel)
+        commands = exchange.commands
+        packed = pack(commands)
+        key = (exchange.address, exchange.sentinel)
+        idle = self._idle_of(key)
+        wire = None
+        while wire is None or wire.has_more():
+            if wire is not None:  # it was closed by the server while it rested
+                wire.close()
+            try:
+                wire = idle.pop()
+            except IndexError:
+                wire = SyncWire(
+                    Dial.to(self._target, exchange.address, self._timeout, exchange.sentinel)
+                )
+                break
         try:
-            connection = pool.get_connection()
-        except REFUSALS:
+            replies = wire.call(packed, len(commands))
+        except BaseException:  # also KeyboardInterrupt: the reply would be the next call's
+            wire.close()
             raise
-        except redis.TimeoutError as problem:
-            raise NotSent(f"{problem}{_over(self._target)}") from problem
-        except BROKEN as problem:
-            raise NotSent(str(problem) or type(problem).__name__) from problem
-        answered = False
-        try:
-            packed = connection.pack_commands(exchange.commands)
-            connection.send_packed_command(packed, check_health=False)
-            replies = [self._read(connection) for _ in exchange.commands]
-            answered = True
-            return replies
-        except BROKEN as problem:
-            raise Lost(str(problem) or type(problem).__name__) from problem
-        finally:
-            if not answered:  # also on KeyboardInterrupt: the reply would be the next call's
-                connection.disconnect()
-            pool.release(connection)
-
-    def _read(self, connection: Any) -> Any:
-        try:
-            return connection.read_response()
-        except REFUSALS as error:
-            return error
-
-    def _pool(self, address: Address, sentinel: bool) -> Any:
         with self._lock:
-            pool = self._pools.get((address, sentinel))
-            if pool is None:
-                kind, arguments = self._connection(address, sentinel)
-                pool = redis.ConnectionPool(kind, max_connections=UNBOUNDED, **arguments)
-                self._pools[address, sentinel] = pool
-            return pool
+            if self._idle.get(key) is idle:
+                idle.append(wire)
+                return replies
+        wire.close()  # all that rested were closed meanwhile
+        return replies
 
-    def _connection(self, address: Address, sentinel: bool = False) -> tuple[Any, dict[str, Any]]:
-        kind: Any = redis.UnixDomainSocketConnection if address.path else redis.Connection
-        if self._target.tls and not address.path:
-            kind = redis.SSLConnection
-        limit = _limit(self._target, self._timeout, sentinel)
-        arguments = _arguments(self._target, address, limit, sentinel)
-        return kind, arguments | {"retry": Retry(NoBackoff(), 0)}
+    def _idle_of(self, key: tuple[Address, bool]) -> list[SyncWire]:
+        """The connections that rest, the last used last."""
+        if self._process != os.getpid():  # forked: these are the parent's, who goes on using them
+            self._lock, self._process = threading.Lock(), os.getpid()
+            self.close()
+        idle = self._idle.get(key)
+        if idle is None:
+            with self._lock:
+                idle = self._idle.setdefault(key, [])
+        return idle
 
-    def open_line(self, address: Address) -> Any:
+    def open_line(self, address: Address) -> SyncWire:
         """A connection of its own, on which one may wait for ever."""
-        kind, arguments = self._connection(address)
-        line = kind(**arguments)
-        line.connect()
-        return line
+        return SyncWire(Dial.to(self._target, address, self._timeout, False))
 
     def close(self) -> None:
         with self._lock:
-            pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            pool.disconnect()
+            resting, self._idle = list(self._idle.values()), {}
+        for idle in resting:
+            for wire in idle:
+                wire.close()

@@ -1,0 +1,369 @@
+"""Connections: whose answer is whose, and what is said of calls when one breaks."""
+
+import asyncio
+import gc
+import random
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import uvloop
+from redis.exceptions import AuthenticationError
+
+from queasy.store.dial import Dial, pack
+from queasy.store.faults import Lost, NotSent
+from queasy.store.route import Effect, Exchange, HangUp
+from queasy.store.transport import LARGE, AsyncTransport
+from queasy.store.url import Address, parse_url
+from queasy.store.wire import GRACE, Wire
+from tests.servers import HOST, Server, ServerKind, wait_until
+from tests.worker.fleet import ON_ONE_SERVER
+
+pytestmark = ON_ONE_SERVER
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest, kind: ServerKind) -> Run:
+    def run(work: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(asyncio.wait_for(work, 30))
+        gc.collect()  # what nobody closed would be an error
+
+    return run
+
+
+def dial_to(server: Server, limit: float = 5.0, **options: Any) -> Dial:
+    target = parse_url(server.url)
+    dial = Dial.to(target, target.addresses[0], limit, False)
+    return Dial(dial.address, {**dial.options, **options}, dial.tls, limit)
+
+
+@asynccontextmanager
+async def opened(dial: Dial) -> AsyncGenerator[Wire]:
+    wire = Wire(dial)
+    wire.begin()
+    try:
+        yield wire
+    finally:
+        wire.end()
+        await wire.gone
+
+
+def echo(wire: Wire, text: str) -> asyncio.Future[list[Any]]:
+    return wire.call(pack([("ECHO", text)]), 1)
+
+
+def of_answers(answers: list[Any]) -> list[type]:
+    return [type(answer) for answer in answers]
+
+
+async def gather(calls: list[Any]) -> list[Any]:
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def exchange(*exchanges: Effect) -> Generator[Effect, Any, Any]:
+    answer: Any = None
+    for one in exchanges:
+        answer = yield one
+    return answer
+
+
+def test_each_call_gets_its_own_answer_and_those_of_one_pass_leave_together(
+    run: Run, server: Server
+) -> None:
+    def reads() -> int:
+        return int(server.call("INFO", "stats")["total_reads_processed"])
+
+    async def work() -> None:
+        async with opened(dial_to(server)) as wire:
+            assert await echo(wire, "first") == [b"first"]
+            before = reads()
+            answers = await gather([echo(wire, str(number)) for number in range(1000)])
+            assert answers == [[str(number).encode()] for number in range(1000)]
+            assert reads() - before < 20
+            assert await wire.call(pack([("PING",), ("NONSENSE",), ("ECHO", 1)]), 3) != []
+
+    run(work())
+
+
+def test_who_leaves_harms_nobody_else(run: Run, server: Server) -> None:
+    async def work() -> None:
+        chance = random.Random(1)
+        async with opened(dial_to(server)) as wire:
+            for _ in range(20):
+                calls = [echo(wire, str(number)) for number in range(200)]
+                gone = chance.sample(calls, 60)
+                for call in gone[:30]:  # not yet written, but for the first
+                    call.cancel()
+                for _ in range(chance.randrange(4)):
+                    await asyncio.sleep(0)
+                for call in gone[30:]:  # written, or answered
+                    call.cancel()
+                answers = await gather(calls)
+                for number, answer in enumerate(answers):
+                    if answer != [str(number).encode()]:
+                        assert calls[number] in gone
+                        assert isinstance(answer, asyncio.CancelledError)
+
+    run(work())
+
+
+class Fake(asyncio.Protocol):
+    """A server that greets, reads `takes` bytes, answers `answers` commands, and goes silent."""
+
+    def __init__(self, takes: int, answers: int = 0) -> None:
+        self.takes = takes
+        self.answers = answers
+        self.got = bytearray()
+        self.full = asyncio.Event()
+        self.left = asyncio.Event()
+
+    def connection_made(self, transport: Any) -> None:
+        self.line = transport
+
+    def data_received(self, data: bytes) -> None:
+        if b"SETNAME" in data:
+            data = data.partition(b"queasy\r\n")[2]
+            self.line.write(b"+OK\r\n")
+        self.got += data
+        if self.answers and data:
+            self.answers -= 1
+            self.line.write(b"+yes\r\n")
+        if len(self.got) >= self.takes and not self.full.is_set():
+            self.line.pause_reading()
+            self.full.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.left.set()
+
+    @asynccontextmanager
+    async def serving(self, limit: float = 10.0) -> AsyncGenerator[Dial]:
+        served = await asyncio.get_running_loop().create_server(lambda: self, HOST, 0)
+        try:
+            yield Dial(Address(HOST, served.sockets[0].getsockname()[1]), {}, False, limit)
+        finally:
+            self.line.abort()
+            served.close()
+            await served.wait_closed()
+
+
+def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest_was_not_sent(
+    run: Run,
+) -> None:
+    async def work() -> None:
+        fake = Fake(takes=3_000_000)
+        async with fake.serving() as dial, opened(dial) as wire:
+            texts = [f"<{number}>" + "x" * 40_000 for number in range(1000)]
+            calls = [echo(wire, text) for text in texts]
+            await fake.full.wait()
+            for call in calls[-3:]:
+                call.cancel()
+            fake.line.abort()
+            answers = await gather(calls)
+            lost = [number for number, answer in enumerate(answers) if type(answer) is Lost]
+            unsent = [number for number, answer in enumerate(answers) if type(answer) is NotSent]
+            assert lost == list(range(len(lost)))
+            assert len(lost) + len(unsent) == 997
+            assert unsent, "all was taken at once: nothing was learnt"
+            arrived = {int(number) for number in re.findall(rb"<(\d+)>", fake.got)}
+            assert arrived
+            assert arrived <= set(lost)
+            assert wire.over is not None
+
+    run(work())
+
+
+def test_what_is_not_answered_in_time_ends_the_connection(run: Run) -> None:
+    async def work() -> None:
+        fake = Fake(takes=10_000, answers=1)
+        async with fake.serving(limit=0.3) as dial, opened(dial) as wire:
+            assert await echo(wire, "first") == [b"yes"]
+            began = time.monotonic()
+            calls = [echo(wire, "silence") for _ in range(3)]
+            await asyncio.sleep(0.2)
+            calls += [echo(wire, "later") for _ in range(3)]
+            answers = await gather(calls)
+            assert of_answers(answers) == [Lost] * 6
+            assert "no answer in 0.3 s" in str(answers[0])
+            assert 0.3 <= time.monotonic() - began < 0.3 + GRACE + 1
+            await fake.left.wait()
+            with pytest.raises(NotSent, match=r"no answer in 0\.3 s"):
+                echo(wire, "too late")
+
+    run(work())
+
+
+def test_an_answer_that_came_while_the_loop_was_held_up_is_not_late(
+    run: Run, server: Server
+) -> None:
+    async def work() -> None:
+        async with opened(dial_to(server, limit=0.2)) as wire:
+            await echo(wire, "first")
+            calls = [echo(wire, "a"), echo(wire, "b")]
+            await asyncio.sleep(0)
+            time.sleep(0.4)  # as a handler does that computes
+            assert await gather(calls) == [[b"a"], [b"b"]]
+
+    run(work())
+
+
+def test_nothing_leaves_before_the_greeting_is_answered(run: Run, server: Server) -> None:
+    async def work() -> None:
+        wrong = dial_to(server, username="nobody", password="wrong")
+        async with opened(wrong) as wire:
+            answers = await gather([echo(wire, "a") for _ in range(3)])
+            assert of_answers(answers) == [AuthenticationError] * 3
+        nowhere = Dial(Address(path="/nowhere/at/all"), {}, False, 5.0)
+        async with opened(nowhere) as wire:
+            (answer,) = await gather([echo(wire, "a")])
+            assert type(answer) is NotSent
+            assert isinstance(answer.__cause__, FileNotFoundError)
+        fake = Fake(takes=1)
+        fake.data_received = lambda data: None
+        async with fake.serving(limit=0.2) as silent, opened(silent) as wire:
+            assert of_answers(await gather([echo(wire, "a")])) == [NotSent]
+        fake.data_received = lambda data: fake.line.write(b"-ERR max number of clients reached\r\n")
+        async with fake.serving() as full, opened(full) as wire:
+            (answer,) = await gather([echo(wire, "a")])
+            assert type(answer) is NotSent
+            assert "max number of clients" in str(answer)
+
+    run(work())
+
+
+def test_an_answer_that_nobody_asked_for_is_nobodys(run: Run) -> None:
+    async def work() -> None:
+        fake = Fake(takes=10_000, answers=1)
+        async with fake.serving() as dial, opened(dial) as wire:
+            assert await echo(wire, "first") == [b"yes"]
+            fake.line.write(b"+and another\r\n")
+            await fake.left.wait()
+            assert "nobody asked for" in str(wire.over)
+
+    run(work())
+
+
+def test_whoever_is_cancelled_while_connecting_leaves_nothing_behind(
+    run: Run, server: Server
+) -> None:
+    def there() -> int:
+        return server.call("CLIENT", "LIST").count("name=queasy")
+
+    async def work() -> None:
+        for turns in range(12):
+            cancelled, wire = Wire(dial_to(server)), Wire(dial_to(server))
+            opening = asyncio.create_task(cancelled.open())
+            wire.begin()
+            call = echo(wire, "a")
+            for _ in range(turns):
+                await asyncio.sleep(0.0002 if turns > 6 else 0)
+            opening.cancel()
+            wire.end()
+            with suppress(asyncio.CancelledError):
+                await opening
+                cancelled.end()  # it was open before
+            with suppress(NotSent, Lost):
+                await call
+
+    before = there()
+    run(work())
+    wait_until(lambda: there() <= before, "all are closed")
+
+
+def test_what_is_large_does_not_hold_up_what_is_small(run: Run, server: Server) -> None:
+    async def work() -> None:
+        target = parse_url(server.url)
+        address = target.addresses[0]
+        transport = AsyncTransport(target, 20, None, connections=4)
+        large = bytes(50_000_000)
+        sizes = [100, LARGE - 100, LARGE, LARGE + 1, len(large)]
+
+        async def send(size: int) -> None:
+            (answer,) = await transport.run(exchange(Exchange(address, (("ECHO", large[:size]),))))
+            assert answer == large[:size]
+
+        sending = [asyncio.create_task(send(size)) for size in sizes * 2]
+        small = 0
+        while not all(task.done() for task in sending):
+            assert await transport.run(exchange(Exchange(address, (("PING",),)))) == [b"PONG"]
+            small += 1
+        await asyncio.gather(*sending)
+        assert small > 5
+        await transport.close()
+
+    run(work())
+
+
+def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Server) -> None:
+    async def work() -> None:
+        target = parse_url(server.url)
+        address = target.addresses[0]
+        transport = AsyncTransport(target, 20, None, connections=4)
+        before = server.call("CLIENT", "LIST").count("name=queasy")
+        waits = Exchange(address, (("PING",), ("WAIT", 5, 400)), alone=True)
+        waiting = [asyncio.create_task(transport.run(exchange(waits))) for _ in range(6)]
+        for _ in range(3):
+            await transport.run(exchange(Exchange(address, (("PING",),))))
+        assert not any(task.done() for task in waiting)
+        assert server.call("CLIENT", "LIST").count("name=queasy") - before <= 4
+        waiting[0].cancel()  # its connection waits on for nobody, and is closed
+        answers = await gather(waiting)
+        assert answers[1:] == [[b"PONG", 0]] * 5
+        await transport.close()
+
+    run(work())
+
+
+def test_hanging_up_lets_answers_come_and_opens_only_one_more(run: Run, server: Server) -> None:
+    async def work() -> None:
+        target = parse_url(server.url)
+        address = target.addresses[0]
+        transport = AsyncTransport(target, 20, None)
+        received = int(server.call("INFO", "stats")["total_connections_received"])
+
+        async def call(number: int) -> None:
+            ask = Exchange(address, (("ECHO", number),))
+            answer = await transport.run(exchange(ask, HangUp(address), ask))
+            assert answer == [str(number).encode()]
+
+        await transport.run(exchange(Exchange(address, (("PING",),))))
+        await asyncio.gather(*map(call, range(300)))
+        after = int(server.call("INFO", "stats")["total_connections_received"])
+        assert after - received <= 6
+        await transport.close()
+
+    run(work())
+
+
+def test_a_burst_of_messages_is_heard_in_order(run: Run, server: Server) -> None:
+    async def work() -> None:
+        target = parse_url(server.url)
+        transport = AsyncTransport(target, 20, None)
+        heard: list[Any] = []
+        enough = asyncio.Event()
+
+        def hear(message: Any) -> None:
+            heard.append(message)
+            if len(heard) == 10_001:
+                enough.set()
+
+        lost: list[Exception] = []
+        line = await transport.open_line(target.addresses[0], hear, lost.append)
+        line.tell([("SSUBSCRIBE", "queasy:{burst}:wake")])
+        async with opened(dial_to(server)) as wire:
+            while not heard:
+                await asyncio.sleep(0.001)
+            told = [("SPUBLISH", "queasy:{burst}:wake", number) for number in range(10_000)]
+            await wire.call(pack(told), len(told))
+        await enough.wait()
+        assert [int(message) for _, _, message in heard[1:]] == list(range(10_000))
+        server.call("CLIENT", "KILL", "TYPE", "PUBSUB")
+        while not lost:
+            await asyncio.sleep(0.001)
+        await transport.close()
+
+    run(work())

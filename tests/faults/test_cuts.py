@@ -63,7 +63,7 @@ async def test_a_call_that_is_cut_is_made_once_or_said_to_be_unclear(
         proxy.lost = 0
 
 
-# CLIENT is of the greeting of every connection, which redis-py sends.
+# CLIENT is of the greeting of every connection.
 @ON_ONE_SERVER
 @pytest.mark.parametrize("command", ["CLIENT", "version", "FUNCTION", "INFO", "CONFIG"])
 async def test_a_client_connects_however_its_first_words_are_cut(

@@ -18,7 +18,7 @@ from queasy.store.faults import Lost, NotSent
 from queasy.store.route import Effect, Exchange, HangUp
 from queasy.store.transport import LARGE, AsyncTransport
 from queasy.store.url import Address, parse_url
-from queasy.store.wire import GRACE, Wire
+from queasy.store.wire import GRACE, WINDOW, Wire
 from tests.servers import HOST, Server, ServerKind, wait_until
 from tests.worker.fleet import ON_ONE_SERVER
 
@@ -160,6 +160,7 @@ def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest
             texts = [f"<{number}>" + "x" * 40_000 for number in range(1000)]
             calls = [echo(wire, text) for text in texts]
             await fake.full.wait()
+            # Writing goes on as far as the two ends of the line have room, and no further.
             for call in calls[-3:]:
                 call.cancel()
             fake.line.abort()
@@ -173,6 +174,23 @@ def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest
             assert arrived
             assert arrived <= set(lost)
             assert wire.over is not None
+
+    run(work())
+
+
+def test_no_more_calls_are_on_their_way_than_may_become_uncertain(run: Run) -> None:
+    async def work() -> None:
+        fake = Fake(takes=10**9)
+        async with fake.serving() as dial, opened(dial) as wire:
+            calls = [echo(wire, "a") for _ in range(3 * WINDOW)]
+            while fake.got.count(b"ECHO") < WINDOW:
+                await asyncio.sleep(0.001)
+            fake.line.write(b"+yes\r\n" * 500)  # as many as are answered leave behind them
+            while fake.got.count(b"ECHO") < WINDOW + 500:
+                await asyncio.sleep(0.001)
+            fake.line.abort()
+            answers = await gather(calls)
+            assert of_answers(answers) == [list] * 500 + [Lost] * WINDOW + [NotSent] * 1500
 
     run(work())
 

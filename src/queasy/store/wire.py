@@ -21,6 +21,9 @@ __all__ = ["Wire"]
 
 READ = 128 * 1024  # bytes at a time
 WRITE = 64 * 1024  # bytes in one piece, if they are many small calls
+# So many calls are on their way at most. Should the connection break, what became of them is
+# unknown; of those that wait it is known.
+WINDOW = 1000
 # For an answer that is there already: a loop that was held up runs its timers before it reads.
 GRACE = 0.05
 
@@ -220,8 +223,10 @@ class Wire(asyncio.BufferedProtocol):
         unsent = self._unsent
         while unsent and self.ready and not self._transport.is_closing():
             calls: list[_Call] = []
-            size = 0
-            while unsent and size < WRITE:
+            size, room = 0, WINDOW - len(self._sent)
+            if room <= 0:
+                return
+            while unsent and size < WRITE and len(calls) < room:
                 call = unsent.popleft()
                 if not call.answer.done():  # else its caller has gone, and it never left
                     calls.append(call)
@@ -283,6 +288,8 @@ class Wire(asyncio.BufferedProtocol):
                         call.answer.set_result(call.replies)
         except InvalidResponse as problem:
             self._end(str(problem), problem)
+        if self._unsent and not self._flushing:
+            self._flush()
         if self._retired:
             self._close_if_done()
 

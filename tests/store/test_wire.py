@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import uvloop
-from redis.exceptions import AuthenticationError
 
 from queasy.store.dial import Dial, pack
 from queasy.store.faults import Lost, NotSent
+from queasy.store.replies import AuthenticationError
 from queasy.store.route import Effect, Exchange, HangUp
 from queasy.store.transport import LARGE, AsyncTransport
 from queasy.store.url import Address, parse_url

@@ -10,13 +10,6 @@ import time
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from redis.exceptions import (
-    AskError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-)
-
 from queasy.errors import (
     NotDurable,
     OutOfMemory,
@@ -31,6 +24,7 @@ from queasy.store.command import Command
 from queasy.store.commands import version
 from queasy.store.faults import PROBLEMS, Fault, Lost, NotSent, Remedy, diagnose
 from queasy.store.health import check_server
+from queasy.store.replies import AskError, NoPermissionError, OutOfMemoryError, ReadOnlyError
 from queasy.store.route import Effect, Exchange, HangUp, Pause, Route, redirected
 from queasy.store.url import Address
 
@@ -245,7 +239,7 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
             if fault.remedy is Remedy.ASK:
                 attempt.asked = address
             else:
-                route.moved(int(problem.slot_id), address)
+                route.moved(problem.slot_id, address)
         case Remedy.LOAD:
             attempt.lacking = attempt.address
         case _:

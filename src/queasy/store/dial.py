@@ -1,7 +1,7 @@
 """How a connection is opened: whom to call, over what, and the first words.
 
 Done here and not by redis-py, whose connections bring streams and pools that cost more than
-the calls made over them; its exceptions and its table of the server's error words stay in use.
+the calls made over them.
 """
 
 from __future__ import annotations
@@ -14,24 +14,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import hiredis
-from redis.connection import DefaultParser
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    InvalidResponse,
-    ResponseError,
-)
 
 from queasy.store.faults import NotSent
+from queasy.store.replies import ResponseError, parse_error
 from queasy.store.url import Address, Target
 
-__all__ = ["MORE", "REFUSALS", "Commands", "Dial", "new_reader", "pack", "welcome"]
+__all__ = ["MORE", "Commands", "Dial", "new_reader", "pack", "welcome"]
 
 Commands = Sequence[tuple[Any, ...]]
 
-# What a server answers, although redis-py files some of it under lost connections.
-REFUSALS = (AuthenticationError, AuthorizationError, BusyLoadingError, ResponseError)
 # A sentinel has nothing else to do than to answer.
 SENTINEL = 2.0
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -50,11 +41,8 @@ _pack: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
 
 
 def new_reader() -> hiredis.Reader:
-    """Of replies; errors among them are redis-py's exceptions, as values."""
-    parser: Any = DefaultParser  # redis-py's table, and its exceptions
-    return hiredis.Reader(
-        protocolError=InvalidResponse, replyError=parser.parse_error, notEnoughData=MORE
-    )
+    """Of replies; errors among them are exceptions, as values."""
+    return hiredis.Reader(replyError=parse_error, notEnoughData=MORE)
 
 
 def pack(commands: Commands) -> bytes:
@@ -67,7 +55,7 @@ def pack(commands: Commands) -> bytes:
 def welcome(replies: list[Any]) -> None:
     """Raises what a server has against the greeting."""
     for reply in replies:
-        if isinstance(reply, REFUSALS):
+        if isinstance(reply, ResponseError):
             raise reply
         if isinstance(reply, Exception):  # it has no room for another
             raise NotSent(str(reply)) from reply

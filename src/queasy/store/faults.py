@@ -6,22 +6,6 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthenticationWrongNumberOfArgsError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    ResponseError,
-    TryAgainError,
-)
-
 from queasy.errors import (
     AccessDenied,
     InvalidInput,
@@ -34,6 +18,19 @@ from queasy.errors import (
     ServerError,
     Unreachable,
     Unsupported,
+)
+from queasy.store.replies import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
 )
 
 __all__ = ["PROBLEMS", "Fault", "Lost", "NotSent", "Remedy", "diagnose"]
@@ -48,7 +45,7 @@ class Lost(Exception):
 
 
 # What `diagnose` knows; anything else is a mistake of ours.
-PROBLEMS = (NotSent, Lost, ResponseError, AuthenticationError, AuthorizationError, BusyLoadingError)
+PROBLEMS = (NotSent, Lost, ResponseError)
 
 
 class Remedy(Enum):
@@ -96,7 +93,7 @@ TAIL = re.compile(r" script:( \S+,)? on @user_function:\d+\.?$")
 
 
 def diagnose(problem: Exception, where: str, doing: str) -> Fault:
-    """The fault behind an exception of the transport or of redis-py, `doing` ("looking at") it."""
+    """The fault behind an exception of the transport or the server, `doing` ("looking at") it."""
     text = TAIL.sub("", str(problem))
     at = f"{doing} {where}"
     match problem:
@@ -113,7 +110,7 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
             return Fault(Remedy.MOVED, ServerError(f"{at}: the cluster keeps moving the slot"))
         case AskError():
             return Fault(Remedy.ASK, ServerError(f"{at}: the cluster keeps moving the slot"))
-        case AuthenticationError() | AuthorizationError() | AuthenticationWrongNumberOfArgsError():
+        case AuthenticationError():
             return Fault(
                 Remedy.NONE,
                 AccessDenied(
@@ -123,7 +120,7 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
             )
         case BusyLoadingError():
             return Fault(Remedy.WAIT, NotReady(f"{at}: the server is still loading its data"))
-        case MasterDownError():  # for redis-py a kind of ClusterDownError
+        case MasterDownError():
             return Fault(
                 Remedy.WAIT,
                 NotReady(f"{at}: this is a replica that has lost its primary. Point the URL there"),

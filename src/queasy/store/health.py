@@ -11,11 +11,10 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from queasy.errors import QueasyError, Unsupported
 from queasy.store import library
 from queasy.store.faults import PROBLEMS, Lost, diagnose
+from queasy.store.replies import ResponseError
 from queasy.store.route import Effect, Exchange, HangUp, Route
 
 __all__ = ["Health", "check_server", "look"]

@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
-from redis.exceptions import MovedError, NoPermissionError, RedisError, ResponseError
-
 from queasy.errors import QueasyError, Unreachable
 from queasy.store.faults import Lost, NotSent, diagnose
+from queasy.store.replies import MovedError, NoPermissionError, ResponseError
 from queasy.store.route import Effect, Exchange, Pause, Route, redirected
 from queasy.store.transport import AsyncTransport, SyncTransport
 from queasy.store.url import Address
@@ -26,7 +25,7 @@ from queasy.store.wire_sync import SyncWire
 
 __all__ = ["AsyncListener", "AsyncSignal", "SyncListener", "SyncSignal"]
 
-BROKEN = (RedisError, OSError, NotSent, Lost, Unreachable)
+BROKEN = (ResponseError, OSError, NotSent, Lost, Unreachable)
 # Who cannot listen looks for himself, this often.
 DEAF = 1.0
 # A line on which nothing was heard for so long may be dead, and its end not told: a firewall

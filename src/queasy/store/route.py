@@ -6,15 +6,14 @@ servers by yielding `Exchange`, so that it serves async and sync callers alike.
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
-
-from redis.crc import key_slot
-from redis.exceptions import AskError, AuthenticationError, AuthorizationError
+from typing import Any, NamedTuple
 
 from queasy.errors import ServerError
 from queasy.store.faults import Lost, NotSent
+from queasy.store.replies import AskError, AuthenticationError
 from queasy.store.url import Address, Target
 
 __all__ = [
@@ -51,14 +50,19 @@ class HangUp:
     address: Address
 
 
-REFUSED = (AuthenticationError, AuthorizationError)
 Effect = Exchange | Pause | Ensure | HangUp
 Steps = Generator[Effect, Any, Any]
 
 
 def redirected(problem: AskError, asked: Address) -> Address:
     """Where a server sends us. One that does not know its own host means the one we asked."""
-    return Address(str(cast("Any", problem).host) or asked.host, int(problem.port))
+    return Address(problem.host or asked.host, problem.port)
+
+
+def key_slot(key: bytes) -> int:
+    """The part of a cluster that has a key: of what is in its braces, if anything is."""
+    tag, closed, _ = key.partition(b"{")[2].partition(b"}")
+    return crc_hqx(tag if tag and closed else key, 0) % 16384
 
 
 class Route:
@@ -138,9 +142,9 @@ class SentinelRoute(Route):
             question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.target.service)
             try:
                 (answer,) = yield Exchange(sentinel, (question,), sentinel=True)
-            except (NotSent, Lost, *REFUSED) as problem:
+            except (NotSent, Lost, AuthenticationError) as problem:
                 answer = problem
-            refused += isinstance(answer, REFUSED)
+            refused += isinstance(answer, AuthenticationError)
             if isinstance(answer, Exception):
                 problems.append(f"{sentinel}: {answer}")
             elif answer is None:

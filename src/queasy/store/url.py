@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import ParseResult, parse_qs, unquote, urlparse
 
-from redis.connection import (
-    URL_QUERY_ARGUMENT_PARSERS as OF_REDIS_PY,  # pyright: ignore[reportUnknownVariableType]
-)
-
 from queasy.errors import InvalidUrl
 
 __all__ = ["Address", "Target", "parse_url", "target_of"]
@@ -41,6 +37,14 @@ def _database(text: str) -> int:
     except ValueError:
         raise InvalidUrl(f"url: database: expected a number, as in /0; {ESCAPE}") from None
 
+
+# Options that redis-py takes in a URL, and we do not.
+OF_REDIS_PY = {
+    "health_check_interval", "legacy_responses", "max_connections", "protocol", "retry_on_error",
+    "retry_on_timeout", "socket_connect_timeout", "socket_keepalive", "socket_read_size",
+    "socket_timeout", "ssl_exclude_verify_flags", "ssl_include_verify_flags", "ssl_min_version",
+    "timeout",
+}  # fmt: skip
 
 # The same options redis-py takes in a URL, where they are strings with another meaning.
 CONVERT: dict[str, Any] = {

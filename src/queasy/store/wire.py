@@ -8,14 +8,14 @@ connection that breaks, what had been written is `Lost`, and what had not is `No
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from redis.exceptions import InvalidResponse
-
-from queasy.store.dial import MORE, REFUSALS, Commands, Dial, new_reader, pack, welcome
+from queasy.store.dial import MORE, Commands, Dial, new_reader, pack, welcome
 from queasy.store.faults import Lost, NotSent
+from queasy.store.replies import ProtocolError, ResponseError
 
 __all__ = ["Wire"]
 
@@ -92,10 +92,8 @@ class Wire(asyncio.BufferedProtocol):
         self._opening = self._loop.create_task(self._open_quietly())
 
     async def _open_quietly(self) -> None:
-        try:
+        with contextlib.suppress(NotSent, ResponseError):  # told already
             await self.open()
-        except (NotSent, *REFUSALS):
-            pass  # told already
 
     async def open(self) -> None:
         """Connects and greets the server."""
@@ -107,7 +105,7 @@ class Wire(asyncio.BufferedProtocol):
                     await self._greet()
         except (Lost, NotSent) as problem:
             self._end(str(problem), problem)
-        except REFUSALS as refusal:
+        except ResponseError as refusal:
             self._end(str(refusal), refusal=refusal)
         except Exception as problem:
             self._end(dial.why(problem), problem)
@@ -286,7 +284,7 @@ class Wire(asyncio.BufferedProtocol):
                     sent.popleft()
                     if not call.answer.done():
                         call.answer.set_result(call.replies)
-        except InvalidResponse as problem:
+        except ProtocolError as problem:
             self._end(str(problem), problem)
         if self._unsent and not self._flushing:
             self._flush()
@@ -296,7 +294,7 @@ class Wire(asyncio.BufferedProtocol):
     def _unasked(self, reply: Any) -> None:
         """Says why it hangs up, most likely; anything else would be taken for an answer."""
         why = str(reply) if isinstance(reply, Exception) else "an answer that nobody asked for"
-        self._end(why, refusal=reply if isinstance(reply, REFUSALS) else None)
+        self._end(why, refusal=reply if isinstance(reply, ResponseError) else None)
 
     def pause_writing(self) -> None:
         self.ready = False

@@ -7,10 +7,9 @@ import socket
 import ssl
 from typing import Any, cast
 
-from redis.exceptions import InvalidResponse
-
-from queasy.store.dial import MORE, REFUSALS, Commands, Dial, new_reader, pack, welcome
+from queasy.store.dial import MORE, Commands, Dial, new_reader, pack, welcome
 from queasy.store.faults import Lost, NotSent
+from queasy.store.replies import ProtocolError, ResponseError
 
 __all__ = ["SyncWire"]
 
@@ -36,7 +35,7 @@ class SyncWire:
             self.close()
             if isinstance(problem, Lost):
                 raise NotSent(str(problem)) from problem
-            if isinstance(problem, (NotSent, *REFUSALS)) or not isinstance(problem, Exception):
+            if isinstance(problem, (NotSent, ResponseError)) or not isinstance(problem, Exception):
                 raise
             raise NotSent(dial.why(problem)) from problem
         if HAS_POLL:  # no descriptor of its own, and none too large for it
@@ -87,7 +86,7 @@ class SyncWire:
                 if size == 0:
                     raise Lost("Connection closed by server")
                 reader.feed(buffer, 0, size)  # pyright: ignore[reportArgumentType]
-        except (OSError, InvalidResponse) as problem:
+        except (OSError, ProtocolError) as problem:
             raise Lost(self._why(problem)) from problem
         return reply
 

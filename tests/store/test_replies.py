@@ -1,0 +1,56 @@
+"""The words of servers, and where keys are: as another client reads them."""
+
+import pytest
+import redis.crc
+from redis.connection import DefaultParser
+
+from queasy.store import replies
+from queasy.store.route import key_slot
+
+WORDS = [
+    "ERR unknown command 'NONSENSE', with args beginning with: ",
+    "ERR Function not found",
+    "ERR invalid password",
+    "ERR max number of clients reached",
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "WRONGPASS invalid username-password pair or user is disabled.",
+    "NOAUTH Authentication required.",
+    "NOPERM User worker has no permissions to run the 'flushall' command",
+    "LOADING Valkey is loading the dataset in memory",
+    "READONLY You can't write against a read only replica.",
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+    "CLUSTERDOWN The cluster is down",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "BUSY The server is busy running a script.",
+    "QUEASYBAD limit: expected a number",
+    "WRONGTYPE Operation against a key holding the wrong kind of value",
+    "DENIED it is running in protected mode",
+    "ERR",
+    "",
+]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_an_error_says_what_it_says_to_others(words: str) -> None:
+    ours = replies.parse_error(words)
+    theirs = DefaultParser.parse_error(words)
+    assert str(ours) == str(theirs)
+    if type(theirs).__name__ != "ConnectionError":
+        assert type(ours).__name__ == type(theirs).__name__
+        assert isinstance(ours, replies.ResponseError)
+
+
+@pytest.mark.parametrize("word", ["MOVED", "ASK"])
+def test_a_redirection_names_slot_and_address(word: str) -> None:
+    for node in ("127.0.0.1:7000", "::1:7000", "some.host:1", ":6379"):
+        ours = replies.parse_error(f"{word} 3999 {node}")
+        assert isinstance(ours, replies.AskError)
+        assert isinstance(ours, replies.MovedError) == (word == "MOVED")
+        theirs = DefaultParser.parse_error(f"{word} 3999 {node}")
+        assert (ours.slot_id, ours.host, ours.port) == (3999, theirs.host, theirs.port)
+    assert type(replies.parse_error(f"{word} nowhere")) is replies.ResponseError
+
+
+@pytest.mark.parametrize("key", ["", "a", "{a}b", "x{a}{b}", "{}a", "a{b", "a}b{c}", "ü{ö}"])
+def test_keys_are_where_others_look_for_them(key: str) -> None:
+    assert key_slot(key.encode()) == redis.crc.key_slot(key.encode())

@@ -336,6 +336,21 @@ def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Serv
     run(work())
 
 
+def test_what_was_called_before_it_is_closed_is_answered(run: Run, server: Server) -> None:
+    async def work() -> None:
+        target = parse_url(server.url)
+        ask = Exchange(target.addresses[0], (("PING",),))
+        for turns in range(8):  # not yet connected, greeting, asking
+            transport = AsyncTransport(target, 20, None)
+            calls = [asyncio.create_task(transport.run(exchange(ask))) for _ in range(3)]
+            for _ in range(turns + 1):
+                await asyncio.sleep(0)
+            await transport.close()
+            assert await gather(calls) == [[b"PONG"]] * 3
+
+    run(work())
+
+
 def test_hanging_up_lets_answers_come_and_opens_only_one_more(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.url)

@@ -101,7 +101,7 @@ class Wire(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(dial.limit):
                 await self._connect()
-                if self.over is None:  # else it was told off before it could say a word
+                if not self._given_up():  # told off before it could say a word
                     await self._greet()
         except (Lost, NotSent) as problem:
             self._end(str(problem), problem)
@@ -112,10 +112,12 @@ class Wire(asyncio.BufferedProtocol):
         except BaseException:
             self._end("closed")
             raise
-        if self.over is not None:
+        if self.over is not None and self._given_up():
             raise self.over
         self.greeted = self.ready = True
         self._flush()
+        if self._retired:
+            self._close_if_done()
 
     async def _greet(self) -> None:
         words = self._dial.greeting()
@@ -151,7 +153,7 @@ class Wire(asyncio.BufferedProtocol):
         sent, unsent = self._sent, self._unsent
         self._sent, self._unsent = deque(), deque()
         self.ready = False
-        if self.over is None or self._retired:
+        if not self._given_up():
             self._retired = False
             self.over = refusal or NotSent(why)
             self.over.__cause__ = cause if refusal is None else refusal.__cause__
@@ -171,6 +173,10 @@ class Wire(asyncio.BufferedProtocol):
         if self._opening is not None and self._opening is not asyncio.current_task():
             self._opening.cancel()
         self._opening = None
+
+    def _given_up(self) -> bool:
+        """Whether it is over also for those who are on it."""
+        return self.over is not None and not self._retired
 
     def _close_if_done(self) -> None:
         if not self._sent and not self._unsent:
@@ -248,13 +254,14 @@ class Wire(asyncio.BufferedProtocol):
             unsent.popleft()
         oldest = self._sent[0] if self._sent else unsent[0] if unsent else None
         if oldest is None:
+            self._late = False
             return
-        if (left := oldest.deadline - self._loop.time()) > 0:
+        if oldest.deadline > self._loop.time():
             self._late = False
             self._timer = self._loop.call_at(oldest.deadline, self._look_for_late)
         elif not self._late:
             self._late = True
-            self._timer = self._loop.call_later(max(left, 0) + GRACE, self._look_for_late)
+            self._timer = self._loop.call_later(GRACE, self._look_for_late)
         else:
             self._end(self._dial.late, TimeoutError())
 
@@ -262,7 +269,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        if self.over is not None:  # given up meanwhile
+        if self._given_up():  # meanwhile
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -300,7 +307,7 @@ class Wire(asyncio.BufferedProtocol):
         self.ready = False
 
     def resume_writing(self) -> None:
-        if self.greeted and (self.over is None or self._retired):
+        if self.greeted and not self._given_up():
             self.ready = True
             self._flush()
 

@@ -13,6 +13,7 @@ from queasy.errors import InvalidOption, InvalidPayload, UndecodablePayload
 __all__ = ["Codec", "CodecName", "JsonCodec", "RawCodec"]
 
 CodecName = Literal["json", "raw"]
+QUOTE = ord('"')
 
 
 @runtime_checkable
@@ -31,20 +32,21 @@ class JsonCodec:
     """
 
     def __init__(self, type: Any = Any) -> None:  # noqa: A002 - the word msgspec uses
-        self._encoder = msgspec.json.Encoder()
-        self._decoder = msgspec.json.Decoder(type)
+        self._write = msgspec.json.Encoder().encode
+        self._read = msgspec.json.Decoder(type).decode
 
     def encode(self, data: Any, /) -> bytes:
-        if isinstance(data, (bytes, bytearray, memoryview)):
+        payload = self._write(data)
+        # The encoder writes bytes as a string: only what became one need be looked at.
+        if payload[0] == QUOTE and isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError("JSON has no bytes; use codec='raw'")
-        payload = self._encoder.encode(data)
         # JSON has no NaN and the encoder writes null: refuse rather than change the data.
         if b"null" in payload and _holds_nan(data):
             raise ValueError("JSON cannot hold NaN or infinity")
         return payload
 
     def decode(self, payload: bytes, /) -> Any:
-        return self._decoder.decode(payload)
+        return self._read(payload)
 
 
 class RawCodec:

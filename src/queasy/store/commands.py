@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from queasy.codec import Codec
 from queasy.job import Job
@@ -18,6 +18,7 @@ from queasy.store.records import (
     Counts,
     Dispatched,
     DispatchItem,
+    DispatchStatus,
     Ending,
     JobReader,
     Stat,
@@ -33,6 +34,8 @@ __all__ = ["AUDIT_TALLIES", "Commands", "ListState", "RecordKind", "version"]
 RecordKind = Literal["failed", "broken"]
 ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed", "broken"]
 
+# One string for each word, however many jobs it is said of.
+STATUSES: dict[bytes, DispatchStatus] = {word.encode(): word for word in get_args(DispatchStatus)}
 # What the audit adds up, in its order (TALLIES in lua/audit.lua).
 AUDIT_TALLIES = (
     "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
@@ -64,11 +67,11 @@ class Commands:
         """Put or update jobs."""
         args: list[Any] = [self._now]
         for item in items:
-            args.extend(item.args())
+            args += item.args()
 
         def read(reply: list[bytes]) -> list[Dispatched]:
             return [
-                Dispatched(item.id, _word(status))
+                Dispatched(item.id, STATUSES.get(status) or _word(status))
                 for item, status in zip(items, reply, strict=True)
             ]
 

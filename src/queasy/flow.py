@@ -29,7 +29,8 @@ from queasy.outcome import Broken
 from queasy.store.command import Command
 from queasy.store.commands import AUDIT_TALLIES, Commands, RecordKind
 from queasy.store.records import DispatchItem, Ending, Taken
-from queasy.store.store import CHUNK_BYTES, CHUNK_JOBS, AsyncStore, SyncStore
+from queasy.store.store import AsyncStore, SyncStore
+from queasy.store.together import CHUNK_BYTES, CHUNK_JOBS
 
 __all__ = ["Flow", "audit", "chunks", "follow", "follow_sync", "take_one", "until_done"]
 

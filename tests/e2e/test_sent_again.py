@@ -47,9 +47,14 @@ async def test_jobs_that_share_a_round_trip_run_once_though_it_is_sent_again(
     async with Client(proxy.url, prefix=prefix) as client:
         queue = client.queue("q")
         for first in (0, 20):
-            proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
-            jobs = range(first, first + 20)
-            done = await asyncio.gather(*(queue.dispatch(number) for number in jobs))
+            # Who finds nobody is sent alone. When it is answered, the others are.
+            alone = asyncio.create_task(queue.dispatch(first))
+            alone.add_done_callback(
+                lambda _: proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+            )
+            await asyncio.sleep(0)
+            others = range(first + 1, first + 20)
+            done = await asyncio.gather(alone, *(queue.dispatch(number) for number in others))
             assert {one.status for one in done} == {"created"}
             assert len(consumer.ran) == first + 20, "all of them, in one call"
     await consumer.run_all()

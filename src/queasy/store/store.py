@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from queasy.errors import InvalidInput, QueasyError
+from queasy.errors import QueasyError
 from queasy.options import Durability
 from queasy.store.call import call, connect
 from queasy.store.callers import Callers
@@ -22,6 +21,7 @@ from queasy.store.health import Health, look
 from queasy.store.listen import AsyncListener, SyncListener
 from queasy.store.records import Dispatched, DispatchItem
 from queasy.store.route import route_to
+from queasy.store.together import Line
 from queasy.store.transport import MOST_CONNECTIONS, AsyncTransport, SyncTransport
 from queasy.store.url import Target
 
@@ -29,10 +29,6 @@ __all__ = ["AsyncStore", "SyncStore"]
 
 T = TypeVar("T")
 log = logging.getLogger("queasy")
-
-# One call's worth of dispatches: what the server does without others noticing.
-CHUNK_JOBS = 1000
-CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class AsyncStore:
@@ -61,7 +57,7 @@ class AsyncStore:
         )
         self._connected = False
         self._connecting = asyncio.Lock()
-        self._lines: dict[tuple[str, Durability], _Line] = {}
+        self._lines: dict[tuple[str, Durability], Line] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self.listener = AsyncListener(self._transport, self._route)
@@ -125,87 +121,29 @@ class AsyncStore:
         except QueasyError as error:
             log.warning("%s in the background failed: %s", command.function, error)
 
-    async def dispatch(
+    def dispatch(
         self, commands: Commands, item: DispatchItem, durability: Durability = "ack"
-    ) -> Dispatched:
+    ) -> Coroutine[Any, Any, Dispatched]:
         """Dispatches of one queue that are awaited at the same time share a round trip."""
         self._bind()
-        line = self._lines.setdefault((commands.keys.base, durability), _Line())
-        waiting = _Waiting(commands, item, asyncio.get_running_loop().create_future())
-        line.queue.append(waiting)
-        if line.task is None:
-            line.task = asyncio.create_task(self._drain(line, durability))
-        return await waiting.done
-
-    async def _drain(self, line: _Line, durability: Durability) -> None:
-        """Sends what stands in line, in order, until nobody does."""
-        try:
-            while line.queue:
-                await self._send(line.take(), durability)
-        finally:
-            line.task = None
-
-    async def _send(self, batch: list[_Waiting], durability: Durability) -> None:
-        command = batch[0].commands.dispatch([waiting.item for waiting in batch])
-        try:
-            results = await self.run(command, durability)
-        except InvalidInput as error:
-            if len(batch) == 1:
-                _fail(batch, error)
-                return
-            for waiting in batch:  # one is refused: the others must not suffer for it
-                await self._send([waiting], durability)
-        except BaseException as error:
-            _fail(batch, error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            for waiting, result in zip(batch, results, strict=True):
-                if not waiting.done.done():  # its caller may have been cancelled
-                    waiting.done.set_result(result)
+        line = self._lines.get((commands.keys.base, durability))
+        if line is None:
+            line = Line(partial(self.run, durability=durability))
+            self._lines[commands.keys.base, durability] = line
+        return line.dispatch(commands, item)
 
     async def close(self) -> None:
         """Sends what is in line, then closes every connection."""
         self._bind()
         self._closing.set()
-        tasks = [line.task for line in self._lines.values() if line.task is not None]
-        if tasks or self._background:
-            await asyncio.wait([*tasks, *self._background])
+        for line in list(self._lines.values()):
+            await line.emptied()
+        if self._background:
+            await asyncio.wait(self._background)
         await self.listener.close()
         await self._transport.close()
         self._closing.clear()
         self._loop = None
-
-
-@dataclass(slots=True)
-class _Waiting:
-    commands: Commands
-    item: DispatchItem
-    done: asyncio.Future[Dispatched]
-
-
-def _fail(batch: list[_Waiting], error: BaseException) -> None:
-    for waiting in batch:
-        if not waiting.done.done():
-            waiting.done.set_exception(error)
-
-
-class _Line:
-    """Dispatches of one queue, waiting for the next call."""
-
-    def __init__(self) -> None:
-        self.queue: deque[_Waiting] = deque()
-        self.task: asyncio.Task[None] | None = None
-
-    def take(self) -> list[_Waiting]:
-        batch: list[_Waiting] = []
-        size = 0
-        while self.queue and len(batch) < CHUNK_JOBS:
-            size += len(self.queue[0].item.payload)
-            if batch and size > CHUNK_BYTES:
-                break
-            batch.append(self.queue.popleft())
-        return batch
 
 
 class SyncStore:

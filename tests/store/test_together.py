@@ -1,0 +1,257 @@
+"""Dispatches that are awaited at the same time: who is sent with whom, whoever is cancelled."""
+
+import asyncio
+import base64
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from queasy.errors import InvalidInput, Unanswered, Unreachable
+from queasy.store.command import Command
+from queasy.store.commands import Commands
+from queasy.store.keys import QueueKeys
+from queasy.store.records import Dispatched, DispatchItem
+from queasy.store.together import CHUNK_BYTES, CHUNK_JOBS, Line
+
+COMMANDS = Commands(QueueKeys("p", "q"))
+
+
+class Calls:
+    """Stands where calls are made: each is answered when a test says so."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[str]] = []
+        self.numbers: list[tuple[str, int]] = []
+        self._answers: list[asyncio.Future[Any]] = []
+        self._came = asyncio.Event()
+        self._at_once = False
+        self.line = Line(self._call)
+
+    async def _call(self, command: Command[list[Dispatched]]) -> list[Dispatched]:
+        *args, caller, number = command.args
+        self.numbers.append((str(caller), int(number)))
+        ids = [bytes(id_).decode() for id_ in args[1::5]]  # type: ignore[arg-type]
+        self.sent.append(ids)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
+        self._came.set()
+        if self._at_once:
+            answer.set_result(None)
+        await answer
+        return command.read([b"created"] * len(ids))
+
+    def dispatch(self, *ids: str, payload: bytes = b"1") -> list[asyncio.Task[Dispatched]]:
+        return [
+            asyncio.create_task(self.line.dispatch(COMMANDS, DispatchItem(id_, payload)), name=id_)
+            for id_ in ids
+        ]
+
+    async def answer(self, error: Exception | None = None) -> None:
+        """Ends the call that is under way, or the next."""
+        async with asyncio.timeout(5):
+            while not (pending := self._pending()):
+                self._came.clear()
+                await self._came.wait()
+        pending[0].set_exception(error) if error else pending[0].set_result(None)
+
+    def answer_all(self) -> None:
+        """The call that is under way, and any other."""
+        self._at_once = True
+        for answer in self._pending():
+            answer.set_result(None)
+
+    def _pending(self) -> list[asyncio.Future[Any]]:
+        return [answer for answer in self._answers if not answer.done()]
+
+    def sender(self) -> asyncio.Task[Any]:
+        """The task that sends for others."""
+        (task,) = (one for one in asyncio.all_tasks() if "_send_all" in repr(one.get_coro()))
+        return task
+
+
+async def settle() -> None:
+    """Lets all who can go on do so."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def ends(tasks: list[asyncio.Task[Dispatched]]) -> list[str]:
+    """What became of each."""
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    return [one.status if isinstance(one, Dispatched) else type(one).__name__ for one in results]
+
+
+async def test_who_comes_alone_is_sent_at_once_and_without_a_task() -> None:
+    calls = Calls()
+    tasks = calls.dispatch("a")
+    await asyncio.sleep(0)
+    assert calls.sent == [["a"]]
+    assert asyncio.all_tasks() == {asyncio.current_task(), *tasks}
+    await calls.answer()
+    assert await ends(tasks) == ["created"]
+
+
+async def test_who_comes_meanwhile_is_sent_with_the_next_call_in_order() -> None:
+    calls = Calls()
+    tasks = calls.dispatch("a", "b", "c")
+    await settle()
+    tasks += calls.dispatch("d")
+    await settle()
+    assert calls.sent == [["a"]]
+    await calls.answer()
+    await settle()
+    tasks += calls.dispatch("e")
+    await settle()
+    assert calls.sent == [["a"], ["b", "c", "d"]]
+    await calls.answer()
+    await calls.answer()
+    assert await ends(tasks) == ["created"] * 5
+    assert calls.sent == [["a"], ["b", "c", "d"], ["e"]]
+
+
+@pytest.mark.parametrize("gone", ["a", "b", "c", "d", "ab", "cd", "bd", "bcd", "abcd"])
+@pytest.mark.parametrize("under_way", [0, 1])
+async def test_who_is_cancelled_harms_nobody_in_line(gone: str, under_way: int) -> None:
+    calls = Calls()
+    tasks = calls.dispatch(*"abcd")
+    await settle()
+    for _ in range(under_way):  # a is answered: the others are under way
+        await calls.answer()
+        await settle()
+    for task in tasks:
+        if task.get_name() in gone:
+            task.cancel()
+    await settle()
+    calls.answer_all()
+    expected = [
+        "created" if id_ not in gone or (under_way and id_ == "a") else "CancelledError"
+        for id_ in "abcd"
+    ]
+    assert await ends(tasks) == expected
+    sent = [id_ for call in calls.sent for id_ in call]
+    assert sent == ["a", *(id_ for id_ in "bcd" if under_way or id_ not in gone)]
+    await asyncio.wait_for(calls.line.emptied(), 5)
+    last = calls.dispatch("last")
+    assert await ends(last) == ["created"]
+
+
+async def test_a_sender_that_is_cancelled_leaves_the_rest_to_another() -> None:
+    calls = Calls()
+    tasks = calls.dispatch("a", "b", "c")
+    await settle()
+    await calls.answer()
+    await settle()
+    tasks += calls.dispatch("d", "e")
+    await settle()
+    calls.sender().cancel()
+    await settle()
+    await calls.answer()
+    assert await ends(tasks) == ["created", "Unanswered", "Unanswered", "created", "created"]
+    assert calls.sent == [["a"], ["b", "c"], ["d", "e"]], "never sent again: they may have run"
+
+
+async def test_a_sender_that_is_cancelled_while_it_sends_one_by_one_leaves_the_rest() -> None:
+    calls = Calls()
+    tasks = calls.dispatch(*"abcd")
+    await settle()
+    await calls.answer()
+    await calls.answer(InvalidInput("one of them"))
+    await settle()
+    assert calls.sent[-1] == ["b"]
+    calls.sender().cancel()
+    await settle()
+    await calls.answer()
+    assert await ends(tasks) == ["created", "Unanswered", "created", "created"]
+    assert calls.sent == [["a"], ["b", "c", "d"], ["b"], ["c", "d"]]
+
+
+async def test_one_that_is_refused_is_told_and_the_others_are_put() -> None:
+    calls = Calls()
+    tasks = calls.dispatch(*"abcd")
+    for problem in (None, InvalidInput("c"), None, InvalidInput("c"), None):
+        await calls.answer(problem)
+    assert await ends(tasks) == ["created", "created", "InvalidInput", "created"]
+
+
+async def test_all_of_a_call_that_failed_are_told_and_the_next_are_sent() -> None:
+    calls = Calls()
+    tasks = calls.dispatch("a", "b", "c")
+    await settle()
+    await calls.answer(Unreachable("away"))
+    await calls.answer(Unanswered("cut"))
+    assert await ends(tasks) == ["Unreachable", "Unanswered", "Unanswered"]
+    tasks = calls.dispatch("d")
+    await calls.answer()
+    assert await ends(tasks) == ["created"]
+
+
+async def test_a_call_that_was_given_up_has_a_lower_number_than_the_next() -> None:
+    """So that the server refuses it when it comes later than that."""
+    calls = Calls()
+    (given_up,) = calls.dispatch("a")
+    await settle()
+    given_up.cancel()
+    await settle()
+    tasks = calls.dispatch("a")
+    await calls.answer()
+    assert await ends(tasks) == ["created"]
+    (first, one), (second, two) = calls.numbers
+    assert first == second
+    assert one < two
+
+
+async def test_the_line_is_emptied_when_all_in_it_were_sent() -> None:
+    calls = Calls()
+    await calls.line.emptied()
+    tasks = calls.dispatch("a", "b")
+    await settle()
+    emptied = asyncio.create_task(calls.line.emptied())
+    for _ in tasks:
+        await settle()
+        assert not emptied.done()
+        await calls.answer()
+    await asyncio.wait_for(emptied, 5)
+    assert await ends(tasks) == ["created"] * 2
+
+
+async def test_a_call_takes_so_many_jobs_and_bytes() -> None:
+    calls = Calls()
+    tasks = calls.dispatch("first", *map(str, range(CHUNK_JOBS + 1)))
+    await settle()
+    tasks += calls.dispatch("x", "y", "z", payload=bytes(CHUNK_BYTES // 2))
+    for _ in range(4):
+        await calls.answer()
+    assert set(await ends(tasks)) == {"created"}
+    assert list(map(len, calls.sent)) == [1, CHUNK_JOBS, 2, 2]
+
+
+FORKS = """
+import os
+from queasy.dispatch import new_id
+mine = {new_id() for _ in range(3)}
+read, write = os.pipe()
+child = os.fork()
+ids = [new_id() for _ in range(1000)]
+os.write(write, " ".join(ids).encode())
+if child:
+    os.waitpid(child, 0)
+    os.close(write)
+    assert len(set(ids)) == 1000 and not mine & set(ids)
+    with os.fdopen(read) as all_of_them:
+        print(all_of_them.read(), end="")
+else:
+    os.write(write, b" ")
+    os._exit(0)
+"""
+
+
+def test_ids_are_not_those_of_a_process_that_forked() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True
+    )
+    text = done.stdout.replace(" ", "")
+    ids = {text[at : at + 12] for at in range(0, len(text), 12)}
+    assert len(ids) == 2000
+    assert all(len(base64.urlsafe_b64decode(id_)) == 9 for id_ in ids)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from queasy.codec import Codec, encode
 from queasy.errors import InvalidOption, InvalidTime
@@ -23,13 +24,12 @@ from queasy.options import (
 )
 from queasy.store.records import DEFAULT_FLAGS, DispatchItem, pack_options, when_arg
 
-__all__ = ["Dispatch", "new_id"]
+__all__ = ["Dispatch", "item_of", "new_id"]
 
 RUN_AT_MODES: dict[Any, str] = {True: "t", False: "f", "if_later": "l", "if_earlier": "e"}
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(msgspec.Struct, frozen=True):
     """One job for `dispatch_many` that needs more than its data.
 
     The arguments are those of `Queue.dispatch`.
@@ -65,6 +65,8 @@ class Dispatch:
         return when_arg(None, seconds(self.delay, "delay"))
 
     def _flags(self) -> str:
+        if self.update_run_at is True and self.update_data is True and self.reset_counts is None:
+            return ""
         mode = None
         if isinstance(self.update_run_at, (bool, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
             mode = RUN_AT_MODES.get(self.update_run_at)
@@ -87,8 +89,29 @@ class Dispatch:
         return pack_options(options, check_update_options(self.update_options))
 
 
+def item_of(job: object, codec: Codec, max_payload: int) -> DispatchItem:
+    """What is sent for a `Dispatch`, or for data that needs no more than to be put."""
+    if isinstance(job, Dispatch):
+        return job.item(codec, max_payload)
+    return DispatchItem(new_id(), encode(codec, job, max_payload))
+
+
+# Ids made beforehand, for a system call takes longer than all the rest: many are asked for at once.
+_BLOCK = 256
+_ready: list[str] = []
+# A child that is forked off would use what its parent uses, too.
+os.register_at_fork(after_in_child=_ready.clear)
+
+
 def new_id() -> str:
     """Twelve characters nobody else has: 72 random bits, and the most that the server stores in
     16 bytes.
     """
-    return base64.urlsafe_b64encode(os.urandom(9)).decode()
+    try:
+        return _ready.pop()  # threads may share it
+    except IndexError:
+        text = base64.urlsafe_b64encode(os.urandom(9 * _BLOCK)).decode()
+        ids = [text[at : at + 12] for at in range(0, len(text), 12)]
+        mine = ids.pop()
+        _ready.extend(ids)
+        return mine

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from queasy.dispatch import Dispatch, new_id
+from queasy.dispatch import new_id
 from queasy.errors import (
-    InvalidInput,
     NotReady,
     QueasyError,
     Unanswered,
@@ -28,11 +27,11 @@ from queasy.job import Job, JobError
 from queasy.outcome import Broken
 from queasy.store.command import Command
 from queasy.store.commands import AUDIT_TALLIES, Commands, RecordKind
-from queasy.store.records import DispatchItem, Ending, Taken
+from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore, SyncStore
-from queasy.store.together import CHUNK_BYTES, CHUNK_JOBS
+from queasy.store.together import CHUNK_JOBS
 
-__all__ = ["Flow", "audit", "chunks", "follow", "follow_sync", "take_one", "until_done"]
+__all__ = ["Flow", "audit", "follow", "follow_sync", "take_one", "until_done"]
 
 T = TypeVar("T")
 log = logging.getLogger("queasy")
@@ -346,36 +345,3 @@ def audit(commands: Commands) -> Flow[list[str]]:
         if counted != size
     ]
     return problems
-
-
-def chunks(
-    things: Iterable[Any], item_of: Callable[[Dispatch], DispatchItem]
-) -> Iterable[list[DispatchItem]]:
-    """Dispatches in as many calls as they need.
-
-    What has a length is checked whole before any of it is sent; of anything else only one
-    chunk is held at a time.
-    """
-    if isinstance(things, (str, bytes, bytearray, Mapping)) or not isinstance(things, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        kind = type(cast("object", things)).__name__
-        raise InvalidInput(f"dispatch_many: expected a list or iterable of jobs, got one {kind}")
-    items = (item_of(thing if isinstance(thing, Dispatch) else Dispatch(thing)) for thing in things)
-    return list(_cut(items)) if isinstance(things, Sized) else _cut(items)
-
-
-def _cut(items: Iterable[DispatchItem]) -> Iterator[list[DispatchItem]]:
-    chunk: list[DispatchItem] = []
-    size = 0
-    try:
-        for item in items:
-            size += len(item.payload)
-            if chunk and (len(chunk) >= CHUNK_JOBS or size > CHUNK_BYTES):
-                yield chunk
-                chunk, size = [], len(item.payload)
-            chunk.append(item)
-    except Exception:
-        if chunk:  # what came before is put
-            yield chunk
-        raise
-    if chunk:
-        yield chunk

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from queasy.codec import Codec, CodecName, codec_of
-from queasy.dispatch import Dispatch
+from queasy.dispatch import item_of
 from queasy.errors import InvalidInput, InvalidOption
 from queasy.handler import (
     Handler,
@@ -37,8 +37,9 @@ class NamedQueue:
     def name(self) -> str:
         return self.keys.name
 
-    def _item(self, dispatch: Dispatch) -> DispatchItem:
-        return dispatch.item(self.codec, self._max_payload)
+    def _item(self, job: object) -> DispatchItem:
+        """What is sent for data, or a `Dispatch`."""
+        return item_of(job, self.codec, self._max_payload)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"

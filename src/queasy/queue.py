@@ -6,10 +6,11 @@ import re
 from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import Any, get_args, overload
 
+from queasy.bulk import chunks, put_all
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import Dispatch
 from queasy.errors import InvalidId, InvalidInput, InvalidOption
-from queasy.flow import audit, chunks, drop, evict, follow, requeue, take_one, trim, until_done
+from queasy.flow import audit, drop, evict, follow, requeue, take_one, trim, until_done
 from queasy.handler import Registry
 from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
@@ -35,10 +36,11 @@ from queasy.store.store import AsyncStore
 __all__ = ["Queue"]
 
 PAGE = 100
+DURABILITIES: tuple[str, ...] = get_args(Durability)
 
 
 def check_durability(value: str) -> Durability:
-    if value not in get_args(Durability):
+    if value not in DURABILITIES:
         raise InvalidOption(f"durability: expected 'ack', 'fsynced' or 'replicated', got {value!r}")
     return value  # pyright: ignore[reportReturnType]
 
@@ -161,10 +163,8 @@ class Queue(HandledQueue):
         is refused stops it there, with what came before put.
         """
         check_durability(durability)
-        results: list[Dispatched] = []
-        for chunk in chunks(jobs, self._item):
-            results += await self._store.run(self._commands.dispatch(chunk), durability)
-        return results
+        items = chunks(jobs, self._item)
+        return await put_all(self._store, self._commands, items, durability)
 
     async def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
         """Remove a job that waits, or a dispatch held behind a run; True if there was one.

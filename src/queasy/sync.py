@@ -11,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
+from queasy.bulk import chunks, put_all_sync
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import Dispatch, new_id
-from queasy.flow import audit, chunks, drop, evict, follow_sync, requeue, take_one, trim, until_done
+from queasy.flow import audit, drop, evict, follow_sync, requeue, take_one, trim, until_done
 from queasy.job import Job, JobError
 from queasy.lease import Held
 from queasy.named import NamedQueue, keys_of
@@ -158,10 +159,8 @@ class SyncQueue(NamedQueue):
     ) -> list[Dispatched]:
         """Put many jobs (data, or a `Dispatch`), a thousand or so for each round trip."""
         check_durability(durability)
-        results: list[Dispatched] = []
-        for chunk in chunks(jobs, self._item):
-            results += self._store.run(self._commands.dispatch(chunk), durability)
-        return results
+        items = chunks(jobs, self._item)
+        return put_all_sync(self._store, self._commands, items, durability)
 
     def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
         """Remove a job that waits or is held behind a run; with `running`, stop the run too."""

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from queasy import Client, Dispatch, JobOptions, NotDurable, RawCodec
+from queasy import Client, Dispatch, InvalidPayload, JobOptions, NotDurable, RawCodec
 from queasy.codec import JsonCodec
 from tests.servers import Server, ServerKind
 
@@ -136,6 +137,63 @@ async def test_a_cancelled_caller_does_not_harm_its_neighbours(client: Client) -
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert sum(isinstance(result, asyncio.CancelledError) for result in results) == 1
     assert (await queue.counts()).waiting >= 9
+
+
+async def test_close_sends_all_who_stand_in_line(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch("before")
+    tasks = [asyncio.create_task(queue.dispatch(n)) for n in range(50)]
+    await asyncio.sleep(0)
+    await client.close()
+    assert {(await task).status for task in tasks} == {"created"}
+    assert [job.data async for job in queue.jobs()] == ["before", *range(50)]
+
+
+async def test_a_dispatch_that_was_given_up_does_not_overtake_the_next(
+    client: Client, server: Server
+) -> None:
+    queue = client.queue("q")
+    await queue.dispatch("before", id="a")
+    server.client().client_pause(300, all=False)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await queue.dispatch("given up", id="a")
+    await queue.dispatch("next", id="a")
+    assert [job.data async for job in queue.jobs()] == ["next"]
+
+
+async def test_dispatch_many_that_is_cancelled_leaves_nothing_behind(
+    client: Client, server: Server
+) -> None:
+    queue = client.queue("q")
+    tasks = asyncio.all_tasks()
+    read = 0
+
+    def jobs() -> Iterator[int]:
+        nonlocal read
+        while read < 10_000:
+            read += 1
+            yield read
+
+    await client.connect()
+    server.client().client_pause(300, all=False)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await queue.dispatch_many(jobs())
+    assert read < 3_000, "no more than is sent next is held"
+    assert {one for one in asyncio.all_tasks() - tasks if "put_all" in repr(one)} == set()
+    assert (await queue.dispatch("next")).status == "created"
+    assert (await queue.counts()).waiting <= 1_001
+
+
+async def test_dispatch_many_puts_what_came_before_a_job_that_is_refused(client: Client) -> None:
+    queue = client.queue("q")
+    with pytest.raises(InvalidPayload):
+        await queue.dispatch_many(n if n < 1500 else object() for n in range(2000))
+    assert [job.data async for job in queue.jobs()] == [*range(1500)]
+    with pytest.raises(InvalidPayload):
+        await queue.dispatch_many([*range(1500), object()])
+    assert (await queue.counts()).waiting == 1500, "of a list, nothing"
 
 
 async def test_cancel_removes_what_waits_and_what_is_held(client: Client) -> None:

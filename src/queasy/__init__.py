@@ -1,7 +1,5 @@
 """Queasy: a job queue on Redis and Valkey that loses nothing and runs nothing twice at once."""
 
-from importlib.metadata import version as _version
-
 from queasy.client import Client
 from queasy.codec import Codec, CodecName, JsonCodec, RawCodec
 from queasy.dispatch import Dispatch
@@ -40,6 +38,7 @@ from queasy.store.health import Health
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
 from queasy.verdict import Failure, PermanentError, Retry
+from queasy.version import VERSION
 from queasy.worker.roster import WorkerInfo
 
 __all__ = [
@@ -100,4 +99,4 @@ __all__ = [
     "WorkerInfo",
 ]
 
-__version__ = _version("queasy")
+__version__ = VERSION

@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any, cast
 
 import msgspec
@@ -20,6 +19,7 @@ import msgspec
 from queasy.client import Client
 from queasy.errors import InvalidInput, QueasyError
 from queasy.options import check_whole
+from queasy.version import VERSION
 from queasy.worker.app import load
 from queasy.worker.inline import InlineWorker
 from queasy.worker.logs import FORMATS, set_up
@@ -65,7 +65,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="queasy", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"queasy {version('queasy')}")
+    parser.add_argument("--version", action="version", version=f"queasy {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True)
 
     worker = commands.add_parser("worker", help="run the handlers of an application")

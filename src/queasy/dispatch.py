@@ -47,12 +47,22 @@ class Dispatch(msgspec.Struct, frozen=True):
 
     def item(self, codec: Codec, max_payload: int) -> DispatchItem:
         """What is sent; raises InvalidInput when something is not as it must be."""
-        return DispatchItem(
-            id=new_id() if self.id is None else check_id(self.id),
-            payload=encode(codec, self.data, max_payload),
-            when=self._when(),
-            flags=self._flags(),
-            options=self._options(),
+        id_ = new_id() if self.id is None else check_id(self.id)
+        payload = encode(codec, self.data, max_payload)
+        if self._asks_for_nothing_else():
+            return DispatchItem(id_, payload)
+        return DispatchItem(id_, payload, self._when(), self._flags(), self._options())
+
+    def _asks_for_nothing_else(self) -> bool:
+        """Most do not, and defaults of ours need no checks."""
+        return (
+            self.run_at is None
+            and self.delay is None
+            and self.options is None
+            and self.update_data is True
+            and self.update_run_at is True
+            and self.update_options is True
+            and self.reset_counts is None
         )
 
     def _when(self) -> str:
@@ -65,8 +75,6 @@ class Dispatch(msgspec.Struct, frozen=True):
         return when_arg(None, seconds(self.delay, "delay"))
 
     def _flags(self) -> str:
-        if self.update_run_at is True and self.update_data is True and self.reset_counts is None:
-            return ""
         mode = None
         if isinstance(self.update_run_at, (bool, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
             mode = RUN_AT_MODES.get(self.update_run_at)

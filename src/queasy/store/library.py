@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 __all__ = ["LIBRARY", "PREFIX", "fences", "revision", "source"]
 
@@ -23,7 +23,7 @@ ORDER = (
 @cache
 def source() -> str:
     """The whole library, as FUNCTION LOAD wants it."""
-    folder = files("queasy.store") / "lua"
+    folder = Path(__file__).parent / "lua"
     parts = [f"-- {name}.lua\n{(folder / f'{name}.lua').read_text()}" for name in ORDER]
     return f"#!lua name={LIBRARY}\n" + "\n".join(parts)
 

@@ -30,6 +30,43 @@ def test_a_client_is_used_in_one_loop_after_another(server: Server, prefix: str)
         gc.collect()
 
 
+def test_a_client_that_was_closed_serves_many_at_once_in_another_loop(
+    server: Server, prefix: str
+) -> None:
+    client = Client(server.url, prefix=prefix)
+
+    async def work() -> int:
+        queue = client.queue("q")
+        await asyncio.gather(*(queue.dispatch(n) for n in range(5)))
+        waiting = (await queue.counts()).waiting
+        await client.close()
+        return waiting
+
+    assert [asyncio.run(work()) for _ in range(3)] == [5, 10, 15]
+
+
+def test_a_loop_that_ends_with_dispatches_in_line_leaves_nothing_behind(
+    server: Server, prefix: str
+) -> None:
+    async def leave() -> None:
+        tasks = [asyncio.create_task(_dispatch(client)) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+
+    async def end() -> None:
+        await asyncio.gather(*(_dispatch(client) for _ in range(5)))
+        assert 5 <= (await client.queue("q").counts()).waiting <= 10
+        await client.close()
+
+    client = Client(server.url, prefix=prefix)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # nobody closed the connection either
+        asyncio.run(leave())
+        gc.collect()
+        asyncio.run(end())
+        gc.collect()
+
+
 async def test_a_client_in_two_loops_at_once_is_a_mistake_and_said(client: Client) -> None:
     await client.queue("q").dispatch(1)
     problems: list[BaseException] = []

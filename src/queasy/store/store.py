@@ -143,6 +143,7 @@ class AsyncStore:
         await self.listener.close()
         await self._transport.close()
         self._closing.clear()
+        self._lines.clear()  # they belong to this loop, and the next use may be in another
         self._loop = None
 
 

@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from queasy.errors import InvalidInput, Unanswered
 from queasy.store.callers import Callers
 from queasy.store.command import Command
@@ -21,15 +23,10 @@ CHUNK_BYTES = 4 * 1024 * 1024
 Run = Callable[[Command[list[Dispatched]]], Awaitable[list[Dispatched]]]
 
 
-class _Waiting:
-    __slots__ = ("commands", "done", "item")
-
-    def __init__(
-        self, commands: Commands, item: DispatchItem, done: asyncio.Future[Dispatched]
-    ) -> None:
-        self.commands = commands
-        self.item = item
-        self.done = done
+class _Waiting(msgspec.Struct):
+    commands: Commands
+    item: DispatchItem
+    done: asyncio.Future[Dispatched]
 
 
 class Line:
@@ -75,17 +72,13 @@ class Line:
 
     def _go_on(self) -> None:
         """A call is over, however it ended: the next, or nobody."""
-        self._skip_gone()
+        while self._waiting and self._waiting[0].done.done():
+            self._waiting.popleft()
         self._sender = None
         if self._waiting and self._loop.is_running():  # not when what it left behind is cleared up
             self._sender = self._loop.create_task(self._send_all())
         else:
             self._free.set()
-
-    def _skip_gone(self) -> None:
-        """Who was cancelled before he was sent is not sent."""
-        while self._waiting and self._waiting[0].done.done():
-            self._waiting.popleft()
 
     async def _send_all(self) -> None:
         """Sends what stands in line, in order, until nobody does."""
@@ -96,15 +89,17 @@ class Line:
             self._go_on()
 
     def _next_batch(self) -> list[_Waiting]:
+        """Without who was cancelled before he was sent."""
         batch: list[_Waiting] = []
         size = 0
-        self._skip_gone()
         while self._waiting and len(batch) < CHUNK_JOBS:
-            size += len(self._waiting[0].item.payload)
-            if batch and size > CHUNK_BYTES:
-                break
-            batch.append(self._waiting.popleft())
-            self._skip_gone()
+            waiting = self._waiting[0]
+            if not waiting.done.done():
+                size += len(waiting.item.payload)
+                if batch and size > CHUNK_BYTES:
+                    break
+                batch.append(waiting)
+            self._waiting.popleft()
         return batch
 
     async def _send(self, batch: list[_Waiting]) -> None:

@@ -13,7 +13,7 @@ __all__ = ["Callers"]
 T = TypeVar("T")
 
 
-class _Caller:
+class Caller:
     __slots__ = ("calls", "id")
 
     def __init__(self) -> None:
@@ -28,22 +28,23 @@ class Callers:
     """
 
     def __init__(self) -> None:
-        self._free: list[_Caller] = []
+        self._free: list[Caller] = []
         self._process = os.getpid()
 
     def number(self, command: Command[T]) -> _Call[T]:
         """The command as one call of a caller, who is busy with it meanwhile."""
         return _Call(self, command)
 
-    def take(self) -> _Caller:
+    def take(self) -> Caller:
+        """Who numbers its calls itself, and gives it back behind each."""
         if self._process != os.getpid():  # forked: these are the parent's, who goes on counting
             self._free, self._process = [], os.getpid()
         try:
             return self._free.pop()  # the last who called: the others may be forgotten
         except IndexError:
-            return _Caller()
+            return Caller()
 
-    def give_back(self, caller: _Caller) -> None:
+    def give_back(self, caller: Caller) -> None:
         self._free.append(caller)
 
 
@@ -55,7 +56,7 @@ class _Call(Generic[T]):
     def __init__(self, callers: Callers, command: Command[T]) -> None:
         self._callers = callers
         self._command = command
-        self._caller: _Caller | None = None
+        self._caller: Caller | None = None
 
     def __enter__(self) -> Command[T]:
         if not self._command.call_keys:

@@ -63,8 +63,10 @@ class Commands:
 
     # Putting
 
-    def dispatch(self, items: Sequence[DispatchItem]) -> Command[list[Dispatched]]:
-        """Put or update jobs."""
+    def dispatch(
+        self, items: Sequence[DispatchItem], call: tuple[str, int] | None = None
+    ) -> Command[list[Dispatched]]:
+        """Put or update jobs; of a caller's `call` with this number, if it has one already."""
         args: list[Any] = [self._now]
         for item in items:
             args += item.args()
@@ -75,8 +77,10 @@ class Commands:
                 for item, status in zip(items, reply, strict=True)
             ]
 
-        keys, call_keys = self.keys.for_dispatch, self.keys.of_calls
-        return Command("dispatch", keys, tuple(args), read, call_keys=call_keys)
+        keys = self.keys
+        if call is not None:
+            return Command("dispatch", keys.for_numbered_dispatch, (*args, *call), read)
+        return Command("dispatch", keys.for_dispatch, tuple(args), read, call_keys=keys.of_calls)
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""

@@ -48,6 +48,10 @@ class QueueKeys:
         return self.all[QUEUE_KEYS:]
 
     @cached_property
+    def for_numbered_dispatch(self) -> tuple[str, ...]:
+        return self.for_dispatch + self.of_calls
+
+    @cached_property
     def with_fail_queue(self) -> tuple[str, ...]:
         """For functions that may give a job up. A fail queue has no fail queue of its own."""
         if self.fail:

@@ -57,8 +57,7 @@ class Line:
             return await waiting.done
         self._free.clear()
         try:
-            (result,) = await self._call(commands.dispatch([item]))
-            return result
+            return (await self._call(commands, [item]))[0]
         finally:
             self._go_on()
 
@@ -66,9 +65,13 @@ class Line:
         """Until all who stand in line now have been sent."""
         await self._free.wait()
 
-    async def _call(self, command: Command[list[Dispatched]]) -> list[Dispatched]:
-        with self._callers.number(command) as numbered:
-            return await self._run(numbered)
+    async def _call(self, commands: Commands, items: list[DispatchItem]) -> list[Dispatched]:
+        caller = self._callers.take()
+        caller.calls += 1
+        try:
+            return await self._run(commands.dispatch(items, (caller.id, caller.calls)))
+        finally:
+            self._callers.give_back(caller)
 
     def _go_on(self) -> None:
         """A call is over, however it ended: the next, or nobody."""
@@ -104,9 +107,7 @@ class Line:
 
     async def _send(self, batch: list[_Waiting]) -> None:
         try:
-            results = await self._call(
-                batch[0].commands.dispatch([waiting.item for waiting in batch])
-            )
+            results = await self._call(batch[0].commands, [waiting.item for waiting in batch])
         except InvalidInput as error:
             if len(batch) == 1:
                 _fail(batch, error)

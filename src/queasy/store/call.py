@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from queasy.errors import (
     NotDurable,
@@ -28,7 +28,7 @@ from queasy.store.replies import AskError, NoPermissionError, OutOfMemoryError, 
 from queasy.store.route import Effect, Exchange, HangUp, Pause, Route, redirected
 from queasy.store.url import Address
 
-__all__ = ["call", "connect", "load_library"]
+__all__ = ["Failed", "answer_of", "call", "connect", "load_library", "words_of"]
 
 T = TypeVar("T")
 log = logging.getLogger("queasy")
@@ -45,6 +45,42 @@ MOST_TURNS = 5
 DURABLE = 0.4
 
 
+class Failed(NamedTuple):
+    """A first try, of a command without more ado, at an address that was known."""
+
+    address: Address
+    began: float
+    problem: Exception
+
+
+def words_of(command: Command[Any]) -> tuple[Any, ...]:
+    """What is sent."""
+    fcall = "FCALL_RO" if command.read_only else "FCALL"
+    keys = command.keys
+    return (fcall, library.PREFIX + command.function, len(keys), *keys, *command.args)
+
+
+def answer_of(command: Command[T], reply: Any) -> T:
+    """What came back; raises what the server has against it."""
+    if isinstance(reply, Exception):
+        raise reply
+    try:
+        return command.read(reply)
+    except Exception as problem:
+        raise ProtocolError(
+            f"{command.function}{_queue_of(command)}: an answer that cannot be read "
+            f"({type(problem).__name__}: {problem}). Is this a server with Queasy's library, "
+            "and nobody else's? Run the audit"
+        ) from problem
+
+
+def _queue_of(command: Command[Any]) -> str:
+    """For errors."""
+    key = command.keys[0] if command.keys else ""
+    name = key.partition("{")[2].partition("}")[0]
+    return f" of queue {name!r}" if name else ""
+
+
 def call(
     command: Command[T],
     route: Route,
@@ -52,18 +88,22 @@ def call(
     patience: float,
     connected: bool = True,
     durability: Durability = "ack",
+    failed: Failed | None = None,
 ) -> Generator[Effect, Any, T]:
     """Runs a command to its answer, or raises what stands in the way.
 
     For `patience` seconds it rides out a server that is away; one that was never there
     (not `connected`) is a mistake, and said at once. A call whose answer was lost is sent
-    again: every function is safe to repeat.
+    again: every function is safe to repeat. It goes on where a first try `failed`.
     """
     attempt = _Attempt(command, durability, patience * DURABLE)
-    give_up_at = time.monotonic() + patience
+    give_up_at = (time.monotonic() if failed is None else failed.began) + patience
     pauses = None
     while True:
         try:
+            if failed is not None:
+                (attempt.address, _, problem), failed = failed, None
+                raise problem
             return (yield from attempt.once(route))
         except PROBLEMS as problem:
             pauses = pauses or _Pauses(give_up_at)
@@ -122,8 +162,7 @@ class _Attempt:
     @property
     def queue(self) -> str:
         """For errors."""
-        name = self.key.partition("{")[2].partition("}")[0] if self.key else ""
-        return f" of queue {name!r}" if name else ""
+        return _queue_of(self.command)
 
     def once(self, route: Route) -> Generator[Effect, Any, Any]:
         if self.lacking is not None:
@@ -133,9 +172,7 @@ class _Attempt:
                 raise NotSent(str(problem)) from problem
             self.lacking = None
         command = self.command
-        fcall = "FCALL_RO" if command.read_only else "FCALL"
-        function, keys = library.PREFIX + command.function, command.keys
-        sent: tuple[tuple[Any, ...], ...] = ((fcall, function, len(keys), *keys, *command.args),)
+        sent: tuple[tuple[Any, ...], ...] = (words_of(command),)
         address = self.address = self.asked
         self.asked = None
         asking = address is not None
@@ -149,12 +186,9 @@ class _Attempt:
         if waits:
             sent += self._durability_commands()
         replies = yield Exchange(address, sent, alone=waits)
-        reply = replies[asking]
-        if isinstance(reply, Exception):
-            raise reply
+        result = answer_of(command, replies[asking])
         if waits:
             self._check_durability(replies[-1])
-        result = self._read(reply)
         unclear = command.unclear_when_repeated
         if self.repeated and unclear is not None and unclear(result):
             raise Unanswered(
@@ -162,16 +196,6 @@ class _Attempt:
                 "second cannot tell whether the first was carried out"
             )
         return result
-
-    def _read(self, reply: Any) -> Any:
-        try:
-            return self.command.read(reply)
-        except Exception as problem:
-            raise ProtocolError(
-                f"{self.command.function}{self.queue}: an answer that cannot be read "
-                f"({type(problem).__name__}: {problem}). Is this a server with Queasy's library, "
-                "and nobody else's? Run the audit"
-            ) from problem
 
     def in_group(self, route: Route) -> bool:
         """Whether somebody told us where to send it, so that another may yet be named."""

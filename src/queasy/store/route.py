@@ -78,6 +78,11 @@ class Route:
     def __init__(self, target: Target) -> None:
         self.target = target
 
+    @property
+    def known(self) -> Address | None:
+        """The one address for every key, if there is one and it is known."""
+        return self.target.addresses[0]
+
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         """The address that has `key`; any primary for None."""
         return self.target.addresses[0]
@@ -106,6 +111,10 @@ class EmbeddedRoute(Route):
         super().__init__(target)
         self._address: Address | None = None
 
+    @property
+    def known(self) -> Address | None:
+        return self._address
+
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         if self._address is None:
             self._address = yield Ensure()
@@ -126,6 +135,10 @@ class SentinelRoute(Route):
         super().__init__(target)
         self._address: Address | None = None
         self._sentinels = list(target.addresses)
+
+    @property
+    def known(self) -> Address | None:
+        return self._address
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         if self._address is None:
@@ -178,6 +191,10 @@ class ClusterRoute(Route):
         self._ranges: list[tuple[int, int, Address]] = []
         # All that were heard of: those in the URL may be gone one day.
         self._nodes = list(target.addresses)
+
+    @property
+    def known(self) -> Address | None:
+        return None
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         if not self._ranges:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,15 @@ from typing import Any, TypeVar
 
 from queasy.errors import QueasyError
 from queasy.options import Durability
-from queasy.store.call import call, connect
+from queasy.store.call import Failed, answer_of, call, connect, words_of
 from queasy.store.callers import Callers
 from queasy.store.command import Command
 from queasy.store.commands import Commands
+from queasy.store.faults import PROBLEMS
 from queasy.store.health import Health, look
 from queasy.store.listen import AsyncListener, SyncListener
 from queasy.store.records import Dispatched, DispatchItem
-from queasy.store.route import route_to
+from queasy.store.route import Exchange, route_to
 from queasy.store.together import Line
 from queasy.store.transport import MOST_CONNECTIONS, AsyncTransport, SyncTransport
 from queasy.store.url import Target
@@ -95,7 +97,19 @@ class AsyncStore:
         if not self._connected:
             await self.connect()
         with self._callers.number(command) as command:
-            steps = call(command, self._route, patience=self._timeout, durability=durability)
+            failed = None
+            address = self._route.known
+            if address is not None and durability == "ack":
+                # As nearly every call goes; the steps are for what may come in between.
+                began, sent = time.monotonic(), (words_of(command),)
+                try:
+                    (reply,) = await self._transport.exchange(Exchange(address, sent))
+                    return answer_of(command, reply)
+                except PROBLEMS as problem:
+                    failed = Failed(address, began, problem)
+            steps = call(
+                command, self._route, patience=self._timeout, durability=durability, failed=failed
+            )
             return await self._transport.run(steps)
 
     def run_later(self, command: Command[Any]) -> None:
@@ -175,7 +189,19 @@ class SyncStore:
         if not self._connected:
             self.connect()
         with self._callers.number(command) as command:
-            steps = call(command, self._route, patience=self._timeout, durability=durability)
+            failed = None
+            address = self._route.known
+            if address is not None and durability == "ack":
+                # As nearly every call goes; the steps are for what may come in between.
+                began, sent = time.monotonic(), (words_of(command),)
+                try:
+                    (reply,) = self._transport.exchange(Exchange(address, sent))
+                    return answer_of(command, reply)
+                except PROBLEMS as problem:
+                    failed = Failed(address, began, problem)
+            steps = call(
+                command, self._route, patience=self._timeout, durability=durability, failed=failed
+            )
             return self._transport.run(steps)
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ class AsyncTransport:
             while True:
                 try:
                     if type(effect) is Exchange:
-                        answer = await self._exchange(effect)
+                        answer = await self.exchange(effect)
                     else:
                         answer = await self._perform(effect)
                 except Exception as problem:  # the steps decide what it means
@@ -88,7 +88,7 @@ class AsyncTransport:
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case Exchange():
-                return await self._exchange(effect)
+                return await self.exchange(effect)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
             case Ensure():
@@ -98,7 +98,8 @@ class AsyncTransport:
             case HangUp(address=address):
                 return self._hang_up(address)
 
-    def _exchange(self, exchange: Exchange) -> Awaitable[list[Any]]:
+    def exchange(self, exchange: Exchange) -> Awaitable[list[Any]]:
+        """The replies to commands."""
         lines = self._lines.get((exchange.address, exchange.sentinel))
         if lines is None:
             lines = self._find(exchange.address, exchange.sentinel)
@@ -211,7 +212,7 @@ class SyncTransport:
             while True:
                 try:
                     if type(effect) is Exchange:
-                        answer = self._exchange(effect)
+                        answer = self.exchange(effect)
                     else:
                         answer = self._perform(effect)
                 except Exception as problem:  # the steps decide what it means
@@ -226,7 +227,7 @@ class SyncTransport:
     def _perform(self, effect: Effect) -> Any:
         match effect:
             case Exchange():
-                return self._exchange(effect)
+                return self.exchange(effect)
             case Pause(seconds=seconds):
                 return time.sleep(seconds)
             case Ensure():
@@ -240,7 +241,8 @@ class SyncTransport:
                     wire.close()
                 return None
 
-    def _exchange(self, exchange: Exchange) -> list[Any]:
+    def exchange(self, exchange: Exchange) -> list[Any]:
+        """The replies to commands."""
         commands = exchange.commands
         packed = pack(commands)
         key = (exchange.address, exchange.sentinel)

@@ -1,0 +1,54 @@
+"""Measures Queasy, and its peers beside it: `python -m benchmarks --peers all`.
+
+Every round runs every competitor once, so that whatever else the machine does hits all alike. In
+every other round the server has a core of its own and the rest runs on the others; a competitor's
+figure is its best, in the placement that suits it.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.harness.bench_server import bench_server
+from benchmarks.harness.competitor import Competitor, Gone, competitors
+from benchmarks.harness.results import Results
+from benchmarks.workloads import TWO_PROCESSES, WORKLOADS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--peers", default="", help="all, or names with commas between")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of jobs")
+    parser.add_argument("--results", type=Path, help="a file for all figures, as JSON")
+    options = parser.parse_args()
+    chosen = competitors([name for name in options.peers.split(",") if name])
+    with bench_server() as server:
+        results = Results.begin(server, chosen, options)
+        for one in chosen:
+            one.set_up()
+            with one.at(server) as bench:  # loads functions and scripts: they are not to be weighed
+                bench.produce("bulk", "noop", 1, 100)
+        for number in range(options.rounds):
+            for name in options.workloads.split(","):
+                for one in chosen:
+                    measure(results, number, name, one, server, options.scale)
+    print(results.table())
+    if options.results:
+        results.save(options.results)
+    return 1 if results.problems else 0
+
+
+def measure(results, number, name, one: Competitor, server, scale) -> None:
+    pinned = number % 2 == 0 and name not in TWO_PROCESSES
+    try:
+        found = WORKLOADS[name](one, server, pinned=pinned, scale=scale)
+    except Gone as problem:
+        results.problem(one, name, str(problem))
+        return
+    results.add(one, found, pinned=pinned)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+# /// script
+# dependencies = []
+# [tool.bench]
+# name = "Queasy"
+# package = "queasy"
+# promise = "at least once"
+# settings = "defaults, async handler; `queasy worker --processes N`"
+# jobs = 100000
+# enqueues = 50000
+# ///
+"""Queasy itself, by its public API, run by the interpreter of the harness."""
+
+import os
+import sys
+from pathlib import Path
+
+import kit
+
+from queasy import Client, Dispatch
+
+SIZE = os.environ.get("BENCH_SIZE")  # for comparison; the default measures
+OPTIONS = {"size": int(SIZE)} if SIZE else {}
+client = Client(kit.URL)
+queues = {name: client.queue(name) for name in ("noop", "stamp", "burn", "again", "doomed")}
+
+
+@queues["noop"].handler(**OPTIONS)
+async def noop(data):
+    kit.noop()
+
+
+@queues["stamp"].handler
+async def stamp(data):
+    kit.stamp(data)
+
+
+@queues["burn"].handler
+async def burn(data):
+    kit.burn(data)
+
+
+@queues["again"].handler(max_retries=1, min_backoff=0, **OPTIONS)
+async def again(data, job):
+    kit.noop()
+    if not job.retry_count:
+        raise ValueError("once more")
+
+
+@queues["doomed"].handler(on_exception="fail", **OPTIONS)
+async def doomed(data):
+    raise ValueError("never")
+
+
+@queues["doomed"].fail_handler
+async def gave_up(data, job, error):
+    kit.noop()
+
+
+QUEUES = {"drain": ["noop"], "burst": ["noop", "stamp"], "pickup": ["noop", "stamp"], "cpu": ["burn"]}
+
+
+def worker(processes, kind):
+    app = [f"{Path(__file__).resolve()}:client", "--processes", str(processes)]
+    chosen = [word for name in QUEUES.get(kind, [kind]) for word in ("--queue", name)]
+    command = [sys.executable, "-m", "queasy", "worker", *app, *chosen, "--log-level", "error"]
+    os.execv(sys.executable, command)
+
+
+async def send(job, argument):
+    await queues[job].dispatch(argument)
+
+
+async def bulk(job, arguments):
+    await queues[job].dispatch_many(arguments)
+
+
+async def schedule(job, arguments, at):
+    await queues[job].dispatch_many([Dispatch(argument, run_at=at) for argument in arguments])
+
+
+if __name__ == "__main__":
+    kit.main(worker=worker, send=send, bulk=bulk, schedule=schedule, connect=client.connect)

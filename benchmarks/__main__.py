@@ -6,10 +6,12 @@ figure is its best, in the placement that suits it.
 """
 
 import argparse
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.harness.bench_server import bench_server
+from benchmarks.harness.bench_server import BenchServer, bench_server
 from benchmarks.harness.competitor import Competitor, Gone, competitors
 from benchmarks.harness.results import Results
 from benchmarks.workloads import TWO_PROCESSES, WORKLOADS
@@ -23,16 +25,15 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of jobs")
     parser.add_argument("--results", type=Path, help="a file for all figures, as JSON")
     options = parser.parse_args()
+    # An ordinary end, so that no worker is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     chosen = competitors([name for name in options.peers.split(",") if name])
     with bench_server() as server:
         results = Results.begin(server, chosen, options)
-        for one in chosen:
-            one.set_up()
-            with one.at(server) as bench:  # loads functions and scripts: they are not to be weighed
-                bench.produce("bulk", "noop", 1, 100)
+        ready = [one for one in chosen if set_up(results, one, server)]
         for number in range(options.rounds):
             for name in options.workloads.split(","):
-                for one in chosen:
+                for one in ready:
                     measure(results, number, name, one, server, options.scale)
     print(results.table())
     if options.results:
@@ -40,7 +41,21 @@ def main() -> int:
     return 1 if results.problems else 0
 
 
-def measure(results, number, name, one: Competitor, server, scale) -> None:
+def set_up(results: Results, one: Competitor, server: BenchServer) -> bool:
+    """Whether it can run. Loads functions and scripts, which are not to be weighed."""
+    try:
+        one.set_up()
+        with one.at(server) as bench:
+            bench.produce("bulk", "noop", 1, 100)
+    except (Gone, OSError, subprocess.CalledProcessError) as problem:
+        results.problem(one, "to set up", str(problem))
+        return False
+    return True
+
+
+def measure(
+    results: Results, number: int, name: str, one: Competitor, server: BenchServer, scale: float
+) -> None:
     pinned = number % 2 == 0 and name not in TWO_PROCESSES
     try:
         found = WORKLOADS[name](one, server, pinned=pinned, scale=scale)

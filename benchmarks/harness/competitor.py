@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.harness.bench_server import CORES, BenchServer
 from benchmarks.harness.environment import PEERS, head, interpreter
 
-PATIENCE = 120.0  # seconds for one run
+PATIENCE = float(os.environ.get("BENCH_PATIENCE", "60"))  # seconds for one run
 SLOWEST = 3.0  # seconds a worker has to end by itself
 
 
@@ -79,7 +79,9 @@ class Competitor:
 
     @property
     def environment(self) -> dict[str, str]:
-        return self._environment
+        """Ours; but a peer has the packages of its own environment only."""
+        ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return (ours if self.dependencies else dict(os.environ)) | self._environment
 
 
 class Bench:
@@ -91,7 +93,6 @@ class Bench:
         self.competitor, self.server, self.folder = competitor, server, folder
         self._pinned = pinned and len(CORES) > 1
         self._environment = {
-            **os.environ,
             **competitor.environment,
             "BENCH_URL": server.url,
             "BENCH_FOLDER": str(folder),

@@ -15,6 +15,7 @@ seconds it took, with a connection that was open before, and how many jobs it ha
 
 import asyncio
 import inspect
+import itertools
 import json
 import mmap
 import os
@@ -38,8 +39,8 @@ GAPS = (0.01, 0.04)  # seconds between two jobs of `pickup`
 
 class _Slot(threading.local):
     def __init__(self):
-        path = FOLDER / f"tally-{os.getpid()}-{threading.get_ident()}"
-        with path.open("wb+") as file:
+        path = FOLDER / f"tally-{time.monotonic_ns()}-{os.getpid()}-{next(_numbers)}"
+        with path.open("xb+") as file:
             file.truncate(24)
             self.numbers = memoryview(mmap.mmap(file.fileno(), 24)).cast("d")
 
@@ -49,7 +50,8 @@ def _begin():
     _slot = _Slot()
 
 
-_slot = None
+_numbers = itertools.count()
+_begin()
 os.register_at_fork(after_in_child=_begin)
 
 
@@ -59,8 +61,6 @@ def noop():
 
 
 def _count(started):
-    if _slot is None:
-        _begin()
     numbers = _slot.numbers
     if not numbers[0]:
         numbers[1] = started

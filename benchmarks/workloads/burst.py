@@ -2,6 +2,7 @@
 are done from that instant on.
 """
 
+import math
 import time
 
 from benchmarks.harness.competitor import Competitor, Gone
@@ -14,7 +15,8 @@ def run(who: Competitor, server: BenchServer, *, pinned: bool, scale: float) -> 
     count = max(int(who.about.get("burst", 5000) * scale), 20)
     with who.at(server, pinned) as bench, bench.worker(1, "burst") as worker:
         bench.warm(worker)
-        due = time.time() + who.about.get("lead", 4) * min(max(scale, 0.5), 1)
+        # A whole second: some know no others.
+        due = math.ceil(time.time() + who.about.get("lead", 4) * min(max(scale, 0.5), 1))
         at = time.monotonic() + due - time.time()
         put = bench.produce("schedule", count, due)
         if time.monotonic() > at:

@@ -1,0 +1,73 @@
+# /// script
+# dependencies = ["celery[redis]==5.7.0", "hiredis==3.5.0"]
+# [tool.bench]
+# name = "Celery"
+# package = "celery"
+# promise = "at least once"
+# settings = "prefork, acks_late, results ignored, prefetch 100 (4 for CPU), no events, gossip, mingle or heartbeat, fair scheduling"
+# jobs = 5000
+# enqueues = 3000
+# burst = 3000
+# [tool.bench.cannot]
+# concurrent = "no async producer"
+# ///
+"""Celery. Jobs for later are held in the memory of whoever took them."""
+
+import datetime
+import os
+
+import kit
+from celery import Celery
+
+CPU = os.environ.get("BENCH_KIND") == "cpu"
+app = Celery("bench", broker=kit.URL)
+app.conf.update(
+    task_acks_late=True,
+    task_ignore_result=True,
+    task_store_errors_even_if_ignored=False,
+    worker_prefetch_multiplier=int(os.environ.get("BENCH_PREFETCH", 4 if CPU else 100)),
+    worker_send_task_events=False,
+    worker_redirect_stdouts=False,
+    broker_connection_retry_on_startup=True,
+    task_serializer="json",
+)
+if os.environ.get("BENCH_KIND") == "burst":
+    app.conf.worker_prefetch_multiplier = 0  # all of them are held at once
+
+
+@app.task(name="noop")
+def noop(data):
+    kit.noop()
+
+
+@app.task(name="stamp")
+def stamp(data):
+    kit.stamp(data)
+
+
+@app.task(name="burn")
+def burn(data):
+    kit.burn(data)
+
+
+TASKS = {"noop": noop, "stamp": stamp, "burn": burn}
+
+
+def worker(processes, kind):
+    os.environ["BENCH_KIND"] = kind
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=ERROR"]
+    kit.execute("celery", "-A", "with_celery", "worker", f"--concurrency={processes}", *quiet)
+
+
+def send(job, argument):
+    TASKS[job].apply_async((argument,))
+
+
+def schedule(job, arguments, at):
+    eta = datetime.datetime.fromtimestamp(at, datetime.UTC)
+    for argument in arguments:
+        TASKS[job].apply_async((argument,), eta=eta)
+
+
+if __name__ == "__main__":
+    kit.main(worker=worker, send=send, schedule=schedule)

@@ -1,0 +1,59 @@
+# /// script
+# dependencies = ["huey==3.5.4", "redis==8.1.0", "hiredis==3.5.0"]
+# [tool.bench]
+# name = "Huey"
+# package = "huey"
+# promise = "at most once"
+# settings = "1 thread a process (1 process each for CPU and two), no results, blocking pop, scheduler every second (its least)"
+# jobs = 15000
+# burst = 4000
+# [tool.bench.cannot]
+# concurrent = "its async producer needs a thread or a loop of its own"
+# ///
+"""Huey. A job is popped before it runs: what a worker held when it died is lost."""
+
+import datetime
+import os
+
+import kit
+from huey import RedisHuey
+
+huey = RedisHuey(url=kit.URL, results=False, utc=True)
+
+
+@huey.task()
+def noop(data):
+    kit.noop()
+
+
+@huey.task()
+def stamp(data):
+    kit.stamp(data)
+
+
+@huey.task()
+def burn(data):
+    kit.burn(data)
+
+
+TASKS = {"noop": noop, "stamp": stamp, "burn": burn}
+
+
+def worker(processes, kind):
+    how = ["process", processes] if processes > 1 else ["thread", os.environ.get("BENCH_THREADS", 1)]
+    options = ["--worker-type", how[0], "--workers", how[1], "--scheduler-interval", 1, "--quiet"]
+    kit.execute("huey_consumer", "with_huey.huey", *options)
+
+
+def send(job, argument):
+    TASKS[job](argument)
+
+
+def schedule(job, arguments, at):
+    eta = datetime.datetime.fromtimestamp(at, datetime.UTC).replace(tzinfo=None)
+    for argument in arguments:
+        TASKS[job].schedule((argument,), eta=eta, convert_utc=False)
+
+
+if __name__ == "__main__":
+    kit.main(worker=worker, send=send, schedule=schedule)

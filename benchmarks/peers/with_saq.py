@@ -1,0 +1,60 @@
+# /// script
+# dependencies = ["saq[hiredis]==0.26.4", "typing-extensions==4.15.0", "uvloop==0.23.0", "orjson==3.13.0"]
+# [tool.bench]
+# name = "SAQ"
+# package = "saq"
+# promise = "at least once"
+# settings = "concurrency 20 (2 for CPU), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule looked at every second (its least)"
+# jobs = 6000
+# burst = 4000
+# ///
+"""SAQ. Its command line takes no uvloop, so the workers are started by a few lines of ours."""
+
+import os
+
+import kit
+import orjson
+import uvloop
+from redis import asyncio as redis
+from saq import Worker
+from saq.queue.redis import RedisQueue
+
+queue = RedisQueue(
+    redis.from_url(kit.URL), dump=orjson.dumps, load=orjson.loads, max_concurrent_ops=100
+)
+
+
+async def noop(context, *, data):
+    kit.noop()
+
+
+async def stamp(context, *, data):
+    kit.stamp(data)
+
+
+async def burn(context, *, data):
+    kit.burn(data)
+
+
+def worker(processes, kind):
+    concurrency = int(os.environ.get("BENCH_CONCURRENCY", "2" if kind == "cpu" else "20"))
+
+    async def run():
+        await Worker(queue, [noop, stamp, burn], concurrency=concurrency).start()
+
+    kit.copies(processes, lambda: uvloop.run(run()))
+
+
+async def send(job, argument):
+    await queue.enqueue(job, data=argument, ttl=-1)
+
+
+async def schedule(job, arguments, at):
+    async def later(job, argument):
+        await queue.enqueue(job, data=argument, ttl=-1, scheduled=int(at))
+
+    await kit.lanes(later, job, arguments)
+
+
+if __name__ == "__main__":
+    kit.main(worker=worker, send=send, schedule=schedule)

@@ -50,10 +50,12 @@ def send(job, argument):
 
 
 def schedule(job, arguments, at):
-    eta = datetime.datetime.fromtimestamp(at, datetime.UTC).replace(tzinfo=None)
+    eta = datetime.datetime.fromtimestamp(at)  # local and naive, as it wants it
     for argument in arguments:
-        TASKS[job].schedule((argument,), eta=eta, convert_utc=False)
+        TASKS[job].schedule((argument,), eta=eta)
 
 
 if __name__ == "__main__":
-    kit.main(worker=worker, send=send, schedule=schedule)
+    import with_huey as app  # it names tasks by their module, and `__main__` means the consumer's
+
+    kit.main(worker=app.worker, send=app.send, schedule=app.schedule)

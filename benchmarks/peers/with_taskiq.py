@@ -26,17 +26,17 @@ broker = RedisStreamBroker(kit.URL, consumer_id="0", xread_count=COUNT).with_ser
 )
 
 
-@broker.task
+@broker.task(task_name="noop")
 async def noop(data):
     kit.noop()
 
 
-@broker.task
+@broker.task(task_name="stamp")
 async def stamp(data):
     kit.stamp(data)
 
 
-@broker.task
+@broker.task(task_name="burn")
 async def burn(data):
     kit.burn(data)
 

@@ -14,13 +14,17 @@ from pathlib import Path
 from benchmarks.harness.bench_server import BenchServer, bench_server
 from benchmarks.harness.competitor import Competitor, Gone, competitors
 from benchmarks.harness.results import Results
+from benchmarks.ours import OURS
 from benchmarks.workloads import TWO_PROCESSES, WORKLOADS
+
+
+ALL = {**WORKLOADS, **OURS}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--peers", default="", help="all, or names with commas between")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="default: %(default)s")
+    parser.add_argument("--workloads", default=",".join(ALL), help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of jobs")
     parser.add_argument("--results", type=Path, help="a file for all figures, as JSON")
@@ -33,7 +37,7 @@ def main() -> int:
         ready = [one for one in chosen if set_up(results, one, server)]
         for number in range(options.rounds):
             for name in options.workloads.split(","):
-                for one in ready:
+                for one in ready if name in WORKLOADS else ready[:1]:
                     measure(results, number, name, one, server, options.scale)
     print(results.table())
     if options.results:
@@ -58,7 +62,7 @@ def measure(
 ) -> None:
     pinned = number % 2 == 0 and name not in TWO_PROCESSES
     try:
-        found = WORKLOADS[name](one, server, pinned=pinned, scale=scale)
+        found = ALL[name](one, server, pinned=pinned, scale=scale)
     except Gone as problem:
         results.problem(one, name, str(problem))
         return

@@ -48,6 +48,12 @@ class Competitor:
         self._environment = environment
         self._interpreter: list[str] = []
 
+    def variant(self, **environment: str) -> "Competitor":
+        """The same with other settings."""
+        other = Competitor(self.script, **environment)
+        other.set_up()
+        return other
+
     def set_up(self) -> None:
         self._interpreter = interpreter(self.script, self.dependencies)
 

@@ -32,6 +32,32 @@ FIGURES: dict[str, tuple[str, int, bool]] = {
 }
 
 
+# Of Queasy only.
+OURS: dict[str, tuple[str, int, bool]] = {
+    "drain size 1": ("drain with size=1, jobs/s", 0, True),
+    "bulk sync": ("SyncClient.dispatch_many, jobs/s", 0, True),
+    "supervisor": ("supervisor, % of a core during the drain", 2, False),
+    "retried": ("jobs retried once, jobs/s", 0, True),
+    "retried part": ("the same, as a part of success", 2, True),
+    "given up": ("jobs given up to a fail handler, jobs/s", 0, True),
+    "given up part": ("the same, as a part of success", 2, True),
+    "drain 1 kB": ("drain of 1 kB payloads, jobs/s", 0, True),
+    "drain 10 kB": ("drain of 10 kB payloads, jobs/s", 0, True),
+    "drain 100 kB": ("drain of 100 kB payloads, jobs/s", 0, True),
+    "bare FCALL": ("bare FCALL on asyncio, calls/s", 0, True),
+    "redis-py FCALL": ("the same through redis-py, calls/s", 0, True),
+    "dispatch part": ("one awaited dispatch, as a part of the bare FCALL", 2, True),
+    "lease part": ("lease and complete, as a part of two bare FCALLs", 2, True),
+    "blpop p50": ("bare wake-up by BLPOP, p50, ms", 2, False),
+    "blpop p99": ("bare wake-up by BLPOP, p99, ms", 2, False),
+    "pubsub p50": ("bare wake-up by pub/sub and FCALL, p50, ms", 2, False),
+    "pubsub p99": ("bare wake-up by pub/sub and FCALL, p99, ms", 2, False),
+    "start": ("start of a worker to its first job, ms", 0, False),
+    "import": ("import of queasy, ms", 0, False),
+}
+ALL = FIGURES | OURS
+
+
 class Results:
     def __init__(self, about: dict[str, Any], figures: dict[str, Any]) -> None:
         self.about = about
@@ -82,7 +108,7 @@ class Results:
         rounds = self.figures[who].get(figure)
         if not rounds:
             return None
-        return (max if FIGURES[figure][2] else min)(value for value, _ in rounds)
+        return (max if ALL[figure][2] else min)(value for value, _ in rounds)
 
     def spread(self, who: str, figure: str) -> float:
         """Between the rounds in the placement of the best, as a part of the best."""
@@ -97,7 +123,7 @@ class Results:
         """The best of everybody."""
         names = list(self.figures)
         rows = [["", *names]]
-        for figure, (title, digits, _) in FIGURES.items():
+        for figure, (title, digits, _) in ALL.items():
             values = [self.best(name, figure) for name in names]
             if any(value is not None for value in values):
                 told = ["–" if value is None else f"{value:,.{digits}f}" for value in values]

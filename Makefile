@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check fix model privileges restarts chaos soak faults bench clean
+.PHONY: demo test check fix model privileges restarts chaos soak faults bench bench-peers bench-growth clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -58,9 +58,16 @@ faults: $(READY)  ## each fault by itself, as long as it takes; fuzzing with tho
 	$(BIN)/pytest -n 2 --dist loadfile -m chaos tests/faults
 	QUEASY_FUZZ=3000 $(BIN)/pytest -n 2 tests/fuzz --hypothesis-profile=long
 
-bench: $(READY)  ## what a job costs the server, and an idle worker; about five minutes
+bench: $(READY)  ## Queasy alone, next to the bare server; about two minutes
+	$(BIN)/python -m benchmarks --rounds 2 --scale 0.5
+	$(BIN)/python benchmarks/idle.py --seconds 15 --dispatches 100
+
+ROUNDS ?= 4
+bench-peers: $(READY)  ## Queasy and all its peers, into docs/performance.md; about half an hour
+	$(BIN)/python -m benchmarks --peers all --rounds $(ROUNDS) --results benchmarks/results.json --document
+
+bench-growth: $(READY)  ## what a job costs the server behind a million others
 	$(BIN)/python benchmarks/backlog.py
-	$(BIN)/python benchmarks/idle.py
 
 clean:
-	rm -rf $(VENV) .queasy .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) benchmarks/.environments .queasy .pytest_cache .ruff_cache .hypothesis build dist

@@ -6,6 +6,7 @@ figure is its best, in the placement that suits it.
 """
 
 import argparse
+import logging
 import signal
 import subprocess
 import sys
@@ -13,10 +14,10 @@ from pathlib import Path
 
 from benchmarks.harness.bench_server import BenchServer, bench_server
 from benchmarks.harness.competitor import Competitor, Gone, competitors
+from benchmarks.harness.document import summary, write
 from benchmarks.harness.results import Results
 from benchmarks.ours import OURS
 from benchmarks.workloads import TWO_PROCESSES, WORKLOADS
-
 
 ALL = {**WORKLOADS, **OURS}
 
@@ -28,7 +29,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of jobs")
     parser.add_argument("--results", type=Path, help="a file for all figures, as JSON")
+    parser.add_argument("--document", action="store_true", help="write docs/performance.md")
     options = parser.parse_args()
+    logging.getLogger("queasy").setLevel(logging.ERROR)  # it warns of no persistence
     # An ordinary end, so that no worker is left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     chosen = competitors([name for name in options.peers.split(",") if name])
@@ -39,9 +42,11 @@ def main() -> int:
             for name in options.workloads.split(","):
                 for one in ready if name in WORKLOADS else ready[:1]:
                     measure(results, number, name, one, server, options.scale)
-    print(results.table())
+    print(f"\n{results.table()}\n\n{summary(results)}")
     if options.results:
         results.save(options.results)
+    if options.document:
+        write(results)
     return 1 if results.problems else 0
 
 

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import redis
-
 from tests.servers import Server, ServerKind, start_server
 
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
@@ -42,8 +42,8 @@ class BenchServer:
     def pin(self, pinned: bool) -> None:
         """To the first core, or to none."""
         cores = CORES[:1] if pinned else CORES
-        for thread in os.listdir(f"/proc/{self._server.pid}/task"):
-            os.sched_setaffinity(int(thread), cores)
+        for thread in Path(f"/proc/{self._server.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 # dependencies = ["arq==0.28.0", "hiredis==3.5.0", "uvloop==0.23.0"]
 # [tool.bench]
 # name = "arq"
-# package = "arq"
 # promise = "at least once"
 # settings = "100 jobs at once (1 for CPU), looks every 10 ms, uvloop, no results"
 # jobs = 5000

@@ -2,7 +2,6 @@
 # dependencies = ["bullmq==3.4.4", "hiredis==3.5.0", "uvloop==0.23.0"]
 # [tool.bench]
 # name = "BullMQ (Python)"
-# package = "bullmq"
 # promise = "at least once"
 # settings = "concurrency 50 (1 for CPU), uvloop, finished jobs removed, addBulk of 1,000"
 # jobs = 6000

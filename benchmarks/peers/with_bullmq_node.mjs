@@ -2,7 +2,6 @@
 // dependencies = ["bullmq@6.7.0", "ioredis@6.0.0"]
 // [tool.bench]
 // name = "BullMQ (Node)"
-// package = "bullmq"
 // promise = "at least once"
 // settings = "concurrency 50 (1 for CPU), finished jobs removed, addBulk of 1,000"
 // jobs = 30000

@@ -2,7 +2,6 @@
 # dependencies = ["celery[redis]==5.7.0", "hiredis==3.5.0"]
 # [tool.bench]
 # name = "Celery"
-# package = "celery"
 # promise = "at least once"
 # settings = "prefork, acks_late, results ignored, prefetch 100 (4 for CPU), no events, gossip, mingle or heartbeat, fair scheduling"
 # jobs = 5000
@@ -25,7 +24,7 @@ app.conf.update(
     task_acks_late=True,
     task_ignore_result=True,
     task_store_errors_even_if_ignored=False,
-    worker_prefetch_multiplier=int(os.environ.get("BENCH_PREFETCH", 4 if CPU else 100)),
+    worker_prefetch_multiplier=int(os.environ.get("BENCH_PREFETCH", "4" if CPU else "100")),
     worker_send_task_events=False,
     worker_redirect_stdouts=False,
     broker_connection_retry_on_startup=True,

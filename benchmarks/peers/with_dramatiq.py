@@ -2,7 +2,6 @@
 # dependencies = ["dramatiq[redis]==2.2.1", "hiredis==3.5.0"]
 # [tool.bench]
 # name = "Dramatiq"
-# package = "dramatiq"
 # promise = "at least once"
 # settings = "4 threads a process (1 for CPU), all default middleware, no results, prefetch 1000"
 # jobs = 20000

@@ -2,9 +2,8 @@
 # dependencies = ["huey==3.5.4", "redis==8.1.0", "hiredis==3.5.0"]
 # [tool.bench]
 # name = "Huey"
-# package = "huey"
 # promise = "at most once"
-# settings = "1 thread a process (1 process each for CPU and two), no results, blocking pop, scheduler every second (its least)"
+# settings = "one thread, or two processes, no results, blocking pop, scheduler every second (its least)"
 # jobs = 15000
 # burst = 4000
 # [tool.bench.cannot]
@@ -40,8 +39,9 @@ TASKS = {"noop": noop, "stamp": stamp, "burn": burn}
 
 
 def worker(processes, kind):
-    how = ["process", processes] if processes > 1 else ["thread", os.environ.get("BENCH_THREADS", 1)]
-    options = ["--worker-type", how[0], "--workers", how[1], "--scheduler-interval", 1, "--quiet"]
+    threads = os.environ.get("BENCH_THREADS", "1")
+    how, count = ("process", processes) if processes > 1 else ("thread", threads)
+    options = ["--worker-type", how, "--workers", count, "--scheduler-interval", 1, "--quiet"]
     kit.execute("huey_consumer", "with_huey.huey", *options)
 
 

@@ -2,7 +2,6 @@
 # dependencies = []
 # [tool.bench]
 # name = "Queasy"
-# package = "queasy"
 # promise = "at least once"
 # settings = "defaults, async handler; `queasy worker --processes N`"
 # jobs = 100000
@@ -56,7 +55,12 @@ async def gave_up(data, job, error):
     kit.noop()
 
 
-QUEUES = {"drain": ["noop"], "burst": ["noop", "stamp"], "pickup": ["noop", "stamp"], "cpu": ["burn"]}
+QUEUES = {
+    "drain": ["noop"],
+    "burst": ["noop", "stamp"],
+    "pickup": ["noop", "stamp"],
+    "cpu": ["burn"],
+}
 
 
 def worker(processes, kind):

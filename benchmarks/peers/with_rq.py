@@ -2,7 +2,6 @@
 # dependencies = ["rq==2.12.0", "hiredis==3.5.0"]
 # [tool.bench]
 # name = "RQ"
-# package = "rq"
 # promise = "at least once"
 # settings = "SimpleWorker (no fork for each job), JSON, no results, enqueue_many of 1,000"
 # jobs = 1500

@@ -2,7 +2,6 @@
 # dependencies = ["saq[hiredis]==0.26.4", "typing-extensions==4.15.0", "uvloop==0.23.0", "orjson==3.13.0"]
 # [tool.bench]
 # name = "SAQ"
-# package = "saq"
 # promise = "at least once"
 # settings = "concurrency 20 (2 for CPU), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule looked at every second (its least)"
 # jobs = 6000

@@ -2,7 +2,6 @@
 # dependencies = ["streaq==7.2.0", "uvloop==0.23.0"]
 # [tool.bench]
 # name = "streaq"
-# package = "streaq"
 # promise = "at least once"
 # settings = "100 jobs at once (1 for CPU, no prefetch), uvloop, silent, no results (ttl 0), enqueue_many of 1,000"
 # jobs = 5000

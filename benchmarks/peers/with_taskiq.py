@@ -2,7 +2,6 @@
 # dependencies = ["taskiq==0.13.0", "taskiq-redis==1.2.4", "hiredis==3.5.0", "uvloop==0.23.0", "orjson==3.13.0"]
 # [tool.bench]
 # name = "Taskiq"
-# package = "taskiq"
 # promise = "at least once"
 # settings = "RedisStreamBroker, 100 read at once (1 for CPU), acknowledged when executed, orjson, uvloop, no results, parameters not parsed"
 # jobs = 8000

@@ -5,8 +5,8 @@ are done from that instant on.
 import math
 import time
 
-from benchmarks.harness.competitor import Competitor, Gone
 from benchmarks.harness.bench_server import BenchServer
+from benchmarks.harness.competitor import Competitor, Gone
 
 
 def run(who: Competitor, server: BenchServer, *, pinned: bool, scale: float) -> dict[str, float]:

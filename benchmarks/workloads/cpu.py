@@ -1,7 +1,7 @@
 """200 jobs of 20 ms of computing on two processes: the ideal time, over what it took."""
 
-from benchmarks.harness.competitor import Competitor
 from benchmarks.harness.bench_server import BenchServer
+from benchmarks.harness.competitor import Competitor
 
 JOBS, MILLISECONDS, PROCESSES = 200, 20, 2
 

@@ -3,8 +3,8 @@ the last, inside the workers. On the way: how fast the jobs were put there, what
 what the server spends on each that is taken and finished.
 """
 
-from benchmarks.harness.competitor import Competitor
 from benchmarks.harness.bench_server import BenchServer
+from benchmarks.harness.competitor import Competitor
 
 BYTES = 100
 

@@ -1,7 +1,7 @@
 """Jobs enqueued a hundred awaited at once, and one after the other."""
 
-from benchmarks.harness.competitor import Competitor
 from benchmarks.harness.bench_server import BenchServer
+from benchmarks.harness.competitor import Competitor
 
 
 def run(who: Competitor, server: BenchServer, *, pinned: bool, scale: float) -> dict[str, float]:

@@ -4,8 +4,8 @@ first line of the handler in another.
 
 import statistics
 
-from benchmarks.harness.competitor import Competitor
 from benchmarks.harness.bench_server import BenchServer
+from benchmarks.harness.competitor import Competitor
 
 JOBS = 300
 

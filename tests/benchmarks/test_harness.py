@@ -1,0 +1,79 @@
+"""The benchmark of Queasy, with so few jobs that its figures mean nothing: that it runs, so that
+it can be trusted to run when they are to mean something. Its peers are not installed here.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks.harness import document
+from benchmarks.harness.environment import PEERS, head
+from benchmarks.harness.results import ALL, FIGURES, Results
+
+SCALE = 0.0005  # 50 jobs
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the harness pins processes and reads /proc: NOT TESTED here"
+)
+
+
+def test_a_run_of_queasy_alone_gives_every_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "results.json"
+    arguments = ["--rounds", "1", "--scale", str(SCALE), "--results", str(file)]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+
+    assert program.main() == 0
+
+    results = Results.load(file)
+    assert set(results.figures["Queasy"]) == set(ALL)
+    assert all(results.best("Queasy", figure) is not None for figure in ALL)
+
+
+def test_the_document_and_its_plot_tell_what_was_measured(tmp_path: Path) -> None:
+    names = {"Queasy": 1000.0, "Other": 100.0, "Careless": 500.0}
+    promises = {"Careless": "at most once"}
+    about = {
+        "command": "python -m benchmarks",
+        "date": "2026-11-15",
+        "server": "Valkey 9",
+        "python": "3.11",
+        "cores": 2,
+        "rounds": 2,
+        "competitors": {
+            name: {
+                "packages": [f"{name}==1"],
+                "promise": promises.get(name, "at least once"),
+                "settings": "its best",
+            }
+            for name in names
+        },
+    }
+    figures = {
+        name: {figure: [(value, True), (value / 2, True)] for figure in FIGURES}
+        for name, value in names.items()
+    }
+    file = tmp_path / "performance.md"
+    file.write_text(f"before\n{document.BEGIN}\nold\n{document.END}\nafter\n")
+
+    document.write(Results(about, json.loads(json.dumps(figures))), file)
+
+    text = file.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    # The best peer of a drain is the best that loses nothing.
+    assert "| 1,000 (50%) | Other 100 (50%) | 10.00 | at least 10 × | yes |" in text
+    assert file.with_suffix(".svg").read_text().count(">Queasy<") == 8
+
+
+@pytest.mark.parametrize("script", sorted(PEERS.glob("with_*")), ids=lambda script: script.stem)
+def test_a_peer_says_what_it_is_and_pins_what_it_needs(script: Path) -> None:
+    found = head(script)
+    assert {"name", "promise", "settings", "jobs"} <= set(found["tool"]["bench"])
+    assert all(re.search(r"(==|@)\d", dependency) for dependency in found["dependencies"])

@@ -32,8 +32,6 @@ def main() -> int:
     parser.add_argument("--document", action="store_true", help="write docs/performance.md")
     options = parser.parse_args()
     logging.getLogger("queasy").setLevel(logging.ERROR)  # it warns of no persistence
-    # An ordinary end, so that no worker is left behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     chosen = competitors([name for name in options.peers.split(",") if name])
     with bench_server() as server:
         results = Results.begin(server, chosen, options)
@@ -75,4 +73,6 @@ def measure(
 
 
 if __name__ == "__main__":
+    # An ordinary end, so that no worker is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

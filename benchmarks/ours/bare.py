@@ -44,6 +44,9 @@ class Bare(asyncio.Protocol):
         self._transport.write(hiredis.pack_command(arguments))  # pyright: ignore
         return await self._answer
 
+    def close(self) -> None:
+        self._transport.close()
+
 
 def run(who: Competitor, server: BenchServer, *, pinned: bool, scale: float) -> dict[str, float]:
     with who.at(server, pinned):
@@ -88,6 +91,7 @@ async def _run(server: BenchServer, calls: int) -> dict[str, float]:
                     await call()
                 best[name] = min(best[name], (time.perf_counter() - began) / calls)
         await library.aclose()
+        bare.close()
     return {
         "bare FCALL": 1 / best["bare"],
         "redis-py FCALL": 1 / best["redis-py"],

@@ -16,7 +16,7 @@ def run(who: Competitor, server: BenchServer, *, pinned: bool, scale: float) -> 
     with who.at(server, pinned) as bench, bench.worker(1, "burst") as worker:
         bench.warm(worker)
         # A whole second: some know no others.
-        due = math.ceil(time.time() + who.about.get("lead", 4) * min(max(scale, 0.5), 1))
+        due = math.ceil(time.time() + who.about.get("lead", 4) * min(max(scale, 0.25), 1))
         at = time.monotonic() + due - time.time()
         put = bench.produce("schedule", count, due)
         if time.monotonic() > at:

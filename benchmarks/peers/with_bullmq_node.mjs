@@ -3,7 +3,7 @@
 // [tool.bench]
 // name = "BullMQ (Node)"
 // promise = "at least once"
-// settings = "concurrency 50 (1 for CPU), finished jobs removed, addBulk of 1,000"
+// settings = "concurrency 200 (1 for CPU), finished jobs removed, addBulk of 1,000"
 // jobs = 30000
 // enqueues = 10000
 // burst = 15000
@@ -61,7 +61,7 @@ function work(processes, kind) {
     fork(process.argv[1], ['worker', '1', kind]);
   }
   const process_ = async (job) => handlers[job.name](job.data.argument);
-  const concurrency = Number(process.env.BENCH_CONCURRENCY || (kind === 'cpu' ? 1 : 50));
+  const concurrency = Number(process.env.BENCH_CONCURRENCY || (kind === 'cpu' ? 1 : 200));
   new Worker('bench', process_, { connection, concurrency, ...noTrace });
   setInterval(write, 10);
   process.on('disconnect', () => process.exit());

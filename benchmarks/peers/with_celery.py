@@ -3,7 +3,7 @@
 # [tool.bench]
 # name = "Celery"
 # promise = "at least once"
-# settings = "prefork, acks_late, results ignored, prefetch 100 (4 for CPU), no events, gossip, mingle or heartbeat, fair scheduling"
+# settings = "prefork, acks_late, results ignored, unlimited prefetch (4 for CPU), no events, gossip, mingle or heartbeat, fair scheduling"
 # jobs = 5000
 # enqueues = 3000
 # burst = 3000
@@ -24,14 +24,12 @@ app.conf.update(
     task_acks_late=True,
     task_ignore_result=True,
     task_store_errors_even_if_ignored=False,
-    worker_prefetch_multiplier=int(os.environ.get("BENCH_PREFETCH", "4" if CPU else "100")),
+    worker_prefetch_multiplier=int(os.environ.get("BENCH_PREFETCH", "4" if CPU else "0")),
     worker_send_task_events=False,
     worker_redirect_stdouts=False,
     broker_connection_retry_on_startup=True,
     task_serializer="json",
 )
-if os.environ.get("BENCH_KIND") == "burst":
-    app.conf.worker_prefetch_multiplier = 0  # all of them are held at once
 
 
 @app.task(name="noop")

@@ -3,7 +3,7 @@
 # [tool.bench]
 # name = "SAQ"
 # promise = "at least once"
-# settings = "concurrency 20 (2 for CPU), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule looked at every second (its least)"
+# settings = "concurrency 100 (2 for CPU), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule looked at every second (its least)"
 # jobs = 6000
 # burst = 4000
 # ///
@@ -36,7 +36,7 @@ async def burn(context, *, data):
 
 
 def worker(processes, kind):
-    concurrency = int(os.environ.get("BENCH_CONCURRENCY", "2" if kind == "cpu" else "20"))
+    concurrency = int(os.environ.get("BENCH_CONCURRENCY", "2" if kind == "cpu" else "100"))
 
     async def run():
         await Worker(queue, [noop, stamp, burn], concurrency=concurrency).start()

@@ -3,7 +3,7 @@
 # [tool.bench]
 # name = "streaq"
 # promise = "at least once"
-# settings = "100 jobs at once (1 for CPU, no prefetch), uvloop, silent, no results (ttl 0), enqueue_many of 1,000"
+# settings = "32 jobs at once (1 for CPU, no prefetch), uvloop, silent, no results (ttl 0), enqueue_many of 1,000"
 # jobs = 5000
 # burst = 4000
 # ///
@@ -17,7 +17,7 @@ import kit
 from streaq import Worker
 
 CPU = os.environ.get("BENCH_KIND") == "cpu"
-AT_ONCE = int(os.environ.get("BENCH_CONCURRENCY", "1" if CPU else "100"))
+AT_ONCE = int(os.environ.get("BENCH_CONCURRENCY", "1" if CPU else "32"))
 app = Worker(
     redis_url=kit.URL,
     concurrency=AT_ONCE,

@@ -19,7 +19,10 @@ from saq import Worker
 from saq.queue.redis import RedisQueue
 
 queue = RedisQueue(
-    redis.from_url(kit.URL), dump=orjson.dumps, load=orjson.loads, max_concurrent_ops=100
+    redis.from_url(kit.URL, max_connections=1000),  # each job that runs or waits takes one
+    dump=orjson.dumps,
+    load=orjson.loads,
+    max_concurrent_ops=100,
 )
 
 

@@ -7,7 +7,7 @@
 # jobs = 15000
 # burst = 4000
 # [tool.bench.cannot]
-# concurrent = "its async producer needs a thread or a loop of its own"
+# concurrent = "not tried: used by its sync producer only"
 # ///
 """Huey. A job is popped before it runs: what a worker held when it died is lost."""
 

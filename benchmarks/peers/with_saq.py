@@ -3,7 +3,7 @@
 # [tool.bench]
 # name = "SAQ"
 # promise = "at least once"
-# settings = "concurrency 100 (2 for CPU), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule looked at every second (its least)"
+# settings = "concurrency 100 (2 for CPU), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule looked at every second (default)"
 # jobs = 6000
 # burst = 4000
 # ///

@@ -8,7 +8,7 @@
 # [tool.bench.cannot]
 # burst = "schedules need a third process, which sends each when it is due"
 # ///
-"""Taskiq on a stream with acknowledgements. Its ListQueueBroker is faster, and at most once: a
+"""Taskiq on a stream with acknowledgements. Its ListQueueBroker is at most once: a
 job is popped before it runs. Finished jobs stay in the stream, as by default.
 """
 

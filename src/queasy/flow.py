@@ -211,7 +211,7 @@ def take_one(
             continue
         said = None
         broken = []
-        if taken.jobs:
+        if taken.count:
             (job,) = taken.jobs
             problem = _undecodable(job)
             if problem is None:

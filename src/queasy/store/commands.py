@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 from queasy.codec import Codec
@@ -122,8 +123,9 @@ class Commands:
                 state=_word(state),
                 next_in=None if next_in < 0 else next_in / 1000,
                 settled=tuple(_words(settled)),
-                jobs=self._jobs.taken(jobs, client),
                 cancels=_cancels(cancels),
+                count=self._jobs.count(jobs),
+                read=partial(self._jobs.taken, jobs, client),
             )
 
         return Command("dequeue", self.keys.with_fail_queue, tuple(args), read)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import msgspec
@@ -77,16 +79,24 @@ class Cancelled:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Taken:
-    """The answer to a dequeue."""
+    """The answer to a dequeue. Its jobs are read when they are first looked at: who knows how many
+    there are may have something to send before.
+    """
 
     state: Literal["ok", "lost", "paused"]
     next_in: float | None
     """Seconds until there is a reason to look again."""
     settled: tuple[str, ...]
-    jobs: list[Job]
     cancels: list[Cancelled]
+    count: int
+    """How many jobs."""
+    read: Callable[[], list[Job]]
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        return self.read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +291,15 @@ class JobReader:
         self._codec = codec
         self._limits = limits or _NO_OPTIONS
 
+    def count(self, flat: list[bytes]) -> int:
+        """How many jobs just leased are in one flat list: id, token, run_at, data, info of each."""
+        count, rest = divmod(len(flat), 5)
+        if rest:
+            raise ValueError(f"expected five values for each job, got {len(flat)}")
+        return count
+
     def taken(self, flat: list[bytes], client: str) -> list[Job]:
-        """Jobs just leased: id, token, run_at, data, info of each, in one flat list."""
+        """The jobs in it."""
         each = iter(flat)
         rows = zip(each, each, each, each, each, strict=True)
         return [self._taken(client, *row) for row in rows]

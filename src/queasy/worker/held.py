@@ -88,7 +88,7 @@ class Held:
         for line in self._lines:
             line.avoid_until = 0.0
         # What others did is reported before: should it die, they would have done it for nothing.
-        busy = busy or any(line.endings or line.talking for line in self._lines)
+        busy = busy or any(line.busy for line in self._lines)
         sure = [held for held in self._suspects if not held[0].unsure]
         if sure and not busy:
             line, job = sure[0]

@@ -127,6 +127,8 @@ class Line:
         self.wanted = False
         """Whether they should be, by the last order; and who comes or goes does so alone."""
         self.passing = asyncio.Lock()
+        self.arriving: Taken | None = None
+        """What was taken, and is about to be started."""
         self.next_look = 0.0
         self.woken = False
         self.last_served = 0.0
@@ -150,6 +152,11 @@ class Line:
         self._table = table
         self._commands = service.commands
         self._channel = service.commands.keys.channel(client)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it talks, or has anything to start or to report."""
+        return bool(self.talking or self.endings or self.arriving)
 
     def size(self, pace: Pace) -> int:
         """What a job costs, at this pace."""
@@ -248,8 +255,8 @@ class Line:
             self._keep(endings)
             self._table.attend(self.index, -1)
             raise
-        self._table.attend(self.index, len(taken.jobs) - len(endings) - 1)
-        if taken.jobs:
+        self._table.attend(self.index, taken.count - len(endings) - 1)
+        if taken.count:
             self.asked_for_jobs = sent
             self._table.take(self.index, sent)
         self._look_again(taken, limit, waits, sent)
@@ -324,9 +331,9 @@ class Line:
     def _look_again(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
         """When, after this answer."""
         now = time.monotonic()
-        self._dry = len(taken.jobs) < limit or not limit
+        self._dry = taken.count < limit or not limit
         self.next_look = 0.0
-        if taken.jobs:
+        if taken.count:
             self._table.rest(self.index, SOON)  # when they have ended
         elif waits:  # the server will wake us
             if not self._table.attention(self.index):

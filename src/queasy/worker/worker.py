@@ -193,7 +193,7 @@ class Worker:
         return lines
 
     def _holds_nothing_of(self, line: Line) -> bool:
-        busy = line.talking or line.endings or any(run.line is line for run in self._runs)
+        busy = line.busy or any(run.line is line for run in self._runs)
         return not busy and not self._held.of(line)
 
     def close(self) -> None:
@@ -216,9 +216,7 @@ class Worker:
         asked = time.monotonic() + ASKED
         await self._while_before(lambda: bool(self._runs), lambda: asked)
         reported = time.monotonic() + REPORT
-        await self._while_before(
-            lambda: any(line.endings or line.talking for line in self._lines), lambda: reported
-        )
+        await self._while_before(lambda: any(line.busy for line in self._lines), lambda: reported)
         return not self._runs
 
     def hasten(self, grace: float) -> None:
@@ -385,6 +383,8 @@ class Worker:
         self._in_background(self._converse(line, limit, units, asks=asks))
 
     async def _converse(self, line: Line, limit: int, units: int, *, asks: bool) -> None:
+        over = False
+        """The next one may have begun."""
         try:
             if limit or asks:
                 taken = await line.take(limit, self._safety)
@@ -393,22 +393,33 @@ class Worker:
                     line.passed_over = None
                 if limit:
                     line.last_served = time.monotonic()
-                    self._runs.full |= len(taken.jobs) == limit
+                    self._runs.full |= taken.count == limit
+                if limit > 1 and taken.count == limit:  # of one alone, it may be a suspect
+                    over = True
+                    await self._ask_for_more(line, taken)
                 self._reserved.add(line, -units)
                 units = 0
                 self._taken(line, taken)
                 if taken.state == "lost":
                     return
-                if len(taken.jobs) < limit:  # there is nothing more to ask for first
+                if taken.count < limit:  # there is nothing more to ask for first
                     self._runs.go(at_once=True)
             elif line.endings:
                 await line.report()
-            if self._must_compare(line):
+            if not over and self._must_compare(line):
                 await self._compare(line)
         finally:
             self._reserved.add(line, -units)
-            line.talking = False
+            if not over:
+                line.talking = False
             self._fill_soon()
+
+    async def _ask_for_more(self, line: Line, taken: Taken) -> None:
+        """Before anything is done with what was taken: the server works on it meanwhile."""
+        line.arriving, line.talking = taken, False
+        self._fill()
+        await asyncio.sleep(0)  # for one pass of the loop, in which it is sent
+        line.arriving = None
 
     def _taken(self, line: Line, taken: Taken) -> None:
         if taken.state == "lost":
@@ -453,6 +464,7 @@ class Worker:
         """What this worker answers for."""
         runs = [run for run in self._runs if run.line is line]
         jobs = self._held.of(line) + [run.job for run in runs]
+        jobs += line.arriving.jobs if line.arriving else []
         endings = line.endings + [ending for run in runs for ending in run.behind]
         return {(job.id, job.token) for job in jobs} | {(end.id, end.token) for end in endings}
 
@@ -492,6 +504,9 @@ class Worker:
             line.doubt()
         line.next_look = 0.0
         self._fill_soon()
+        if line.woken and self._filling is not None:  # at once: somebody waits for this
+            self._filling.cancel()
+            self._context.run(self._fill)
 
     def cancel(self, index: int, id_: str, token: int) -> None:
         """Somebody asked to cancel this run."""

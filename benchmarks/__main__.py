@@ -7,6 +7,7 @@ figure is its best, in the placement that suits it.
 
 import argparse
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--document", action="store_true", help="write docs/performance.md")
     options = parser.parse_args()
     logging.getLogger("queasy").setLevel(logging.ERROR)  # it warns of no persistence
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every start would compile everything
     chosen = competitors([name for name in options.peers.split(",") if name])
     with bench_server() as server:
         results = Results.begin(server, chosen, options)

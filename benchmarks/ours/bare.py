@@ -1,51 +1,52 @@
 """One awaited dispatch against a bare FCALL of the same function with the same arguments; one
-lease and its completion against two of them.
+lease and its completion against the two bare FCALLs it takes. All over Queasy's own connections.
 
-The arguments are those of two real dispatches, seen by MONITOR; what differs between these two
-(the id of the job, the number of the call) is made to differ in each bare call as well. The bare
-connection is the least there is in asyncio: it packs, writes, and reads with hiredis.
+The arguments of the dispatch are those of two real ones, seen by MONITOR; what differs between
+these two (the id of the job, the number of the call) is made to differ in each bare call as well.
 """
 
-import asyncio
 import codecs
 import itertools
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
-import hiredis
 import redis.asyncio
 import uvloop
 
 from benchmarks.harness.bench_server import BenchServer
 from benchmarks.harness.competitor import Competitor
 from queasy import Client
+from queasy.dispatch import new_id
+from queasy.outcome import Finish
+from queasy.store.call import words_of
+from queasy.store.dial import Dial, pack
+from queasy.store.records import Ending
+from queasy.store.url import parse_url
+from queasy.store.wire import Wire
 
 CALLS, TURNS = 300, 8
 DATA = "x" * 100
 
 
-class Bare(asyncio.Protocol):
-    def __init__(self) -> None:
-        self._reader = hiredis.Reader()
-        self._answer: asyncio.Future[object] | None = None
+class Bare:
+    """Packs, writes and reads, and nothing else."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+    def __init__(self, url: str) -> None:
+        target = parse_url(url)
+        self._wire = Wire(Dial.to(target, target.addresses[0], 10.0, sentinel=False))
 
-    def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        if (answer := self._reader.gets()) is not False and self._answer is not None:
-            self._answer.set_result(answer)
+    async def open(self) -> None:
+        await self._wire.open()
 
-    async def call(self, *arguments: bytes | str | int) -> object:
-        self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(hiredis.pack_command(arguments))  # pyright: ignore
-        return await self._answer
+    async def call(self, *words: Any) -> Any:
+        (answer,) = await self._wire.call(pack((words,)), 1)
+        return answer
 
     def close(self) -> None:
-        self._transport.close()
+        self._wire.end()
 
 
 def run(who: Competitor, server: BenchServer, *, pinned: bool, scale: float) -> dict[str, float]:
@@ -62,8 +63,9 @@ async def _run(server: BenchServer, calls: int) -> dict[str, float]:
         # Of another client, who falls silent afterwards: the bare calls are numbered as its own.
         first = await _seen(host, int(port), lambda: seen.dispatch(DATA))
         commands = _alike(first, await _seen(host, int(port), lambda: seen.dispatch(DATA)))
-        bare = Bare()
-        await asyncio.get_running_loop().create_connection(lambda: bare, host, int(port))
+        bare = Bare(server.url)
+        await bare.open()
+        settle = words_of(queue._commands.settle([Ending("", 0, Finish())]))[:-4]
         library = redis.asyncio.Redis.from_url(server.url)
 
         async def lease() -> None:
@@ -71,21 +73,27 @@ async def _run(server: BenchServer, calls: int) -> dict[str, float]:
             assert await held.complete()
 
         async def two() -> None:
-            await bare.call(*next(commands))
-            await bare.call(*next(commands))
+            take = queue._commands.dequeue(f"~{new_id()}", lease=30, limit=1)
+            taken = await bare.call(*words_of(take))
+            id_, token = taken[3][:2]
+            assert await bare.call(*settle, id_, token, "", b"") == [b"finished"]
 
         answer = await bare.call(*next(commands))
         assert not isinstance(answer, Exception), answer
         ways: dict[str, Callable[[], Awaitable[object]]] = {
             "dispatch": lambda: queue.dispatch(DATA),
-            "bare": lambda: bare.call(*next(commands)),
-            "redis-py": lambda: library.execute_command(*next(commands)),
+            "bare": lambda: bare.call(*prepared.pop()),
+            "redis-py": lambda: library.execute_command(*prepared.pop()),
             "lease": lease,
             "two bare": two,
         }
+        # So many that there is one to lease each time.
+        await queue.dispatch_many([DATA] * (2 * TURNS * calls))
         best = dict.fromkeys(ways, float("inf"))
+        prepared: list[list[bytes]] = []
         for _ in range(TURNS):  # in turns, and short ones: whatever disturbs hits all
             for name, call in ways.items():
+                prepared = list(itertools.islice(commands, calls))[::-1]
                 began = time.perf_counter()
                 for _ in range(calls):
                     await call()
@@ -115,7 +123,7 @@ async def _seen(host: str, port: int, act: Callable[[], Awaitable[object]]) -> l
                     return [codecs.escape_decode(word)[0] for word in words]  # pyright: ignore
 
 
-def _alike(first: list[bytes], second: list[bytes]):
+def _alike(first: list[bytes], second: list[bytes]) -> Iterator[list[bytes]]:
     """Endlessly many calls that differ from each other as these two do."""
     assert len(first) == len(second), (first, second)
     for number in itertools.count(1):

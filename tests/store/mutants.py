@@ -561,14 +561,19 @@ mutant(
     "most_finishes_keep_data",
     "a_plain_lease_ends_once_and_nothing_is_left_of_it",
     (
-        "      batch:del_last(q.data, id)\n      replies[i] = 'finished'",
-        "      replies[i] = 'finished'",
+        "      batch:del_last(q.data, id)\n      if infos[i] then",
+        "      if infos[i] then",
     ),
 )
 mutant(
     "a_plain_finish_forgets_what_is_held",
     "what_is_held_behind_a_plain_run_comes_up",
-    ("== 'finish' and not infos[i] and not helds[i] and plain", "== 'finish' and plain"),
+    ("== 'finish' and not helds[i] and plain", "== 'finish' and plain"),
+)
+mutant(
+    "a_plain_finish_keeps_info",
+    "a_plain_finish_leaves_nothing_of_an_earlier_try",
+    ("whatever it says\n        batch:del(q.info, id, infos[i])", "whatever it says\n"),
 )
 mutant(
     "a_plain_dispatch_forgets_the_one_before",

@@ -3,7 +3,8 @@
 The library has a shorter way for these. It keeps the same promises.
 """
 
-from queasy.outcome import Finish, Release
+from queasy.job import JobError
+from queasy.outcome import Finish, Release, Retry
 from queasy.store.records import DispatchItem
 from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise
@@ -29,6 +30,17 @@ def a_plain_lease_ends_once_and_nothing_is_left_of_it(h: Harness) -> None:
     jobs = h.take("c1", limit=2)
     endings = endings_of([*jobs, *jobs], Finish())
     assert h.call(h.commands.settle(endings)) == ["finished", "finished", "lost", "lost"]
+    assert h.left() == {":clients"}
+
+
+@promise
+def a_plain_finish_leaves_nothing_of_an_earlier_try(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch()
+    assert h.end(h.take_one("c1"), Retry(JobError("E", "no"), after=0)) == "retried"
+    job = h.take_one("c1")
+    assert job.retry_count == 1
+    assert h.end(job, Finish()) == "finished"
     assert h.left() == {":clients"}
 
 

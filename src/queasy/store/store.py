@@ -96,21 +96,26 @@ class AsyncStore:
         self._bind()
         if not self._connected:
             await self.connect()
-        with self._callers.number(command) as command:
-            failed = None
-            address = self._route.known
-            if address is not None and durability == "ack":
-                # As nearly every call goes; the steps are for what may come in between.
-                began, sent = time.monotonic(), (words_of(command),)
-                try:
-                    (reply,) = await self._transport.exchange(Exchange(address, sent))
-                    return answer_of(command, reply)
-                except PROBLEMS as problem:
-                    failed = Failed(address, began, problem)
-            steps = call(
-                command, self._route, patience=self._timeout, durability=durability, failed=failed
-            )
-            return await self._transport.run(steps)
+        if not command.call_keys:
+            return await self._run(command, durability)
+        with self._callers.number(command) as numbered:
+            return await self._run(numbered, durability)
+
+    async def _run(self, command: Command[T], durability: Durability) -> T:
+        failed = None
+        address = self._route.known
+        if address is not None and durability == "ack":
+            # As nearly every call goes; the steps are for what may come in between.
+            began, sent = time.monotonic(), (words_of(command),)
+            try:
+                (reply,) = await self._transport.exchange(Exchange(address, sent))
+                return answer_of(command, reply)
+            except PROBLEMS as problem:
+                failed = Failed(address, began, problem)
+        steps = call(
+            command, self._route, patience=self._timeout, durability=durability, failed=failed
+        )
+        return await self._transport.run(steps)
 
     def run_later(self, command: Command[Any]) -> None:
         """Runs a command in the background; `close` waits for it. Best effort."""
@@ -188,21 +193,26 @@ class SyncStore:
         """The answer to a command."""
         if not self._connected:
             self.connect()
-        with self._callers.number(command) as command:
-            failed = None
-            address = self._route.known
-            if address is not None and durability == "ack":
-                # As nearly every call goes; the steps are for what may come in between.
-                began, sent = time.monotonic(), (words_of(command),)
-                try:
-                    (reply,) = self._transport.exchange(Exchange(address, sent))
-                    return answer_of(command, reply)
-                except PROBLEMS as problem:
-                    failed = Failed(address, began, problem)
-            steps = call(
-                command, self._route, patience=self._timeout, durability=durability, failed=failed
-            )
-            return self._transport.run(steps)
+        if not command.call_keys:
+            return self._run(command, durability)
+        with self._callers.number(command) as numbered:
+            return self._run(numbered, durability)
+
+    def _run(self, command: Command[T], durability: Durability) -> T:
+        failed = None
+        address = self._route.known
+        if address is not None and durability == "ack":
+            # As nearly every call goes; the steps are for what may come in between.
+            began, sent = time.monotonic(), (words_of(command),)
+            try:
+                (reply,) = self._transport.exchange(Exchange(address, sent))
+                return answer_of(command, reply)
+            except PROBLEMS as problem:
+                failed = Failed(address, began, problem)
+        steps = call(
+            command, self._route, patience=self._timeout, durability=durability, failed=failed
+        )
+        return self._transport.run(steps)
 
     def close(self) -> None:
         self._transport.close()

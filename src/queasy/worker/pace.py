@@ -20,11 +20,11 @@ TICK = 0.1
 # A loop this late is overloaded; one below the second is not.
 LATE, PROMPT = 0.05, 0.02
 BUSY = 0.9
-UP, DOWN = 1.5, 0.5
+UP, DOWN = 2.0, 0.5
 
 
 class Pace:
-    """Told at every tick how late it came."""
+    """Told at every tick how late the event loop is."""
 
     def __init__(self) -> None:
         self.awaited = 1.0
@@ -39,8 +39,17 @@ class Pace:
         """The part of the capacity that handlers of a kind may use."""
         return min(1.0, self.awaited if is_async else self.plain)
 
+    def hasten(self) -> None:
+        """Async handlers have ended before the next jobs came, and there are more: these are short,
+        and no tick is needed to see that the worker can bear more of them.
+        """
+        if self.awaited >= 1:
+            self.awaited = min(MAX, self.awaited * UP)
+
     def tick(self, late: float, threads: int, *, full: bool) -> None:
-        """`threads` plain functions are running; `full`: more jobs would have been taken."""
+        """`late`: it, or the start of a job that was there. `threads` plain functions are running;
+        `full`: more jobs would have been taken.
+        """
         now, cpu = time.monotonic(), time.process_time()
         use = (cpu - self._cpu) / max(now - self._clock, 1e-6)
         self._clock, self._cpu = now, cpu

@@ -49,6 +49,8 @@ class Run(msgspec.Struct, eq=False):
     line: Line
     job: Job
     size: int
+    since: float
+    """When it was there to be started."""
     slot: int = NOT_STARTED
     deadline: float = math.inf
     task: asyncio.Future[Any] | None = None
@@ -93,6 +95,8 @@ class Runs:
         self._changed = changed
         self._runs: dict[tuple[int, str], Run] = {}
         self._plain = 0
+        self._waited = 0.0
+        """The longest that any async handler had to wait for others, since the last tick."""
         self._last: str | None = None
         """The async handler that ended last, since the last tick."""
         self._ticking = False
@@ -112,20 +116,20 @@ class Runs:
 
     def start(self, line: Line, job: Job, size: int) -> None:
         """An async handler begins after the next `go`; it counts as a run from now on."""
-        run = Run(line, job, size)
+        now = time.monotonic()
+        run = Run(line, job, size, now)
         self._runs[line.index, job.id] = run
         self.used.add(line, size)
         if line.is_async:
             self._tasks.add(run)
         else:
             self._plain += 1
-            self._begin(run, time.monotonic())
+            self._begin(run, now)
             run.call = Call(partial(execute_plain, line.service, job))
             run.task = self._threads.start(run.call)
             run.task.add_done_callback(partial(self._returned, run))
         if not self._ticking:
             self._ticking = True
-            now = time.monotonic()
             self.pace.start()
             self._table.beat(now)
             asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
@@ -154,6 +158,7 @@ class Runs:
             self._ended(run, None, None)
             return
         self._begin(run, now)
+        self._waited = max(self._waited, now - run.since)
         run.task = task
         try:
             outcome = await execute(run.line.service, run.job)
@@ -241,7 +246,7 @@ class Runs:
         now = time.monotonic()
         if now - expected > BLOCKED:
             self._complain(now - expected)
-        self._last = None
+        waited, self._last, self._waited = self._waited, None, 0.0
         if not self._runs:
             self._ticking = False
             return
@@ -252,7 +257,8 @@ class Runs:
                 self.ask(run, "timeout")
             if now >= run.interrupt_at and run.call is not None:
                 run.call.interrupt()
-        self.pace.tick(now - expected, self._plain, full=self.full)
+        # Twice: while it waited here, another worker could have had it.
+        self.pace.tick(max(now - expected, 2 * waited), self._plain, full=self.full)
         if self.full:
             self.full = False
             self._changed()

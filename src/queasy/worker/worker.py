@@ -393,7 +393,7 @@ class Worker:
                     line.passed_over = None
                 if limit:
                     line.last_served = time.monotonic()
-                    self._runs.full |= taken.count == limit
+                    self._note_pace(line, taken, limit)
                 if limit > 1 and taken.count == limit:  # of one alone, it may be a suspect
                     over = True
                     await self._ask_for_more(line, taken)
@@ -413,6 +413,12 @@ class Worker:
             if not over:
                 line.talking = False
             self._fill_soon()
+
+    def _note_pace(self, line: Line, taken: Taken, limit: int) -> None:
+        if taken.count == limit:  # there may be more
+            self._runs.full = True
+            if taken.settled and line.is_async and not self._runs:
+                self._runs.pace.hasten()
 
     async def _ask_for_more(self, line: Line, taken: Taken) -> None:
         """Before anything is done with what was taken: the server works on it meanwhile."""

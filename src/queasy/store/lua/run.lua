@@ -301,7 +301,7 @@ local function settle(q, argv, first, n)
   for i = 1, n do
     local at = first + (i - 1) * 5
     local id, token, raw = ids[i], argv[at + 2], active[i]
-    local plain = raw and argv[at] == 'finish' and not infos[i] and not helds[i] and plain_holder(raw, token)
+    local plain = raw and argv[at] == 'finish' and not helds[i] and plain_holder(raw, token)
     local run = raw and not ended[id] and not plain and read_run(id, raw, infos[i], helds[i])
     replies[i] = 'lost'
     if plain and not ended[id] then
@@ -309,6 +309,9 @@ local function settle(q, argv, first, n)
       batch:del(q.active, id, raw)
       batch:rem(q.leases, lease_of(plain, id), '0')
       batch:del_last(q.data, id)
+      if infos[i] then -- whatever it says
+        batch:del(q.info, id, infos[i])
+      end
       replies[i] = 'finished'
       ended[id], finished = true, finished + 1
     elseif run and run.token == token then

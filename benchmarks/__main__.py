@@ -32,8 +32,6 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="a file for all figures, as JSON")
     parser.add_argument("--document", action="store_true", help="write docs/performance.md")
     options = parser.parse_args()
-    logging.getLogger("queasy").setLevel(logging.ERROR)  # it warns of no persistence
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every start would compile everything
     chosen = competitors([name for name in options.peers.split(",") if name])
     with bench_server() as server:
         results = Results.begin(server, chosen, options)
@@ -75,6 +73,8 @@ def measure(
 
 
 if __name__ == "__main__":
+    logging.getLogger("queasy").setLevel(logging.ERROR)  # it warns of no persistence
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every start would compile everything
     # An ordinary end, so that no worker is left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -95,7 +95,7 @@ def is_free(lock: Path) -> bool:
 
 
 def client(url: str) -> redis.Redis:
-    return redis.Redis.from_url(url, decode_responses=True)
+    return redis.Redis.from_url(url, decode_responses=True, socket_timeout=DEADLINE)
 
 
 def starter(folder: Path, script: str = SERVE_ONCE) -> subprocess.Popen[str]:

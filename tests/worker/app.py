@@ -50,8 +50,12 @@ def act(data: Any, job: Job) -> Any:
         case {"tick": seconds}:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                note("tick", job)
-                time.sleep(0.02)
+                try:
+                    note("tick", job)
+                    time.sleep(0.02)
+                except BaseException:  # it was asked to end
+                    if "deaf" not in data:
+                        raise
         case {"spawn": seconds}:
             process = subprocess.Popen(["sleep", str(seconds)], close_fds="leaky" not in data)
             note("spawned", job, spawned=process.pid)

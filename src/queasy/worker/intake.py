@@ -1,0 +1,328 @@
+"""What a worker takes: when it talks with which queue, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from queasy.job import Job
+from queasy.outcome import Release
+from queasy.store.records import Ending, Taken
+from queasy.worker.events import event
+from queasy.worker.held import Held
+from queasy.worker.line import Lease, Line
+from queasy.worker.runs import Runs, Units
+from queasy.worker.table import Table
+
+__all__ = ["Intake"]
+
+# How long a queue whose job does not fit is passed over before others make room for it.
+PATIENCE = 0.1
+# Whether it still has one is asked again.
+AGAIN = 1.0
+# A look takes a moment; so long nobody of a lower priority takes what it may need.
+MOMENT = 0.05
+UNSEEN = 2.0
+MOST_JOBS = 1000  # in one call
+
+
+class Intake:
+    """As many jobs as there is room for, of all the queues. See `Worker`."""
+
+    def __init__(
+        self,
+        lines: Sequence[Line],
+        table: Table,
+        *,
+        capacity: int,
+        safety: float,
+        lost: Callable[[], None],
+        most_jobs: int | None,
+        worn_out: Callable[[], None],
+    ) -> None:
+        self.closing = False
+        """Nothing more is taken."""
+        self.changed = asyncio.Event()
+        """Set whenever something began, ended, or was reported."""
+        self.runs = Runs(table, capacity, self.fill_soon)
+        self.held = Held(lines, self.runs, table, capacity)
+        self._lines = lines
+        self._table = table
+        self._capacity = capacity
+        self._safety = safety
+        self._lost = lost
+        self._most_jobs = most_jobs
+        self._worn_out = worn_out
+        self._reserved = Units()
+        self._context = contextvars.copy_context()
+        self._filling: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    def dispose(self) -> None:
+        self.closing = True
+        for timer in (self._filling, self._timer):
+            if timer is not None:
+                timer.cancel()
+        self.runs.close()
+
+    def holds_nothing_of(self, line: Line) -> bool:
+        busy = line.busy or any(run.line is line for run in self.runs)
+        return not busy and not self.held.of(line)
+
+    def fill_soon(self) -> None:
+        if self._filling is None:
+            # Not in the context of whoever calls, which may be a handler's.
+            loop = asyncio.get_running_loop()
+            self._filling = loop.call_soon(self._fill, context=self._context)
+
+    def _fill(self) -> None:
+        """Starts as many talks with queues as there is room and reason for."""
+        self._filling = None
+        self.changed.set()
+        self._note_wear()
+        self.held.start_suspect(busy=self.closing or bool(self._reserved.all))
+        self.held.start_behind(self._accept, closing=self.closing)
+        now = time.monotonic()
+        reserved_above = -1
+        for line in self._in_turn():
+            priority = line.service.handler.options.priority
+            if line.talking:
+                if now - line.asked_at < MOMENT:  # what is free may be for its answer
+                    reserved_above = max(reserved_above, priority)
+                continue
+            limit = 0
+            if line.open and not self.closing and now >= max(line.next_look, line.avoid_until):
+                if priority < reserved_above:
+                    self.runs.full = True
+                elif not (limit := self._room_for(line)) and self._passed_over(line, now):
+                    reserved_above = max(reserved_above, priority + 1)
+            owes = bool(line.endings) or self._must_compare(line)
+            if not line.talking and (limit or (owes and now >= line.pause_until)):
+                self._talk(line, limit)
+            if not limit and not line.talking and self._oversleeps(line, now):
+                line.talking, line.asked_at = True, 0.0
+                self._in_background(self._stand_down(line))
+            elif line.woken and not limit:
+                line.pass_on()
+        self._set_timer(now)
+        self.runs.go()  # behind what is sent: the server works while these run
+
+    def _oversleeps(self, line: Line, now: float) -> bool:
+        """It said when it looks again; now there is no room, or it takes nothing more. Room that is
+        kept for an answer may be there in a moment.
+        """
+        if not line.next_look or self._reserved.all or now < line.pause_until:
+            return False
+        stays = bool(self.runs) and (self.closing or not line.open)
+        return stays or line.next_look <= now
+
+    async def _stand_down(self, line: Line) -> None:
+        try:
+            await line.stand_down()
+        finally:
+            line.talking = False
+            self.fill_soon()
+
+    def _note_wear(self) -> None:
+        if self._most_jobs is not None and self.runs.done >= self._most_jobs:
+            self._most_jobs = None
+            self._worn_out()
+
+    def _in_turn(self) -> Sequence[Line]:
+        if len(self._lines) == 1:
+            return self._lines
+        pace = self.runs.pace
+        return sorted(
+            self._lines,
+            key=lambda line: (
+                -line.service.handler.options.priority,
+                line.passed_over if line.starved else math.inf,
+                line.size(pace),
+                line.last_served,
+            ),
+        )
+
+    def _room_for(self, line: Line) -> int:
+        """How many jobs of the queue can start now."""
+        if self.held.in_the_way or self._unsupervised():
+            return 0
+        pace, used, held = self.runs.pace, self.runs.used, self._reserved
+        size, kind = line.size(pace), line.is_async
+        # Half of what it could hold at a time: while one half runs, the other is on its way.
+        most = min(MOST_JOBS, max(1, self._capacity // size // 2))
+        if not used.all and not held.all:  # one fits into a worker with nothing to do
+            return most
+        part = int(self._capacity * pace.of(is_async=kind))
+        free = min(
+            self._capacity - used.all - held.all,
+            part - used.of(is_async=kind) - held.of(is_async=kind),
+        )
+        return min(most, max(0, free // size))
+
+    def _unsupervised(self) -> bool:
+        """Nobody keeps the leases: what is taken now would be lost."""
+        seen = self._table.supervised
+        return bool(seen) and time.monotonic() - seen > UNSEEN
+
+    def _passed_over(self, line: Line, now: float) -> bool:
+        """Notes that a queue's job, if it has one, did not fit; after a while asks whether it
+        has. True: nobody of the same or a lower priority is served until it fits.
+        """
+        self.runs.full = True
+        if line.passed_over is None:
+            line.passed_over = line.asked_due = now
+        elif now - line.asked_due > (AGAIN if line.starved else PATIENCE):
+            line.asked_due = now
+            self._talk(line, 0, asks=True)
+        return line.starved
+
+    def _talk(self, line: Line, limit: int, *, asks: bool = False) -> None:
+        line.talking, line.asked_at = True, time.monotonic() if limit else 0.0
+        units = limit * line.size(self.runs.pace)
+        self._reserved.add(line, units)
+        self._in_background(self._converse(line, limit, units, asks=asks))
+
+    async def _converse(self, line: Line, limit: int, units: int, *, asks: bool) -> None:
+        over = False
+        """The next one may have begun."""
+        try:
+            if limit or asks:
+                taken = await line.take(limit, self._safety)
+                line.starved = asks and taken.next_in == 0
+                if not line.starved:
+                    line.passed_over = None
+                if limit:
+                    line.last_served = time.monotonic()
+                    self._note_pace(line, taken, limit)
+                if limit > 1 and taken.count == limit:  # of one alone, it may be a suspect
+                    over = True
+                    await self._ask_for_more(line, taken)
+                self._reserved.add(line, -units)
+                units = 0
+                self._taken(line, taken)
+                if taken.state == "lost":
+                    return
+                if taken.count < limit:  # there is nothing more to ask for first
+                    self.runs.go(at_once=True)
+            elif line.endings:
+                await line.report()
+            if not over and self._must_compare(line):
+                await self._compare(line)
+        finally:
+            self._reserved.add(line, -units)
+            if not over:
+                line.talking = False
+            self.fill_soon()
+
+    def _note_pace(self, line: Line, taken: Taken, limit: int) -> None:
+        if taken.count == limit:  # there may be more
+            self.runs.full = True
+            if taken.settled and line.is_async and not self.runs:
+                self.runs.pace.hasten()
+
+    async def _ask_for_more(self, line: Line, taken: Taken) -> None:
+        """Before anything is done with what was taken: the server works on it meanwhile."""
+        line.arriving, line.talking = taken, False
+        self._fill()
+        await asyncio.sleep(0)  # for one pass of the loop, in which it is sent
+        line.arriving = None
+
+    def _taken(self, line: Line, taken: Taken) -> None:
+        if taken.state == "lost":
+            self._lost()
+            return
+        for job in taken.jobs:
+            self._accept(line, job)
+        for cancelled in taken.cancels:
+            self.cancel(line.index, cancelled.id, cancelled.token)
+
+    def _accept(self, line: Line, job: Job) -> None:
+        if self.runs.supersede(line, job):  # nor may another have it yet
+            self.held.behind(line, job)
+        elif self.closing or not line.open:  # it was asked before
+            line.endings.append(Ending(job.id, job.token, Release()))
+        elif job.suspect:
+            self.held.suspect(line, job)
+        else:
+            self.runs.start(line, job, line.size(self.runs.pace))
+
+    async def _compare(self, line: Line) -> None:
+        """With what the server knows. What it gives to others is not to go on here, nor to begin;
+        what it keeps for us is given back, but not while a run of the same id goes on.
+        """
+        strays, forgotten = await line.compare(lambda: self._leases_of(line))
+        runs = {run.job.id: run for run in self.runs if run.line is line}
+        for stray in strays:
+            run = runs.get(stray[0])
+            line.release_stray(stray, None if run is None else run.behind)
+        for run in runs.values():
+            if (run.job.id, run.job.token) in forgotten:
+                self.runs.ask(run, "stop")
+        self.held.forget(line, forgotten)
+
+    def _must_compare(self, line: Line) -> bool:
+        """Also when it takes nothing any more. But who is closing and has nothing left to run is
+        about to leave, which ends every lease: a server that is away must not keep him.
+        """
+        return line.unsure and line.entered and (bool(self.runs) or not self.closing)
+
+    def _leases_of(self, line: Line) -> set[Lease]:
+        """What this worker answers for."""
+        runs = [run for run in self.runs if run.line is line]
+        jobs = self.held.of(line) + [run.job for run in runs]
+        jobs += line.arriving.jobs if line.arriving else []
+        endings = line.endings + [ending for run in runs for ending in run.behind]
+        return {(job.id, job.token) for job in jobs} | {(end.id, end.token) for end in endings}
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._talks.add(task)
+        task.add_done_callback(self._talked)
+
+    def _talked(self, task: asyncio.Task[None]) -> None:
+        self._talks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # Not the server's doing, which is ridden out: a mistake of ours. Be heard.
+            event("internal error", logging.ERROR, error=repr(problem))
+            logging.getLogger("queasy").error("in a worker", exc_info=problem)
+
+    def _set_timer(self, now: float) -> None:
+        """For the next look that nobody wakes us for."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        times = [max(line.next_look, line.avoid_until) for line in self._lines if line.open]
+        looks = [at for at in times if at > now]
+        if looks and not self.closing:
+            delay = min(looks) - now
+            self._timer = asyncio.get_running_loop().call_later(delay, self.fill_soon)
+
+    def told(self, line: Line, message: str) -> None:
+        """By the server: there is work, or some is to be cancelled."""
+        word, _, rest = message.partition(":")
+        if word == "cancel":
+            token, _, id_ = rest.partition(":")
+            with contextlib.suppress(ValueError):  # somebody else's words: no run has that token
+                self.cancel(line.index, id_, int(token))
+            return
+        line.woken = word == "wake"
+        if not word:  # the connection was lost, and with it perhaps the server
+            line.doubt()
+        line.next_look = 0.0
+        self.fill_soon()
+        if line.woken and self._filling is not None:  # at once: somebody waits for this
+            self._filling.cancel()
+            self._context.run(self._fill)
+
+    def cancel(self, index: int, id_: str, token: int) -> None:
+        """Somebody asked to cancel this run."""
+        self.runs.cancel(index, id_, token)
+        if self.held.cancel(index, id_, token):
+            self.fill_soon()

@@ -1,13 +1,19 @@
 """Bugs that were found in workers, each by its name."""
 
+import asyncio
 import signal
 from datetime import timedelta
 
-from queasy import Retry, SyncClient
+import pytest
+
+from queasy import Client, Job, Queue, Retry, SyncClient
 from queasy.outcome import Retry as Again
+from queasy.store.records import Taken
 from queasy.worker.executor import outcome_of
+from queasy.worker.line import Line
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet
+from tests.worker.inline import Seen, until_empty, working
 
 
 @ON_ONE_SERVER
@@ -60,6 +66,37 @@ def test_a_suspect_does_not_wedge_a_worker_with_a_long_run(
     fleet.journal.wait_for("end", id="other", seconds=15)
     assert not fleet.journal.lines("end", id="long")
     del child
+
+
+async def test_a_worker_that_never_runs_dry_compares_all_the_same(
+    client: Client, emails: Queue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked for more first, whenever there was more, and forgot about its doubts."""
+    lines: list[Line] = []
+    take = Line.take
+
+    async def take_slowly(self: Line, limit: int, safety: float) -> Taken:
+        lines.append(self)
+        taken = await take(self, limit, safety)
+        await asyncio.sleep(0.01)  # a server far away: what was taken before has ended
+        return taken
+
+    monkeypatch.setattr(Line, "take", take_slowly)
+
+    @emails.handler(size=1)
+    async def handle(data: int, job: Job) -> None:
+        seen.add(data, job)
+        if len(seen.jobs) == 1000:
+            lines[0].doubt()
+        if len(seen.jobs) > 1000:
+            unsure.append(lines[0].unsure)
+
+    unsure: list[bool] = []
+    await emails.dispatch_many(range(3000))
+    async with working(client):
+        await seen.runs(3000)
+        await until_empty(emails)
+    assert not unsure[1000]
 
 
 def _client_of(client: SyncClient) -> str:

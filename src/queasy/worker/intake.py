@@ -201,7 +201,9 @@ class Intake:
                 if limit:
                     line.last_served = time.monotonic()
                     self._note_pace(line, taken, limit)
-                if limit > 1 and taken.count == limit:  # of one alone, it may be a suspect
+                # Of one alone, it may be a suspect; and who always has more to ask for would never
+                # come to compare.
+                if limit > 1 and taken.count == limit and not self._must_compare(line):
                     over = True
                     await self._ask_for_more(line, taken)
                 self._reserved.add(line, -units)

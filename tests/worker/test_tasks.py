@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,12 @@ LEFT = contextvars.ContextVar("LEFT", default="nothing")
 NUMBERS = range(40)
 
 
+def current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
 async def run_all(client: Client, queue: Queue, seen: Seen) -> None:
     await queue.dispatch_many([Dispatch(n, id=str(n)) for n in NUMBERS])
     async with working(client):
@@ -30,11 +37,11 @@ async def run_all(client: Client, queue: Queue, seen: Seen) -> None:
 async def test_those_that_do_not_wait_share_a_task(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
-    tasks: set[Any] = set()
+    tasks: set[str] = set()  # by name: of who is held by others, nobody knows what they will do
 
     @emails.handler(size=1)
     async def handle(data: int, job: Job) -> None:
-        tasks.add(asyncio.current_task())
+        tasks.add(current_task().get_name())
         seen.add(data, job)
 
     await run_all(client, emails, seen)
@@ -89,11 +96,45 @@ async def test_one_that_cancels_its_own_task_ends_nobody_elses_run(
     async def handle(data: int, job: Job) -> None:
         seen.add(data, job)
         if data % 5 == 0:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()  # and it does not wait: whoever waits next would be hit
+            current_task().cancel()  # and it does not wait: whoever waits next would be hit
         else:
             await asyncio.sleep(0)
+
+    await run_all(client, emails, seen)
+    assert all(not job.retry_count for job in seen.jobs)
+
+
+async def leave_a_timer() -> None:
+    asyncio.get_running_loop().call_later(0.005, current_task().cancel)
+
+
+async def leave_a_generator(left: list[object] = []) -> None:  # noqa: B006 - it is to stay
+    async def generate() -> AsyncGenerator[int]:
+        async with asyncio.timeout(0.005):
+            yield 1
+
+    generator = generate()
+    left.append(generator)
+    await anext(generator)
+
+
+async def think_better_of_it() -> None:
+    task = current_task()
+    task.cancel()
+    task.uncancel()  # before Python 3.13 that leaves the cancellation on its way
+
+
+@pytest.mark.parametrize("leave", [leave_a_timer, leave_a_generator, think_better_of_it])
+async def test_a_cancellation_that_one_leaves_behind_hits_nobody_else(
+    client: Client, emails: Queue, seen: Seen, leave: Callable[[], Awaitable[None]]
+) -> None:
+    @emails.handler(size=1)
+    async def handle(data: int, job: Job) -> None:
+        seen.add(data, job)
+        if data % 2:
+            await asyncio.sleep(0.05)
+        else:
+            await leave()
 
     await run_all(client, emails, seen)
     assert all(not job.retry_count for job in seen.jobs)

@@ -168,13 +168,6 @@ class Runs:
             self._ended(run, outcome, None)
         self._last = run.job.id
 
-    def _check_lease(self, run: Run, now: float) -> None:
-        """It was taken long ago, and did not start: a freeze, or a handler that held up the loop.
-        Unless somebody has kept its lease meanwhile, others may have it by now.
-        """
-        if now - self._table.kept(run.line.index) > CUT_OFF:
-            self.ask(run, "stop")
-
     def _returned(self, run: Run, task: asyncio.Future[Any]) -> None:
         """A plain function has, or was interrupted."""
         self._plain -= 1

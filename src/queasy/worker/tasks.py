@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
@@ -72,12 +74,14 @@ class Tasks(Generic[T]):
     async def _work(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        turn, clean = self._turn, contextvars.copy_context()
+        turn, clean, known = self._turn, contextvars.copy_context(), _holders(task)
         over_at = time.monotonic() + TURN
         while self._waiting:
             await self._perform(self._waiting.popleft(), task)
             waited = self._turn != turn
             if waited or task.cancelling() or contextvars.copy_context() != clean:
+                break
+            if _holders(task) != known or getattr(task, "_must_cancel", False):
                 break
             if time.monotonic() > over_at:
                 break
@@ -86,3 +90,11 @@ class Tasks(Generic[T]):
     def close(self) -> None:
         """Nothing more is begun."""
         self._waiting.clear()
+
+
+def _holders(task: asyncio.Task[Any]) -> tuple[int, int]:
+    """How many know of a task: one that a handler leaves behind, such as a timer or a generator
+    with a timeout in it, would cancel whoever has the task by then. Before Python 3.13 there may be
+    a cancellation on its way, too, of a task that is not `cancelling()` any more.
+    """
+    return sys.getrefcount(task), weakref.getweakrefcount(task)

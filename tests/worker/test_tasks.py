@@ -150,11 +150,15 @@ async def test_they_start_in_order(client: Client, emails: Queue, seen: Seen, si
     assert seen.data == list(NUMBERS)
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
 @pytest.mark.parametrize("kept", [False, True])
-async def test_one_whose_lease_nobody_kept_before_it_started_does_not(kept: bool) -> None:
+async def test_one_whose_lease_nobody_kept_before_it_started_does_not(
+    kept: bool, is_async: bool
+) -> None:
     """As after a freeze between the answer and the start: others may have it by then."""
     now = time.monotonic()
-    table, line = Table(1, 1), SimpleNamespace(index=0, is_async=True, endings=[], service=None)
+    table, line = Table(1, 1), SimpleNamespace(index=0, endings=[], service=None)
+    line.is_async = is_async
     line.asked_for_jobs = now - CUT_OFF - 1
     if kept:
         table.keep(0, now)

@@ -122,6 +122,9 @@ class Runs:
         self.used.add(line, size)
         if line.is_async:
             self._tasks.add(run)
+        elif self._is_too_late(line, now):
+            self.ask(run, "stop")
+            self._ended(run, None, None)
         else:
             self._plain += 1
             self._begin(run, now)
@@ -149,11 +152,8 @@ class Runs:
     async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
         """An async handler, in a task that others had before, and may have after it."""
         now = time.monotonic()
-        if (
-            now - run.line.asked_for_jobs > CUT_OFF
-            and now - self._table.kept(run.line.index) > CUT_OFF
-        ):
-            self.ask(run, "stop")  # as after a freeze: others may have it by now
+        if self._is_too_late(run.line, now):
+            self.ask(run, "stop")
         if run.reason is not None:
             self._ended(run, None, None)
             return
@@ -167,6 +167,10 @@ class Runs:
         else:
             self._ended(run, outcome, None)
         self._last = run.job.id
+
+    def _is_too_late(self, line: Line, now: float) -> bool:
+        """To start what was taken: as after a freeze, others may have it by now."""
+        return now - line.asked_for_jobs > CUT_OFF and now - self._table.kept(line.index) > CUT_OFF
 
     def _returned(self, run: Run, task: asyncio.Future[Any]) -> None:
         """A plain function has, or was interrupted."""

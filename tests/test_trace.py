@@ -130,3 +130,13 @@ def test_a_flood_of_lines_is_cut_short_and_told_of(
     now += 1.0
     assert flood.lets()
     assert caplog.messages == ["lines: 7 more, in a second"]
+
+
+def test_the_same_code_in_two_files_has_two_places() -> None:
+    for name in ("one.py", "two.py"):
+        code = compile("def fail():\n    raise ValueError('x')\n", name, "exec")
+        names: dict[str, Callable[[], None]] = {}
+        exec(code, names)  # as the import of a copied module would
+        with pytest.raises(ValueError, match="x") as caught:
+            names["fail"]()
+        assert f'File "{name}", line 2' in trace_of(caught.value)

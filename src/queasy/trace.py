@@ -7,7 +7,8 @@ from types import CodeType, TracebackType
 
 __all__ = ["trace_of"]
 
-Place = tuple[CodeType, int]
+# Code that is equal may be of another file.
+Place = tuple[str, CodeType, int]
 
 # Of these there is more to show than type and message: a line of code, members, a suggestion.
 MORE = (SyntaxError, BaseExceptionGroup, NameError, AttributeError, ImportError)
@@ -36,7 +37,8 @@ def _frames(stack: TracebackType | None) -> str:
     places: list[Place] = []
     entry = stack
     while entry is not None:
-        places.append((entry.tb_frame.f_code, entry.tb_lasti))
+        code = entry.tb_frame.f_code
+        places.append((code.co_filename, code, entry.tb_lasti))
         entry = entry.tb_next
     key = tuple(places)
     text = _kept.get(key)

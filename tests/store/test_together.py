@@ -216,6 +216,23 @@ async def test_the_line_is_emptied_when_all_in_it_were_sent() -> None:
     assert await ends(tasks) == ["created"] * 2
 
 
+async def test_who_comes_later_is_not_waited_for() -> None:
+    """Closing did not end while somebody went on dispatching."""
+    calls = Calls()
+    tasks = calls.dispatch("a", "b")
+    await settle()
+    emptied = asyncio.create_task(calls.line.emptied())
+    for id_ in "cd":  # there is always one more
+        await settle()
+        assert not emptied.done()
+        tasks += calls.dispatch(id_)
+        await settle()
+        await calls.answer()
+    await asyncio.wait_for(emptied, 5)
+    calls.answer_all()
+    assert await ends(tasks) == ["created"] * 4
+
+
 async def test_a_call_takes_so_many_jobs_and_bytes() -> None:
     calls = Calls()
     tasks = calls.dispatch("first", *map(str, range(CHUNK_JOBS + 1)))

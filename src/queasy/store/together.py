@@ -45,6 +45,8 @@ class Line:
         self._free = asyncio.Event()
         """Nobody is sending, so nobody waits."""
         self._free.set()
+        self._over: asyncio.Future[None] | None = None
+        """For those who ask: the call that is under way."""
         # One caller for all: should a call that was given up arrive behind the next, the server
         # knows by its number that it is too late.
         self._callers = Callers()
@@ -62,8 +64,10 @@ class Line:
             self._go_on()
 
     async def emptied(self) -> None:
-        """Until all who stand in line now have been sent."""
-        await self._free.wait()
+        """Until all who stand in line now have been sent; others may come as fast as these go."""
+        if not self._free.is_set():
+            self._over = self._over or self._loop.create_future()
+            await asyncio.wait([self._over, *(waiting.done for waiting in self._waiting)])
 
     async def _call(self, commands: Commands, items: list[DispatchItem]) -> list[Dispatched]:
         caller = self._callers.take()
@@ -75,6 +79,7 @@ class Line:
 
     def _go_on(self) -> None:
         """A call is over, however it ended: the next, or nobody."""
+        self._tell_that_it_is_over()
         while self._waiting and self._waiting[0].done.done():
             self._waiting.popleft()
         self._sender = None
@@ -88,8 +93,14 @@ class Line:
         try:
             while batch := self._next_batch():
                 await self._send(batch)
+                self._tell_that_it_is_over()
         finally:
             self._go_on()
+
+    def _tell_that_it_is_over(self) -> None:
+        over, self._over = self._over, None
+        if over is not None and not over.done():
+            over.set_result(None)
 
     def _next_batch(self) -> list[_Waiting]:
         """Without who was cancelled before he was sent."""

@@ -8,7 +8,7 @@ import pytest
 
 from queasy import Failure
 from queasy.trace import MOST_KEPT, _kept, trace_of
-from queasy.worker.events import MOST_LINES, Flood
+from queasy.worker.events import MOST_LINES, Flood, tell_untold
 
 
 class Own(Exception):
@@ -126,17 +126,18 @@ def test_a_flood_of_lines_is_cut_short_and_told_of(
     monkeypatch.setattr("queasy.worker.events.time.monotonic", lambda: now)
     flood = Flood(logging.getLogger("queasy.test"), "lines")
     assert sum(flood.lets() for _ in range(MOST_LINES + 7)) == MOST_LINES
+    tell_untold(now)
     assert not caplog.messages
     now += 1.0
+    tell_untold(now)
+    assert caplog.messages == ["lines: 7 more, not shown"]
     assert flood.lets()
-    assert caplog.messages == ["lines: 7 more, in a second"]
 
 
-def test_the_same_code_in_two_files_has_two_places() -> None:
-    for name in ("one.py", "two.py"):
-        code = compile("def fail():\n    raise ValueError('x')\n", name, "exec")
-        names: dict[str, Callable[[], None]] = {}
-        exec(code, names)  # as the import of a copied module would
-        with pytest.raises(ValueError, match="x") as caught:
-            names["fail"]()
-        assert f'File "{name}", line 2' in trace_of(caught.value)
+def test_what_is_untold_at_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    flood = Flood(logging.getLogger("queasy.test"), "lines")
+    for _ in range(MOST_LINES + 1):
+        flood.lets()
+    tell_untold()
+    tell_untold()
+    assert caplog.messages == ["lines: 1 more, not shown"]

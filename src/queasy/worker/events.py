@@ -7,10 +7,12 @@ secrets are never among the fields.
 from __future__ import annotations
 
 import logging
+import math
 import time
+import weakref
 from typing import Any
 
-__all__ = ["Flood", "event", "log"]
+__all__ = ["Flood", "event", "log", "tell_untold"]
 
 log = logging.getLogger("queasy.worker")
 
@@ -19,24 +21,37 @@ MOST_LINES = 100
 
 
 class Flood:
-    """Lets so many lines a second through, and says later how many it did not."""
+    """Lets so many lines a second through, and says then how many it did not."""
 
     def __init__(self, logger: logging.Logger, what: str) -> None:
         self._logger = logger
         self._what = what
         self._ends = 0.0
         self._lines = 0
+        _floods.add(self)
 
     def lets(self) -> bool:
         """Whether to write one more."""
-        now = time.monotonic()
-        if now >= self._ends:
-            if self._lines > MOST_LINES:
-                untold = self._lines - MOST_LINES
-                self._logger.warning("%s: %d more, in a second", self._what, untold)
-            self._ends, self._lines = now + 1.0, 0
+        self.tell(time.monotonic())
         self._lines += 1
         return self._lines <= MOST_LINES
+
+    def tell(self, now: float) -> None:
+        """When the second is over: what was not written in it."""
+        if now >= self._ends:
+            untold, self._lines = self._lines - MOST_LINES, 0
+            self._ends = now + 1.0
+            if untold > 0:
+                self._logger.warning("%s: %d more, not shown", self._what, untold)
+
+
+_floods: weakref.WeakSet[Flood] = weakref.WeakSet()
+
+
+def tell_untold(now: float = math.inf) -> None:
+    """Also when nothing more happens; without a time, at the end."""
+    for flood in list(_floods):
+        flood.tell(now)
 
 
 def event(what: str, level: int = logging.INFO, /, **fields: Any) -> None:

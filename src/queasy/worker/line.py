@@ -146,7 +146,9 @@ class Line:
         self._hearing: object | None = None
         """The last it heard by, if it hears nothing now."""
         self._doubts = self._dispelled = 0
-        self._endings_told = Flood(log, f"queue={service.name}: endings")
+        self._endings_told = Flood(
+            log, f"queue={service.name}: jobs retried, given up or set aside"
+        )
         self._reach = reach
         self._store = store
         self._table = table

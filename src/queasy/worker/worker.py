@@ -21,7 +21,7 @@ from functools import partial
 from queasy.errors import ProtocolError, QueasyError
 from queasy.job import Job
 from queasy.store.store import AsyncStore
-from queasy.worker.events import event
+from queasy.worker.events import event, tell_untold
 from queasy.worker.intake import Intake
 from queasy.worker.line import LONGEST_PAUSE, Line, Reach
 from queasy.worker.plan import Plan, Record
@@ -91,7 +91,9 @@ class Worker:
 
     def _beat(self) -> None:
         """Also when nothing runs: a loop that does not turn reports nothing, either."""
-        self.table.beat(time.monotonic())
+        now = time.monotonic()
+        self.table.beat(now)
+        tell_untold(now)
         if self.table.passes != self._passes:  # what is due may now be for us, or for others
             self._passes = self.table.passes
             for line in self._lines:
@@ -214,6 +216,7 @@ class Worker:
         for line in self._lines:
             line.abandon()
         self._intake.dispose()
+        tell_untold()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -141,3 +141,4 @@ def test_what_is_untold_at_the_end_is_told(caplog: pytest.LogCaptureFixture) -> 
     tell_untold()
     tell_untold()
     assert caplog.messages == ["lines: 1 more, not shown"]
+    assert flood.lets()  # another worker of the same process

@@ -40,7 +40,7 @@ class Flood:
         """When the second is over: what was not written in it."""
         if now >= self._ends:
             untold, self._lines = self._lines - MOST_LINES, 0
-            self._ends = now + 1.0
+            self._ends = time.monotonic() + 1.0
             if untold > 0:
                 self._logger.warning("%s: %d more, not shown", self._what, untold)
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 import re
+import select
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +19,7 @@ from queasy.store.replies import AuthenticationError
 from queasy.store.route import Effect, Exchange, HangUp
 from queasy.store.transport import LARGE, AsyncTransport
 from queasy.store.url import Address, parse_url
-from queasy.store.wire import GRACE, WINDOW, Wire
+from queasy.store.wire import WINDOW, Wire
 from tests.servers import HOST, Server, ServerKind, wait_until
 from tests.worker.fleet import ON_ONE_SERVER
 
@@ -202,12 +203,12 @@ def test_what_is_not_answered_in_time_ends_the_connection(run: Run) -> None:
             assert await echo(wire, "first") == [b"yes"]
             began = time.monotonic()
             calls = [echo(wire, "silence") for _ in range(3)]
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0)
             calls += [echo(wire, "later") for _ in range(3)]
             answers = await gather(calls)
             assert of_answers(answers) == [Lost] * 6
             assert "no answer in 0.3 s" in str(answers[0])
-            assert 0.3 <= time.monotonic() - began < 0.3 + GRACE + 1
+            assert time.monotonic() - began >= 0.3
             await fake.left.wait()
             with pytest.raises(NotSent, match=r"no answer in 0\.3 s"):
                 echo(wire, "too late")
@@ -223,7 +224,9 @@ def test_an_answer_that_came_while_the_loop_was_held_up_is_not_late(
             await echo(wire, "first")
             calls = [echo(wire, "a"), echo(wire, "b")]
             await asyncio.sleep(0)
-            time.sleep(0.4)  # as a handler does that computes
+            # As a handler does that computes: the answers are there, and nobody has read them.
+            select.select([wire._transport.get_extra_info("socket").fileno()], [], [])
+            time.sleep(0.4)
             assert await gather(calls) == [[b"a"], [b"b"]]
 
     run(work())

@@ -100,7 +100,7 @@ def equals(value: Any) -> Callable[[Any], bool]:
 
 CASES = {
     "dispatch of a new job": Case(
-        "dispatch", lambda q, _: q.dispatch("new"), status("created", "unchanged")
+        "put", lambda q, _: q.dispatch("new"), status("created", "unchanged")
     ),
     "dispatch of a new job with an id": Case(
         "dispatch",
@@ -108,7 +108,7 @@ CASES = {
         status("created", "updated", "unchanged"),
     ),
     "dispatch of many": Case(
-        "dispatch", lambda q, _: q.dispatch_many([1, 2, 3]), status("created", "unchanged")
+        "put", lambda q, _: q.dispatch_many([1, 2, 3]), status("created", "unchanged")
     ),
     "dispatch that updates": Case(
         "dispatch",
@@ -117,7 +117,7 @@ CASES = {
         lambda q: q.dispatch("mine", id="mine"),
     ),
     "dispatch behind a run": Case(
-        "dispatch", lambda q, _: q.dispatch("next", id="mine"), status("blocked"), taken
+        "put", lambda q, _: q.dispatch("next", id="mine"), status("blocked"), taken
     ),
     "cancel": Case(
         "cancel", lambda q, _: q.cancel("mine"), equals(True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pprint import pformat
 from typing import Any
 
@@ -58,13 +59,13 @@ class Pair:
     def run(self, name: str, queue: str, now: float, /, **arguments: Any) -> Any:
         """Takes one step on both sides, compares everything, and returns the reply."""
         self.steps.append((name, queue, now, arguments))
-        request = self._request(name, queue, now, **arguments)
+        wire, request = self._request(name, queue, now, **arguments)
         reply, *dumped = self.link.call(request + self._dump, 1 + self._dumped)
         expected = getattr(self.queues[queue], name)(now, **arguments)
         refused = isinstance(reply, Exception)
         if refused != (expected == REFUSED):
             raise self._difference(f"reply\n  server {reply}\n  model  {expected}")
-        got = REFUSED if refused else READ.get(name, _plain)(reply)
+        got = REFUSED if refused else wire.read(reply)
         if got != expected:
             raise self._difference(f"reply\n  server {got}\n  model  {expected}")
         self._compare(dumped)
@@ -78,11 +79,13 @@ class Pair:
 
     def _request(
         self, name: str, queue: str, now: float, call: Number = None, **arguments: Any
-    ) -> bytes:
-        keys, args = self._keys_of(name, queue), WIRE[name](**arguments)
+    ) -> tuple[Wire, bytes]:
+        # What can be said in two ways is said so by turns.
+        wire = WIRE[name](short=len(self.steps) % 2 == 0, **arguments)
+        keys, args = self._keys_of(name, queue), wire.args
         if call:
             keys, args = (*keys, *self.keys[queue].of_calls), [*args, *call]
-        return function(name, keys, repr(now), *args)
+        return wire, function(wire.function or name, keys, repr(now), *args)
 
     def _keys_of(self, name: str, queue: str) -> Sequence[str]:
         keys = self.keys[queue]
@@ -113,19 +116,36 @@ def _diff(got: State, expected: State) -> str:
     return "\n".join(f"  {n}\n    server {got[n]}\n    model  {expected[n]}" for n in names)
 
 
-# Arguments on the wire
+# Arguments on the wire, and replies
+
+
+def _plain(reply: Any) -> Any:
+    if isinstance(reply, list):
+        return [_plain(part) for part in reply]
+    return reply.decode() if isinstance(reply, bytes) else reply
+
+
+class Wire(msgspec.Struct):
+    args: Args
+    read: Callable[[Any], Any] = _plain
+    function: str = ""
+    """Of the server, where that is not named like the step."""
 
 
 def _packed(value: Any) -> bytes:
     return b"" if value is None else msgspec.msgpack.encode(value)
 
 
-def _dispatch(items: Sequence[Item]) -> Args:
+def _dispatch(items: Sequence[Item], *, short: bool) -> Wire:
     args: Args = []
+    if short and all(not (when or flags or given) for _, _, when, flags, given in items):
+        for id_, payload, *_ in items:
+            args += [id_, payload]
+        return Wire(args, function="put")
     for id_, payload, when, flags, given in items:
         options = b"" if given is None else _packed({"set": given[0], "update": given[1]})
         args += [id_, payload, when, flags, options]
-    return args
+    return Wire(args)
 
 
 def _endings(endings: Sequence[Ending]) -> Args:
@@ -137,10 +157,37 @@ def _endings(endings: Sequence[Ending]) -> Args:
 
 def _dequeue(
     client: str, lease: int, limit: int, request: str, waiter: str, waits: int,
-    endings: Sequence[Ending], passes: bool = False,
-) -> Args:  # fmt: skip
-    ended = [len(endings), *_endings(endings)]
-    return [client, lease, limit, request, waiter, waits, *ended, *(["pass"] if passes else [])]
+    endings: Sequence[Ending], passes: bool = False, *, short: bool,
+) -> Wire:  # fmt: skip
+    """Short: the last of the endings, if they are finishes, as a packed list."""
+    told = len(endings)
+    while short and told and endings[told - 1].verb == "finish":
+        told -= 1
+    finishes = [str(word) for _, id_, token, *_ in endings[told:] for word in (id_, token)]
+    args: Args = [client, lease, limit, request, waiter, waits, told, *_endings(endings[:told])]
+    if short:
+        args += ["pass" if passes else "", _packed(finishes)]
+    elif passes:
+        args.append("pass")
+    return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2))
+
+
+def _read_dequeue(reply: list[Any], finishes: int) -> tuple[Any, ...]:
+    state, look, settled, flat, cancels, lost = reply
+    words = ["lost" if number + 1 in lost else "finished" for number in range(finishes)]
+    rows = [
+        (id_.decode(), int(token), float(run_at), data, unpack(info) if info else {})
+        for id_, token, run_at, data, info in zip(*(flat[at::5] for at in range(5)), strict=True)
+    ]
+    return state.decode(), look, _plain(settled) + words, rows, _cancels(cancels)
+
+
+def _cancels(flat: list[bytes]) -> list[tuple[str, int]]:
+    return [(id_.decode(), int(token)) for id_, token in pairs(flat)]
+
+
+def _read_bump(reply: list[Any]) -> list[tuple[str, Any]]:
+    return [(state.decode(), _cancels(cancels)) for state, cancels in reply]
 
 
 def _configure(**settings: Any) -> Args:
@@ -148,47 +195,26 @@ def _configure(**settings: Any) -> Args:
     return [limits, *(settings.get(name, "") for name in SETTINGS[1:])]
 
 
-WIRE: dict[str, Callable[..., Args]] = {
+def _only(args: Callable[..., Args], read: Callable[[Any], Any] = _plain) -> Callable[..., Wire]:
+    """What can be said in one way only."""
+    return lambda short, **arguments: Wire(args(**arguments), read)
+
+
+WIRE: dict[str, Callable[..., Wire]] = {
     "dispatch": _dispatch,
-    "cancel": lambda ids, running: [int(running), *ids],
+    "cancel": _only(lambda ids, running: [int(running), *ids]),
     "dequeue": _dequeue,
-    "settle": _endings,
-    "register": lambda client, lease, worker: [client, lease, worker],
-    "bump": lambda lease, clients: [lease, *clients],
-    "extend": lambda id_, token, lease: [id_, token, lease],
-    "sweep": lambda: [],
-    "evict": lambda client, verb, ids: [client, verb, *ids],
-    "configure": _configure,
-    "requeue": lambda kind, ids: [kind, *ids],
-    "drop": lambda kind, ids: [kind, *ids],
-    "trim": lambda kind, keep: [kind, keep],
-}
-
-
-# Replies
-
-
-def _plain(reply: Any) -> Any:
-    if isinstance(reply, list):
-        return [_plain(part) for part in reply]
-    return reply.decode() if isinstance(reply, bytes) else reply
-
-
-def _cancels(flat: list[bytes]) -> list[tuple[str, int]]:
-    return [(id_.decode(), int(token)) for id_, token in pairs(flat)]
-
-
-def _read_dequeue(reply: list[Any]) -> tuple[Any, ...]:
-    state, look, settled, flat, cancels = reply
-    rows = [
-        (id_.decode(), int(token), float(run_at), data, unpack(info) if info else {})
-        for id_, token, run_at, data, info in zip(*(flat[at::5] for at in range(5)), strict=True)
-    ]
-    return state.decode(), look, _plain(settled), rows, _cancels(cancels)
-
-
-READ: dict[str, Callable[[Any], Any]] = {
-    "dequeue": _read_dequeue,
-    "bump": lambda reply: [(state.decode(), _cancels(cancels)) for state, cancels in reply],
-    "evict": lambda reply: (reply[0].decode(), reply[1]),
+    "settle": _only(_endings),
+    "register": _only(lambda client, lease, worker: [client, lease, worker]),
+    "bump": _only(lambda lease, clients: [lease, *clients], _read_bump),
+    "extend": _only(lambda id_, token, lease: [id_, token, lease]),
+    "sweep": _only(lambda: []),
+    "evict": _only(
+        lambda client, verb, ids: [client, verb, *ids],
+        lambda reply: (reply[0].decode(), reply[1]),
+    ),
+    "configure": _only(_configure),
+    "requeue": _only(lambda kind, ids: [kind, *ids]),
+    "drop": _only(lambda kind, ids: [kind, *ids]),
+    "trim": _only(lambda kind, keep: [kind, keep]),
 }

@@ -631,7 +631,17 @@ mutant(
 mutant(
     "dispatch_in_full_memory",
     "a_full_server_refuses_dispatch_and_drains",
+    ("register('put', API.put)", "register('put', API.put, 'allow-oom')"),
+)
+mutant(
+    "scheduled_dispatch_in_full_memory",
+    "a_full_server_refuses_dispatch_and_drains",
     ("register('dispatch', API.dispatch)", "register('dispatch', API.dispatch, 'allow-oom')"),
+)
+mutant(
+    "finishes_of_who_lost_the_lease_are_not_told",
+    "who_lost_the_lease_is_told_so_also_among_many",
+    ("lost[#lost + 1] = i - n", "lost[1] = nil"),
 )
 mutant(
     "a_dispatch_wakes_everybody",

@@ -3,7 +3,7 @@
 from queasy.job import JobError
 from queasy.options import JobOptions
 from queasy.outcome import Broken, Cancel, Fail, Finish, Release, Retry, TimedOut
-from queasy.store.records import DispatchItem
+from queasy.store.records import DispatchItem, Ending
 from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise
 
@@ -153,8 +153,23 @@ def ending_a_batch_and_taking_the_next_is_one_call(h: Harness) -> None:
     first = h.take("c1", limit=2)
     endings = endings_of(first[:1], Finish()) + endings_of(first[1:], Release())
     taken = h.dequeue("c1", limit=2, endings=endings)
-    assert taken.settled == ("finished", "released")
+    assert taken.settled == ["finished", "released"]
     assert [job.id for job in taken.jobs] == ["b", "c"]
+
+
+@promise
+def who_lost_the_lease_is_told_so_also_among_many(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch_many("a", "b", "c", "d")
+    a, b, c, d = h.take("c1", limit=4)
+    assert h.end(b, Finish()) == "finished"
+    assert h.end(d, Release()) == "released"
+    taken = h.dequeue("c1", endings=[Ending(job.id, job.token, Finish()) for job in (a, b, c, d)])
+    assert taken.settled == ["finished", "lost", "finished", "lost"]
+    (d,) = taken.jobs
+    late = [Ending("d", d.token, Release()), Ending("a", a.token, Finish())]
+    late += [Ending("d", d.token, Finish()), Ending("\udcff", 1, Finish())]
+    assert h.dequeue("c1", endings=late).settled == ["released", "lost", "lost", "lost"]
 
 
 # Budgets

@@ -3,6 +3,7 @@
 import time
 from typing import Any, get_args
 
+import msgspec
 import redis
 from redis.client import PubSub
 
@@ -60,8 +61,9 @@ def a_full_server_refuses_dispatch_and_drains(h: Harness) -> None:
     runs = h.take("c1", limit=9)
     try:
         h.redis.config_set("maxmemory", 1)
-        with refused("OutOfMemory"):
-            h.dispatch("one too many")
+        for after in (None, 5):
+            with refused("OutOfMemory"):
+                h.dispatch("one too many", after=after)
         h.later(4)
         assert h.bump("c1") == ["ok"]
         assert h.sweep() == 0, "the bump has swept"
@@ -154,6 +156,7 @@ def a_record_that_cannot_be_read_stops_nobody_else(h: Harness) -> None:
 def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
     h.dispatch()
     before = h.dump()
+    too_many = msgspec.msgpack.encode(["a", "1"] * 1001)
     for function, args in [
         ("dispatch", ("", "b", "", "", "", "")[:5]),
         ("dispatch", ("", "b", "x", "nan", "", "")),
@@ -162,6 +165,10 @@ def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
         ("dispatch", ("", "b", "x", "", "", "junk")),
         ("dispatch", ("", "", "x", "", "", "")),
         ("dispatch", ("", "b", "x", "", "", "", "", "x", "", "", "")),
+        ("put", ("",)),
+        ("put", ("", "b")),
+        ("put", ("", "", "x")),
+        ("put", ("", "b", "x", "")),
         ("settle", ("", "explode", "a", "1", "", "")),
         ("settle", ("", "stall", "a", "1", "", "")),
         ("settle", ("", "death", "a", "1", "", "")),
@@ -170,10 +177,16 @@ def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
         ("evict", ("", "c1", "stall", *map(str, range(1001)))),
         ("register", ("", "no:colons", "1000", "")),
         ("dequeue", ("", "c1", "1000", "-1", "", "", "0", "0")),
+        ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", "junk")),
+        ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x91\xa1a")),
+        ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x92\xa1a\x01")),
+        ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x81\xa1a\x01")),
+        ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", too_many)),
         ("configure", ("", "junk", "", "", "", "")),
         ("list", ("", "nonsense", "0", "10")),
     ]:
-        keys = h.keys.with_fail_queue if function != "dispatch" else h.keys.for_dispatch
+        puts = function in ("dispatch", "put")
+        keys = h.keys.for_dispatch if puts else h.keys.with_fail_queue
         with refused("QUEASYBAD"):
             h.redis.execute_command("FCALL", f"queasy_v1_{function}", len(keys), *keys, *args)
     assert h.dump() == before

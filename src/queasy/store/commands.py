@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from queasy.codec import Codec
 from queasy.job import Job
 from queasy.options import JobOptions
+from queasy.outcome import Finish
 from queasy.store.command import Command
 from queasy.store.keys import QueueKeys
 from queasy.store.records import (
@@ -27,6 +28,7 @@ from queasy.store.records import (
     decode_text,
     encode_id,
     milliseconds,
+    pack_finishes,
     pack_limits,
 )
 
@@ -69,8 +71,14 @@ class Commands:
     ) -> Command[list[Dispatched]]:
         """Put or update jobs; of a caller's `call` with this number, if it has one already."""
         args: list[Any] = [self._now]
-        for item in items:
-            args += item.args()
+        if all(item.plain for item in items):
+            function = "put"
+            for item in items:
+                args += (encode_id(item.id), item.payload)
+        else:
+            function = "dispatch"
+            for item in items:
+                args += item.args()
 
         def read(reply: list[bytes]) -> list[Dispatched]:
             return [
@@ -80,8 +88,8 @@ class Commands:
 
         keys = self.keys
         if call is not None:
-            return Command("dispatch", keys.for_numbered_dispatch, (*args, *call), read)
-        return Command("dispatch", keys.for_dispatch, tuple(args), read, call_keys=keys.of_calls)
+            return Command(function, keys.for_numbered_dispatch, (*args, *call), read)
+        return Command(function, keys.for_dispatch, tuple(args), read, call_keys=keys.of_calls)
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""
@@ -108,21 +116,36 @@ class Commands:
         Who gets nothing and `waits` so many seconds is woken when there is work; if it holds
         nothing either, its lease begins when it has waited.
         """
+        finishes = [ending for ending in endings if isinstance(ending.outcome, Finish)]
+        packed = pack_finishes(finishes)
+        if packed is None:
+            finishes, packed = [], b""
+        others = endings
+        if finishes:  # most often, all of them are
+            others = [e for e in endings if not isinstance(e.outcome, Finish)]
         args: list[Any] = [
             self._now, client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
-            len(endings),
+            len(others),
         ]  # fmt: skip
-        for ending in endings:
+        for ending in others:
             args.extend(ending.args())
-        if passes:
-            args.append("pass")
+        args += ("pass" if passes else "", packed)
 
         def read(reply: list[Any]) -> Taken:
-            state, next_in, settled, jobs, cancels = reply
+            state, next_in, settled, jobs, cancels, lost = reply
+            words = ["finished"] * len(finishes)
+            for number in lost:
+                words[number - 1] = "lost"
+            if others:
+                each, of_finishes = iter(_words(settled)), iter(words)
+                words = [
+                    next(of_finishes if finishes and isinstance(e.outcome, Finish) else each)
+                    for e in endings
+                ]
             return Taken(
                 state=_word(state),
                 next_in=None if next_in < 0 else next_in / 1000,
-                settled=tuple(_words(settled)),
+                settled=words,
                 cancels=_cancels(cancels),
                 count=self._jobs.count(jobs),
                 read=partial(self._jobs.taken, jobs, client),

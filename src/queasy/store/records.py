@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -38,6 +38,11 @@ class DispatchItem(msgspec.Struct, frozen=True, gc=False):
     when: str = ""
     flags: str = ""
     options: bytes = b""
+
+    @property
+    def plain(self) -> bool:
+        """An id and data, and nothing else."""
+        return not (self.when or self.flags or self.options)
 
     def args(self) -> tuple[Argument, ...]:
         return (encode_id(self.id), self.payload, self.when, self.flags, self.options)
@@ -88,7 +93,7 @@ class Taken:
     state: Literal["ok", "lost", "paused"]
     next_in: float | None
     """Seconds until there is a reason to look again."""
-    settled: tuple[str, ...]
+    settled: list[str]
     cancels: list[Cancelled]
     count: int
     """How many jobs."""
@@ -181,6 +186,17 @@ _encoder = msgspec.msgpack.Encoder()
 _NO_INFO = _Info()
 _NO_NOTE = _Note()
 _NO_OPTIONS = JobOptions()
+
+
+def pack_finishes(finishes: Sequence[Ending]) -> bytes | None:
+    """Leases that are finished, as short as can be told; None where an id is no text."""
+    words: list[str] = []
+    for ending in finishes:
+        words += (ending.id, str(ending.token))
+    try:
+        return _encoder.encode(words)
+    except UnicodeEncodeError:
+        return None
 
 
 def encode_id(id_: str) -> bytes:

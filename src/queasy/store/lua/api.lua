@@ -5,7 +5,7 @@
 -- A table, because Lua has room for 200 locals only.
 local API = {}
 
-local VERSION = { 1, 3 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 4 } -- protocol, revision: a loader never replaces a higher revision
 
 -- All further arguments: the ids or clients a call is about. Bounded, as every call is.
 local function rest(argv, first, last)
@@ -66,7 +66,18 @@ end
 function API.dispatch(keys, argv)
   local q = open(keys, 1, argv[1], FAIL_KEYS)
   local call, last = call_arg(q, keys, FAIL_KEYS, argv)
-  return call and answered(q, call, (last - 1) / 5) or dispatch(q, argv, 2, last, call)
+  return call and answered(q, call, (last - 1) / 5) or dispatch(q, argv, 2, last, 5, call)
+end
+
+-- put: dispatch of jobs that are an id and data and nothing else, as most are.
+--   keys   as dispatch
+--   args   id, data for each job, and caller, number
+--   reply  as dispatch
+--   writes as dispatch
+function API.put(keys, argv)
+  local q = open(keys, 1, argv[1], FAIL_KEYS)
+  local call, last = call_arg(q, keys, FAIL_KEYS, argv)
+  return call and answered(q, call, (last - 1) / 2) or dispatch(q, argv, 2, last, 2, call)
 end
 
 -- cancel: end the wait of jobs, drop held dispatches, ask runs to stop.
@@ -102,9 +113,28 @@ function API.register(keys, argv)
   return 'ok'
 end
 
--- Ends leases, sweeps, then takes jobs for a client that is alive.
+-- Leases that are finished, packed: id, token, id, token ... as text.
+local function finishes_arg(packed, n)
+  local finishes = packed and packed ~= '' and unpack_table(packed)
+  if not finishes then
+    return packed and packed ~= '' and refuse('expected leases to finish as a list') or {}
+  elseif #finishes % 2 ~= 0 or #finishes == 0 and next(finishes) ~= nil or #finishes / 2 + n > CHUNK then
+    refuse('expected id and token of each lease to finish, ' .. CHUNK .. ' at most in one call')
+  end
+  for i = 1, #finishes do
+    if type(finishes[i]) ~= 'string' then
+      refuse('expected leases to finish as text')
+    end
+  end
+  return finishes
+end
+
+-- Ends leases, sweeps, then takes jobs for a client that is alive: what became of it, of the leases,
+-- and the jobs.
 local function settle_and_take(q, argv, client, expiry_in, limit, passes)
-  local settled = settle(q, argv, 9, count_arg(argv[8], 'the leases to end', CHUNK))
+  local n = count_arg(argv[8], 'the leases to end', CHUNK)
+  local settled, lost = settle(q, argv, 9, n, finishes_arg(argv[10 + 5 * n], n))
+  q.lost = lost
   local one_lease = client:byte(1) == 126 -- '~'
   local expiry, request = alive(q, client)
   if not expiry and (request or not one_lease) then
@@ -138,9 +168,11 @@ end
 --          a client '~…' is made for one dequeue and is a request id itself),
 --          waiter (who to wake when there is work), waits (how long it sleeps at most when
 --          it got nothing; 0: not at all), number of leases to end, then verb, id, token, when, error of each,
---          and pass (it leaves suspects to others) or not
+--          then pass (it leaves suspects to others) or '', or not, and a packed list of id, token
+--          of each lease that is finished, or not: short for what most calls say
 --   reply  { ok | lost | paused, next_in, { ending of each lease },
---            { id, token, run_at, data, info of each job }, { id, token of each cancel } }
+--            { id, token, run_at, data, info of each job }, { id, token of each cancel },
+--            { number of each in the list of finished that was lost } }
 --   writes all; a client that got nothing, holds nothing and waits has its lease from then
 function API.dequeue(keys, argv)
   local q = open(keys, 1, argv[1])
@@ -171,7 +203,7 @@ function API.dequeue(keys, argv)
   if no_use or cut_short then
     pass_on(q)
   end
-  return { state, next_look, settled, jobs, cancels_of(q, client) }
+  return { state, next_look, settled, jobs, cancels_of(q, client), q.lost }
 end
 
 -- settle: end leases.
@@ -187,7 +219,7 @@ function API.settle(keys, argv)
   if n ~= math.floor(n) or n < 1 or n > CHUNK then
     refuse('expected five arguments for each of 1 to 1000 leases')
   end
-  local settled = settle(q, argv, 2, n)
+  local settled = settle(q, argv, 2, n, {})
   wake_all(q)
   return settled
 end
@@ -418,6 +450,7 @@ end
 
 -- A full server refuses dispatch and requeue; all that drains it goes on.
 register('dispatch', API.dispatch)
+register('put', API.put)
 register('requeue', API.requeue)
 register('cancel', API.cancel, 'allow-oom')
 register('register', API.register, 'allow-oom')

@@ -182,9 +182,12 @@ end
 -- f never, l if later, e if earlier); are counts reset (1, 0); only if absent (1, 0).
 local DEFAULT_FLAGS = '1t10'
 
--- One dispatch as the caller sent it: id, data, when, flags, options.
-local function read_dispatch(q, argv, at)
-  local id, data, when, flags, options = argv[at], argv[at + 1], argv[at + 2], argv[at + 3], argv[at + 4]
+-- One dispatch as the caller sent it: id, data and, if the `width` says so, when, flags, options.
+local function read_dispatch(q, argv, at, width)
+  local id, data, when, flags, options = argv[at], argv[at + 1], '', '', ''
+  if width == 5 then
+    when, flags, options = argv[at + 2], argv[at + 3], argv[at + 4]
+  end
   if flags == '' then
     flags = DEFAULT_FLAGS
   end

@@ -228,8 +228,8 @@ local function keep(q, batch, id, job)
 end
 
 -- Whether argv has at `at` a dispatch of an id and data, and nothing else.
-local function is_plain(argv, at)
-  return argv[at + 2] == '' and argv[at + 3] == '' and argv[at + 4] == '' and argv[at] ~= ''
+local function is_plain(argv, at, width)
+  return argv[at] ~= '' and (width == 2 or argv[at + 2] == '' and argv[at + 3] == '' and argv[at + 4] == '')
 end
 
 -- One dispatch, whatever it is. Returns what became of it.
@@ -249,23 +249,24 @@ local function dispatch_one(q, job, d)
   return status
 end
 
--- Puts or updates jobs: id, data, when, flags, options of each, from argv[first] to argv[last].
-local function dispatch(q, argv, first, last, call)
-  local n = (last - first + 1) / 5
+-- Puts or updates jobs: id, data, when, flags, options of each, or id and data alone (the `width`),
+-- from argv[first] to argv[last].
+local function dispatch(q, argv, first, last, width, call)
+  local n = (last - first + 1) / width
   if n < 1 or n > CHUNK or n ~= math.floor(n) then
-    refuse('expected five arguments for each of 1 to ' .. CHUNK .. ' jobs')
+    refuse('expected ' .. (width == 2 and 'two' or 'five') .. ' arguments for each of 1 to ' .. CHUNK .. ' jobs')
   end
   local ids = {}
   for i = 1, n do
-    ids[i] = argv[first + (i - 1) * 5]
+    ids[i] = argv[first + (i - 1) * width]
   end
   local active, scores = many('HMGET', q.active, ids), many('ZMSCORE', q.waiting, ids)
   local batch, replies = Batch.new(), {}
   local jobs, others, created = {}, {}, 0 -- an id may come twice
   for i = 1, n do
-    local at, id = first + (i - 1) * 5, ids[i]
+    local at, id = first + (i - 1) * width, ids[i]
     local job = jobs[id]
-    if not job and not active[i] and not scores[i] and is_plain(argv, at) then
+    if not job and not active[i] and not scores[i] and is_plain(argv, at, width) then
       -- Most are like this one, and it is the same as `create` and `keep` without their tables.
       local score = tick(q)
       batch:set(q.data, id, argv[at + 1])
@@ -278,12 +279,12 @@ local function dispatch(q, argv, first, last, call)
         local score = tonumber(scores[i] or nil)
         job = { id = id, active = active[i], score = score, old_score = score }
       elseif type(job) == 'number' then -- the place of the plain one before
-        job = { id = id, score = scores[job], data = argv[first + (job - 1) * 5 + 1] }
+        job = { id = id, score = scores[job], data = argv[first + (job - 1) * width + 1] }
       end
       if jobs[id] ~= job then
         jobs[id], others[#others + 1] = job, job
       end
-      replies[i] = dispatch_one(q, job, read_dispatch(q, argv, at))
+      replies[i] = dispatch_one(q, job, read_dispatch(q, argv, at, width))
     end
   end
   if created > 0 then

@@ -276,11 +276,8 @@ local function wake_all(q)
   end
 end
 
--- Ends leases: from argv[first] verb, id, token, when, problem of each, `n` of them.
-local function settle(q, argv, first, n)
-  if n == 0 then
-    return {}
-  end
+-- Checks the endings in argv: `n` of five arguments each. Their ids, and the errors they tell of.
+local function read_endings(argv, first, n)
   local ids, problems = {}, {}
   for i = 1, n do
     local at = first + (i - 1) * 5
@@ -295,15 +292,34 @@ local function settle(q, argv, first, n)
       number((argv[at + 3]:gsub('^%+', '')), 'the time of a retry')
     end
   end
+  return ids, problems
+end
+
+-- Ends leases: from argv[first] verb, id, token, when, problem of each, `n` of them; and those in
+-- `finishes`, which are finished: id, token of each. What became of the first, and which of the
+-- others, by number, had no lease any more.
+local function settle(q, argv, first, n, finishes)
+  local all = n + #finishes / 2
+  if all == 0 then
+    return {}, {}
+  end
+  local ids, problems = read_endings(argv, first, n)
+  for i = n + 1, all do
+    ids[i] = finishes[2 * (i - n) - 1]
+  end
   local active = many('HMGET', q.active, ids)
   local infos, helds = any_of(q.info, ids), any_of(q.blocked, ids)
-  local batch, replies, ended, any, finished = Batch.new(), {}, {}, false, 0
-  for i = 1, n do
+  local batch, replies, lost, ended, any, finished = Batch.new(), {}, {}, {}, false, 0
+  for i = 1, all do
     local at = first + (i - 1) * 5
-    local id, token, raw = ids[i], argv[at + 2], active[i]
-    local plain = raw and argv[at] == 'finish' and not helds[i] and plain_holder(raw, token)
+    local id, raw = ids[i], active[i]
+    local verb, token = 'finish', finishes[2 * (i - n)]
+    if i <= n then
+      verb, token = argv[at], argv[at + 2]
+    end
+    local plain = raw and verb == 'finish' and not helds[i] and plain_holder(raw, token)
     local run = raw and not ended[id] and not plain and read_run(id, raw, infos[i], helds[i])
-    replies[i] = 'lost'
+    local became = 'lost'
     if plain and not ended[id] then
       -- Most are like this one, and it is the same as `remove` without a run.
       batch:del(q.active, id, raw)
@@ -312,11 +328,16 @@ local function settle(q, argv, first, n)
       if infos[i] then -- whatever it says
         batch:del(q.info, id, infos[i])
       end
-      replies[i] = 'finished'
+      became = 'finished'
       ended[id], finished = true, finished + 1
     elseif run and run.token == token then
-      replies[i] = end_run(q, batch, run, argv[at], argv[at + 3], problems[i])
+      became = end_run(q, batch, run, verb, argv[at + 3], problems[i])
       ended[id], any = true, true
+    end
+    if i <= n then
+      replies[i] = became
+    elseif became == 'lost' then
+      lost[#lost + 1] = i - n
     end
   end
   if finished > 0 then
@@ -325,5 +346,5 @@ local function settle(q, argv, first, n)
   if any or finished > 0 then
     commit_runs(q, batch)
   end
-  return replies
+  return replies, lost
 end

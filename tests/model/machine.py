@@ -231,8 +231,9 @@ class QueueMachine(RuleBasedStateMachine):
             self.step("register", client=client, lease=lease, worker=b"")
         self.requests += not again
         waiter = ("", client, client, "idle")[waits]
+        request = f"r{self.requests}" if client == "w2" else str(self.requests)
         self.step(
-            "dequeue", client=client, lease=lease, limit=limit, request=f"r{self.requests}",
+            "dequeue", client=client, lease=lease, limit=limit, request=request,
             waiter=waiter, waits=0 if waits == 1 else 3000, endings=self.endings(ended),
             passes=passes,
         )  # fmt: skip

@@ -211,9 +211,20 @@ class Queue(Jobs):
             return "ok", self.same_batch(client, 0, self.token)
         if request and not one_lease and self.requests.get(client, ("",))[0] == request:
             return "ok", self.same_batch(client, *self.requests[client][1:])
+        if not one_lease and self.is_overtaken(client, request):
+            return "ok", []
+        if limit == 0 and request and not one_lease:
+            self.requests[client] = (request, 0, 0)
+            self.batches.pop(client, None)
+            self.write()
         if self.settings.get("paused"):
             return "paused", []
         return "ok", self.take(client, lease, limit, "" if one_lease else request, passes)
+
+    def is_overtaken(self, client: str, request: str) -> bool:
+        """Of those who number their requests, one below the last is nobody's any more."""
+        last = self.requests.get(client, ("",))[0]
+        return request.isdigit() and last.isdigit() and int(request) < int(last)
 
     def same_batch(self, client: str, first: int, last: int) -> list[str]:
         ids = [id_ for id_ in self.runs_of(client) if first <= self.active[id_].token <= last]

@@ -644,6 +644,16 @@ mutant(
     ("lost[#lost + 1] = i - n", "lost[1] = nil"),
 )
 mutant(
+    "an_old_request_takes_jobs",
+    "a_request_that_was_given_up_takes_nothing_when_it_comes_at_last",
+    ("tonumber(request) < tonumber(known)", "false"),
+)
+mutant(
+    "a_request_that_took_nothing_is_not_noted",
+    "a_request_that_was_given_up_takes_nothing_when_it_comes_at_last",
+    ("    note_request(q, client, argv[5], request)\n", ""),
+)
+mutant(
     "a_dispatch_wakes_everybody",
     "a_dispatch_wakes_one_sleeper_who_hears_it",
     ("        n = n - 1\n", "        n = n\n"),

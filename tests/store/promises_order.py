@@ -158,6 +158,23 @@ def ending_a_batch_and_taking_the_next_is_one_call(h: Harness) -> None:
 
 
 @promise
+def a_request_that_was_given_up_takes_nothing_when_it_comes_at_last(h: Harness) -> None:
+    """Nobody waits for its answer: its jobs would be held for ever."""
+    h.join("c1")
+    h.dispatch_many("a", "b", "c", "d")
+    assert [job.id for job in h.take("c1", request="9")] == ["a"]
+    late = h.dequeue("c1", request="8")
+    assert (late.state, late.jobs, late.next_in) == ("ok", [], 0)
+    assert [job.id for job in h.take("c1", request="9")] == ["a"], "the last again"
+    assert h.dequeue("c1", limit=0, request="11").jobs == []
+    assert h.dequeue("c1", request="10").jobs == [], "what took nothing is the last, too"
+    assert h.dequeue("c1", limit=0, request="11").jobs == []
+    assert [job.id for job in h.take("c1", request="12")] == ["b"]
+    assert [job.id for job in h.take("c1", request="r1")] == ["c"], "no number"
+    assert [job.id for job in h.take("c1", request="1")] == ["d"]
+
+
+@promise
 def who_lost_the_lease_is_told_so_also_among_many(h: Harness) -> None:
     h.join("c1")
     h.dispatch_many("a", "b", "c", "d")

@@ -151,7 +151,13 @@ local function settle_and_take(q, argv, client, expiry_in, limit, passes)
   elseif same and same == argv[5] then
     local ids = unpack_table(packed) or leased_to(q, client)
     return 'ok', settled, same_again(q, client, ids, tonumber(first), tonumber(last))
-  elseif q.paused then
+  elseif same and is_overtaken(argv[5], same) then
+    return 'ok', settled, {} -- nobody hears this: what it took would be nobody's
+  end
+  if limit == 0 and argv[5] ~= '' and not one_lease then
+    note_request(q, client, argv[5], request)
+  end
+  if q.paused then
     return 'paused', settled, {}
   elseif limit == 0 then
     return 'ok', settled, {}
@@ -164,7 +170,8 @@ end
 --   keys   all, and the fail queue's
 --   args   client, lease, limit (0: takes nothing; who waits is told, or woken, when something is
 --          due, who does not has no use for it and another is woken),
---          request (a repeat of the last one returns the same batch;
+--          request (a repeat of the last one returns the same batch; who numbers them is given
+--          nothing for one that is older than the last with a job or a limit of 0;
 --          a client '~…' is made for one dequeue and is a request id itself),
 --          waiter (who to wake when there is work), waits (how long it sleeps at most when
 --          it got nothing; 0: not at all), number of leases to end, then verb, id, token, when, error of each,

@@ -15,6 +15,19 @@ local function alive(q, client)
   return expiry or nil, request or nil
 end
 
+-- Whether a request is older than the last, `known`, of one who numbers them: it was on its way for
+-- long, and who sent it has given it up and gone on.
+local function is_overtaken(request, known)
+  return request:find('^%d+$') and known:find('^%d+$') and tonumber(request) < tonumber(known)
+end
+
+-- Notes a request that took nothing, so that older ones are known to be.
+local function note_request(q, client, request, old)
+  local batch = Batch.new()
+  batch:set(q.requests, client, request .. ' 0 0', old)
+  batch:commit(q)
+end
+
 -- In `leases` and `cancels` the jobs of one client are a range.
 local function lease_of(client, id)
   return client .. ':' .. id

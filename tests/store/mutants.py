@@ -473,7 +473,7 @@ mutant(
 mutant(
     "a_pause_is_ignored",
     "a_paused_queue_gives_nothing_out_and_forgets_nothing",
-    ("elseif q.paused then", "elseif false then"),
+    ("if q.paused then", "if false then"),
 )
 mutant(
     "one_retry_more",

@@ -109,7 +109,7 @@ def test_an_earlier_lease_of_the_same_id_is_released_when_its_later_run_has_ende
         queue.dispatch({"spawn": 60}, id="a")
         journal.wait_for("spawned", id="a")
         go_back(forgetful)
-        forgotten = "job forgotten by the server, released"
+        forgotten = "job not known here, released"
         wait_until(lambda: worker.events(forgotten), "the leases are compared")
         queue.dispatch({"sleep": 0}, id="b")
         journal.wait_for("end", id="b")

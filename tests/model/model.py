@@ -212,7 +212,7 @@ class Queue(Jobs):
         if request and not one_lease and self.requests.get(client, ("",))[0] == request:
             return "ok", self.same_batch(client, *self.requests[client][1:])
         if not one_lease and self.is_overtaken(client, request):
-            return "ok", []
+            return "overtaken", []
         if limit == 0 and request and not one_lease:
             self.requests[client] = (request, 0, 0)
             self.batches.pop(client, None)

@@ -68,6 +68,8 @@ class Proxy:
         self._links: dict[_Link, Any] = {}
         self.lost = 0
         """Commands that were cut or swallowed."""
+        self.abreast = 0
+        """The most calls that were under way at a time, on one line."""
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
@@ -221,6 +223,7 @@ class Proxy:
                     return
                 writer.write(command)
                 link.due.append(point)
+                self.abreast = max(self.abreast, len(link.due))
             await writer.drain()
 
     async def _answers(self, link: _Link, reader: Reader, writer: Writer) -> None:

@@ -164,7 +164,7 @@ def a_request_that_was_given_up_takes_nothing_when_it_comes_at_last(h: Harness) 
     h.dispatch_many("a", "b", "c", "d")
     assert [job.id for job in h.take("c1", request="9")] == ["a"]
     late = h.dequeue("c1", request="8")
-    assert (late.state, late.jobs, late.next_in) == ("ok", [], 0)
+    assert (late.state, late.jobs, late.next_in) == ("overtaken", [], 0)
     assert [job.id for job in h.take("c1", request="9")] == ["a"], "the last again"
     assert h.dequeue("c1", limit=0, request="11").jobs == []
     assert h.dequeue("c1", request="10").jobs == [], "what took nothing is the last, too"

@@ -90,7 +90,7 @@ class Taken:
     there are may have something to send before.
     """
 
-    state: Literal["ok", "lost", "paused"]
+    state: Literal["ok", "lost", "paused", "overtaken"]
     next_in: float | None
     """Seconds until there is a reason to look again."""
     settled: list[str]

@@ -16,7 +16,7 @@ from queasy.outcome import Release
 from queasy.store.records import Ending, Taken
 from queasy.worker.events import event
 from queasy.worker.held import Held
-from queasy.worker.line import Lease, Line
+from queasy.worker.line import GivenUp, Lease, Line
 from queasy.worker.runs import Runs, Units
 from queasy.worker.table import Table
 
@@ -30,6 +30,9 @@ AGAIN = 1.0
 MOMENT = 0.05
 UNSEEN = 2.0
 MOST_JOBS = 1000  # in one call
+# Who has room for so many asks for the next ones while the last are on their way: for so many at a
+# time, server and worker are busy all the time.
+MANY = 30
 
 
 class Intake:
@@ -93,7 +96,9 @@ class Intake:
         reserved_above = -1
         for line in self._in_turn():
             priority = line.service.handler.options.priority
-            if line.talking:
+            if line.under_way:
+                if self._may_ask_ahead(line) and priority >= reserved_above:
+                    self._ask_ahead(line)
                 if now - line.asked_at < MOMENT:  # what is free may be for its answer
                     reserved_above = max(reserved_above, priority)
                 continue
@@ -104,10 +109,10 @@ class Intake:
                 elif not (limit := self._room_for(line)) and self._passed_over(line, now):
                     reserved_above = max(reserved_above, priority + 1)
             owes = bool(line.endings) or self._must_compare(line)
-            if not line.talking and (limit or (owes and now >= line.pause_until)):
+            if not line.under_way and (limit or (owes and now >= line.pause_until)):
                 self._talk(line, limit)
-            if not limit and not line.talking and self._oversleeps(line, now):
-                line.talking, line.asked_at = True, 0.0
+            if not limit and not line.under_way and self._oversleeps(line, now):
+                line.under_way, line.asked_at = 1, 0.0
                 self._in_background(self._stand_down(line))
             elif line.woken and not limit:
                 line.pass_on()
@@ -127,7 +132,7 @@ class Intake:
         try:
             await line.stand_down()
         finally:
-            line.talking = False
+            line.under_way -= 1
             self.fill_soon()
 
     def _note_wear(self) -> None:
@@ -155,8 +160,7 @@ class Intake:
             return 0
         pace, used, held = self.runs.pace, self.runs.used, self._reserved
         size, kind = line.size(pace), line.is_async
-        # Half of what it could hold at a time: while one half runs, the other is on its way.
-        most = min(MOST_JOBS, max(1, self._capacity // size // 2))
+        most = self._portion(size)
         if not used.all and not held.all:  # one fits into a worker with nothing to do
             return most
         part = int(self._capacity * pace.of(is_async=kind))
@@ -165,6 +169,23 @@ class Intake:
             part - used.of(is_async=kind) - held.of(is_async=kind),
         )
         return min(most, max(0, free // size))
+
+    def _portion(self, size: int) -> int:
+        """How many to ask for at a time, at most: while some run, as many are on their way."""
+        slots = self._capacity // size
+        return min(MOST_JOBS, max(1, slots // (3 if slots >= MANY else 2)))
+
+    def _may_ask_ahead(self, line: Line) -> bool:
+        """While another call is under way, of which it is likely that it is not the last."""
+        goes_on = line.flows and line.open and not self.closing
+        return goes_on and line.under_way == 1 and not self._must_compare(line)
+
+    def _ask_ahead(self, line: Line) -> None:
+        """For a whole portion, or it can wait."""
+        size = line.size(self.runs.pace)
+        limit = self._room_for(line)
+        if self._capacity // size >= MANY and limit == self._portion(size):
+            self._talk(line, limit)
 
     def _unsupervised(self) -> bool:
         """Nobody keeps the leases: what is taken now would be lost."""
@@ -184,7 +205,8 @@ class Intake:
         return line.starved
 
     def _talk(self, line: Line, limit: int, *, asks: bool = False) -> None:
-        line.talking, line.asked_at = True, time.monotonic() if limit else 0.0
+        line.under_way += 1
+        line.asked_at = time.monotonic() if limit else 0.0
         units = limit * line.size(self.runs.pace)
         self._reserved.add(line, units)
         self._in_background(self._converse(line, limit, units, asks=asks))
@@ -203,7 +225,8 @@ class Intake:
                     self._note_pace(line, taken, limit)
                 # Of one alone, it may be a suspect; and who always has more to ask for would never
                 # come to compare.
-                if limit > 1 and taken.count == limit and not self._must_compare(line):
+                line.flows = limit > 1 and taken.count == limit
+                if line.flows and not self._must_compare(line):
                     over = True
                     await self._ask_for_more(line, taken)
                 self._reserved.add(line, -units)
@@ -215,12 +238,14 @@ class Intake:
                     self.runs.go(at_once=True)
             elif line.endings:
                 await line.report()
-            if not over and self._must_compare(line):
+            if line.under_way == 1 and not over and self._must_compare(line):
                 await self._compare(line)
+        except GivenUp:
+            line.flows = False
         finally:
             self._reserved.add(line, -units)
             if not over:
-                line.talking = False
+                line.under_way -= 1
             self.fill_soon()
 
     def _note_pace(self, line: Line, taken: Taken, limit: int) -> None:
@@ -231,10 +256,13 @@ class Intake:
 
     async def _ask_for_more(self, line: Line, taken: Taken) -> None:
         """Before anything is done with what was taken: the server works on it meanwhile."""
-        line.arriving, line.talking = taken, False
-        self._fill()
-        await asyncio.sleep(0)  # for one pass of the loop, in which it is sent
-        line.arriving = None
+        line.arriving.append(taken)
+        line.under_way -= 1
+        try:
+            self._fill()
+            await asyncio.sleep(0)  # for one pass of the loop, in which it is sent
+        finally:
+            line.arriving.remove(taken)
 
     def _taken(self, line: Line, taken: Taken) -> None:
         if taken.state == "lost":
@@ -279,7 +307,7 @@ class Intake:
         """What this worker answers for."""
         runs = [run for run in self.runs if run.line is line]
         jobs = self.held.of(line) + [run.job for run in runs]
-        jobs += line.arriving.jobs if line.arriving else []
+        jobs += [job for taken in line.arriving for job in taken.jobs]
         endings = line.endings + [ending for run in runs for ending in run.behind]
         return {(job.id, job.token) for job in jobs} | {(end.id, end.token) for end in endings}
 

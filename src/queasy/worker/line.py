@@ -12,12 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from queasy.dispatch import new_id
 from queasy.errors import (
-    AccessDenied,
     EmbeddedServerError,
     LeaseLost,
-    ProtocolError,
     QueasyError,
     ServerError,
     Unanswered,
@@ -31,9 +28,10 @@ from queasy.store.store import AsyncStore
 from queasy.worker.events import Flood, event, log
 from queasy.worker.pace import Pace
 from queasy.worker.plan import IDLE_LEASE, LEASE, Service
+from queasy.worker.reach import Reach
 from queasy.worker.table import Table
 
-__all__ = ["LONGEST_PAUSE", "Lease", "Line", "Reach"]
+__all__ = ["LONGEST_PAUSE", "GivenUp", "Lease", "Line"]
 
 T = TypeVar("T")
 Lease = tuple[str, int]  # a job's id, and the token of its run
@@ -62,47 +60,14 @@ BECAME = {
 }
 
 
-class Reach:
-    """Whether the server answers: said once when it stops, and once when it does again."""
-
-    def __init__(self, client: str) -> None:
-        self._client = client
-        self._away = 0.0
-        self._deaf = False
-        self._unusable: set[str] = set()
-
-    @property
-    def answers(self) -> bool:
-        return not self._away
-
-    def failed(self, queue: str, problem: Exception) -> None:
-        if isinstance(problem, ProtocolError):  # the server is there: this queue's keys are wrong
-            if queue not in self._unusable:
-                self._unusable.add(queue)
-                event("queue cannot be used", logging.ERROR, queue=queue, client=self._client,
-                      error=problem)  # fmt: skip
-        elif not self._away:
-            self._away = time.monotonic()
-            refused = isinstance(problem, AccessDenied)
-            what = "server refuses this user" if refused else "server away"
-            event(what, logging.WARNING, client=self._client, error=problem)
-
-    def deaf(self, problem: Exception) -> None:
-        if not self._deaf:
-            self._deaf = True
-            event("wake-ups cannot be heard", logging.WARNING, client=self._client, error=problem)
-
-    def answered(self, queue: str) -> None:
-        if queue in self._unusable:
-            self._unusable.discard(queue)
-            event("queue can be used again", queue=queue, client=self._client)
-        if self._away:
-            event("server back", client=self._client, seconds=time.monotonic() - self._away)
-            self._away = 0.0
+class GivenUp(Exception):
+    """A call was not answered, and is not repeated. What came of it, a comparison shows."""
 
 
 class Line:
-    """The conversation about one queue. At most one call is under way at a time."""
+    """The conversation about one queue. One call is under way at a time, or two that take jobs: the
+    server finds the second when it is through with the first.
+    """
 
     def __init__(
         self,
@@ -118,7 +83,10 @@ class Line:
         self.index = index
         self.client = client
         self.endings: list[Ending] = []
-        self.talking = False
+        self.under_way = 0
+        """How many calls are."""
+        self.flows = False
+        """The last that took jobs got as many as it asked for: there are more, most likely."""
         self.asked_at = 0.0
         self.asked_for_jobs = 0.0
         """When, for those that came last: their lease is no older."""
@@ -127,7 +95,7 @@ class Line:
         self.wanted = False
         """Whether they should be, by the last order; and who comes or goes does so alone."""
         self.passing = asyncio.Lock()
-        self.arriving: Taken | None = None
+        self.arriving: list[Taken] = []
         """What was taken, and is about to be started."""
         self.next_look = 0.0
         self.woken = False
@@ -146,6 +114,7 @@ class Line:
         self._hearing: object | None = None
         """The last it heard by, if it hears nothing now."""
         self._doubts = self._dispelled = 0
+        self._requests = 0
         self._endings_told = Flood(
             log, f"queue={service.name}: jobs retried, given up or set aside"
         )
@@ -158,7 +127,7 @@ class Line:
     @property
     def busy(self) -> bool:
         """Whether it talks, or has anything to start or to report."""
-        return bool(self.talking or self.endings or self.arriving)
+        return bool(self.under_way or self.endings or self.arriving)
 
     def size(self, pace: Pace) -> int:
         """What a job costs, at this pace."""
@@ -221,7 +190,8 @@ class Line:
         """Reports what ended and takes up to `limit` jobs: one round trip. With a limit of 0 it
         only asks whether there are any: `next_in` is 0, or the server will wake us.
 
-        Rides out a server that is away, for as long as that takes.
+        Rides out a server that is away, for as long as that takes. But while another one is under
+        way it is `GivenUp`: the server knows only the last again.
         """
         waits = safety if self._dry or not limit else 0.0
         if waits or self.unsure:
@@ -229,7 +199,7 @@ class Line:
         self.woken = False
         endings, self.endings = self.endings, []
         self._table.attend(self.index, 1)  # the answer may be long in coming
-        request, sent, unclear = new_id(), 0.0, False
+        request, sent, unclear = self._next_request(), 0.0, False
 
         async def look() -> Taken:
             nonlocal sent, unclear
@@ -247,7 +217,9 @@ class Line:
 
         try:
             try:
-                taken = await self._until_answered(look)
+                taken = await self._until_answered(look, again=lambda: self.under_way < 2)
+            except GivenUp:
+                raise
             except Exception as problem:  # one of the endings, most likely: find it
                 await self._settle_each(endings, problem)
                 self._table.attend(self.index, -len(endings))
@@ -257,6 +229,8 @@ class Line:
             self._keep(endings)
             self._table.attend(self.index, -1)
             raise
+        if taken.state == "overtaken":  # what it took when it came before, if anything, is unknown
+            self.doubt()
         self._table.attend(self.index, taken.count - len(endings) - 1)
         if taken.count:
             self.asked_for_jobs = sent
@@ -266,6 +240,11 @@ class Line:
             self.next_look = 0.0  # the queue was found elsewhere: nobody wakes us here
         self._note(endings, taken.settled)
         return taken
+
+    def _next_request(self) -> str:
+        """Higher each time: one that is given up takes nothing when it comes after a later one."""
+        self._requests += 1
+        return str(self._requests)
 
     async def _subscribe(self) -> object | None:
         try:
@@ -297,6 +276,7 @@ class Line:
         """
         doubts = self._doubts
         try:
+            await self._overtake()
             ours = await self._leases()
             # Who takes nothing any more listens all the same: it may forget once more.
             await self._subscribe()
@@ -306,6 +286,13 @@ class Line:
         self._dispelled = doubts
         known = held()
         return ours - known, known - ours
+
+    async def _overtake(self) -> None:
+        """What was given up and may still be on its way takes nothing any more."""
+        last = self._commands.dequeue(
+            self.client, lease=LEASE, limit=0, request=self._next_request()
+        )
+        await self._until_answered(partial(self._store.run, last))
 
     async def _leases(self) -> set[Lease]:
         found: set[Lease] = set()
@@ -321,7 +308,7 @@ class Line:
     def release_stray(self, lease: Lease, behind: list[Ending] | None) -> None:
         """One that nobody here knows of; `behind` a run of the same id, or at once."""
         id_, token = lease
-        event("job forgotten by the server, released", logging.WARNING,
+        event("job not known here, released", logging.WARNING,
               queue=self.service.name, job=id_, token=token)  # fmt: skip
         self._table.attend(self.index, 1)
         (self.endings if behind is None else behind).append(Ending(id_, token, Release()))
@@ -371,13 +358,17 @@ class Line:
     def _pause(self) -> None:
         self.next_look = self.pause_until = time.monotonic() + LONGEST_PAUSE
 
-    async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _until_answered(
+        self, call: Callable[[], Awaitable[T]], again: Callable[[], bool] = lambda: True
+    ) -> T:
         while True:
             try:
                 answer = await call()
             except (ServerError, EmbeddedServerError) as problem:
                 self._reach.failed(self.service.name, problem)
                 self.doubt()
+                if not again():
+                    raise GivenUp from problem
                 await asyncio.sleep(random.uniform(0.2, LONGEST_PAUSE))
             else:
                 self._reach.answered(self.service.name)

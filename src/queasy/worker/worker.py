@@ -23,8 +23,9 @@ from queasy.job import Job
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event, tell_untold
 from queasy.worker.intake import Intake
-from queasy.worker.line import LONGEST_PAUSE, Line, Reach
+from queasy.worker.line import LONGEST_PAUSE, Line
 from queasy.worker.plan import Plan, Record
+from queasy.worker.reach import Reach
 from queasy.worker.runs import ASKED
 from queasy.worker.table import Table
 

@@ -152,7 +152,7 @@ local function settle_and_take(q, argv, client, expiry_in, limit, passes)
     local ids = unpack_table(packed) or leased_to(q, client)
     return 'ok', settled, same_again(q, client, ids, tonumber(first), tonumber(last))
   elseif same and is_overtaken(argv[5], same) then
-    return 'ok', settled, {} -- nobody hears this: what it took would be nobody's
+    return 'overtaken', settled, {} -- most likely nobody hears this: what it took would be nobody's
   end
   if limit == 0 and argv[5] ~= '' and not one_lease then
     note_request(q, client, argv[5], request)
@@ -170,14 +170,14 @@ end
 --   keys   all, and the fail queue's
 --   args   client, lease, limit (0: takes nothing; who waits is told, or woken, when something is
 --          due, who does not has no use for it and another is woken),
---          request (a repeat of the last one returns the same batch; who numbers them is given
---          nothing for one that is older than the last with a job or a limit of 0;
+--          request (a repeat of the last one returns the same batch; of one who numbers them, any
+--          older than the last that took jobs, or had a limit of 0, is overtaken;
 --          a client '~…' is made for one dequeue and is a request id itself),
 --          waiter (who to wake when there is work), waits (how long it sleeps at most when
 --          it got nothing; 0: not at all), number of leases to end, then verb, id, token, when, error of each,
 --          then pass (it leaves suspects to others) or '', or not, and a packed list of id, token
 --          of each lease that is finished, or not: short for what most calls say
---   reply  { ok | lost | paused, next_in, { ending of each lease },
+--   reply  { ok | lost | paused | overtaken, next_in, { ending of each lease },
 --            { id, token, run_at, data, info of each job }, { id, token of each cancel },
 --            { number of each in the list of finished that was lost } }
 --   writes all; a client that got nothing, holds nothing and waits has its lease from then

@@ -1,0 +1,72 @@
+"""A worker that asks for the next jobs while others are on their way: two calls cut at once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from queasy import Client, Job, SyncClient
+from tests.proxy import Cut, Proxy
+from tests.worker.inline import PATIENCE, until_empty, working
+
+JOBS = 2000
+TROUBLE = (300, 700, 1100)  # when so many have begun
+
+
+class Flow:
+    """A worker behind a proxy, with jobs that take no time; and trouble on the way."""
+
+    def __init__(self, proxy: Proxy, client: Client, trouble: Callable[[], object]) -> None:
+        self.queue = client.queue("flow")
+        self.runs: Counter[str] = Counter()
+        self._trouble = trouble
+        self._late = asyncio.Event()
+
+        @self.queue.handler
+        async def handle(data: Any, job: Job) -> None:
+            self.runs[job.id] += 1
+            if len(self.runs) in TROUBLE:
+                self._trouble()
+            if len(self.runs) > TROUBLE[-1] + 300:
+                self._late.set()
+
+    async def is_past_the_trouble(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self._late.wait()
+
+
+@pytest.mark.parametrize("point", Cut)
+async def test_every_job_runs_once_although_the_line_is_cut(
+    proxy: Proxy, direct: SyncClient, prefix: str, point: Cut
+) -> None:
+    """And none is held by a worker that never heard of it, for as long as that lives."""
+    async with Client(proxy.url, prefix=prefix) as client:
+        flow = Flow(proxy, client, lambda: proxy.cut("dequeue", point))
+        jobs = direct.queue("flow").dispatch_many(range(JOBS))
+        async with working(client):
+            await flow.is_past_the_trouble()
+            await until_empty(flow.queue)
+        assert proxy.abreast == 2
+        assert proxy.lost == len(TROUBLE)
+        assert flow.runs == Counter(job.id for job in jobs)
+        assert direct.queue("flow").audit() == []
+
+
+async def test_a_request_that_comes_late_takes_nothing(
+    proxy: Proxy, direct: SyncClient, prefix: str
+) -> None:
+    """Its jobs stayed active, in the name of a worker that had asked again long ago."""
+    arrivals: list[Any] = []
+    async with Client(proxy.url, prefix=prefix) as client:
+        flow = Flow(proxy, client, lambda: arrivals.append(proxy.delay("dequeue")))
+        jobs = direct.queue("flow").dispatch_many(range(JOBS))
+        async with working(client):
+            await flow.is_past_the_trouble()
+            assert direct.queue("flow").counts().waiting, "there is something to take"
+            for arrive in arrivals:
+                await arrive()
+            await until_empty(flow.queue)
+        assert flow.runs == Counter(job.id for job in jobs)
+        assert direct.queue("flow").audit() == []

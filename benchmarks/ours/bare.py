@@ -119,7 +119,7 @@ async def _seen(host: str, port: int, act: Callable[[], Awaitable[object]]) -> l
             lines += monitor.recv(65536)
             for line in lines.split(b"\r\n")[:-1]:
                 words = re.findall(rb'"((?:\\.|[^"\\])*)"', line)
-                if words[:1] == [b"FCALL"] and b"dispatch" in words[1]:
+                if words[:1] == [b"FCALL"] and words[1].endswith(b"_put"):
                     return [codecs.escape_decode(word)[0] for word in words]  # pyright: ignore
 
 

@@ -35,7 +35,7 @@ async def test_a_job_that_ran_before_its_dispatch_is_sent_again_runs_once(
     proxy: Proxy, prefix: str, consumer: Consumer
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
-        proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+        proxy.lose_answer_to("put", meanwhile=consumer.run_all)
         assert (await client.queue("q").dispatch("once")).status == "created"
     await consumer.run_all()
     assert (consumer.ran, proxy.lost) == (["once"], 1)
@@ -50,7 +50,7 @@ async def test_jobs_that_share_a_round_trip_run_once_though_it_is_sent_again(
             # Who finds nobody is sent alone. When it is answered, the others are.
             alone = asyncio.create_task(queue.dispatch(first))
             alone.add_done_callback(
-                lambda _: proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+                lambda _: proxy.lose_answer_to("put", meanwhile=consumer.run_all)
             )
             await asyncio.sleep(0)
             others = range(first + 1, first + 20)
@@ -66,7 +66,7 @@ async def test_many_jobs_in_several_calls_run_once_though_each_is_sent_again(
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
         for _ in range(2):
-            proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+            proxy.lose_answer_to("put", meanwhile=consumer.run_all)
         done = await client.queue("q").dispatch_many(range(1050))
         assert {one.status for one in done} == {"created"}
         assert len(done) == 1050
@@ -83,7 +83,7 @@ async def test_jobs_of_several_threads_run_once_though_some_are_sent_again(
             return {one.status for one in done}
 
     for _ in range(12):
-        proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+        proxy.lose_answer_to("put", meanwhile=consumer.run_all)
     assert await asyncio.to_thread(send) == {"created"}
     await consumer.run_all()
     assert (sorted(map(str, consumer.ran)), proxy.lost) == (sorted(map(str, range(60))), 12)
@@ -95,7 +95,7 @@ async def test_an_update_that_was_carried_out_is_not_a_new_job_when_it_is_sent_a
     async with Client(proxy.url, prefix=prefix) as client:
         queue = client.queue("q")
         await queue.dispatch("old", id="a")
-        proxy.lose_answer_to("dispatch", meanwhile=consumer.run_all)
+        proxy.lose_answer_to("put", meanwhile=consumer.run_all)
         assert (await queue.dispatch("new", id="a")).status == "updated"
     await consumer.run_all()
     assert consumer.ran == ["new"]
@@ -115,7 +115,7 @@ async def test_a_held_dispatch_that_is_sent_again_is_held_once(
         queue = behind.queue("q")
         await queue.dispatch("first", id="a")
         lease = await client.queue("q").lease()
-        proxy.lose_answer_to("dispatch", meanwhile=finish_both)
+        proxy.lose_answer_to("put", meanwhile=finish_both)
         assert (await queue.dispatch("held", id="a")).status == "blocked"
     await consumer.run_all()
     assert consumer.ran == ["held"]
@@ -126,7 +126,7 @@ async def test_a_first_try_that_arrives_after_the_second_puts_nothing(
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
         queue = client.queue("q")
-        first_try, another = proxy.delay("dispatch"), proxy.delay("dispatch")
+        first_try, another = proxy.delay("put"), proxy.delay("put")
         assert (await queue.dispatch("once")).status == "created"
         assert proxy.lost == 2, "so the third was answered"
         await consumer.run_all()
@@ -177,11 +177,11 @@ async def test_a_dispatch_that_is_sent_again_is_as_safe_as_was_asked(kind: Serve
             queue = client.queue("q")
             assert (await queue.dispatch(1, durability="replicated")).status == "created"
             replica.pause()
-            proxy.lose_answer_to("dispatch")
+            proxy.lose_answer_to("put")
             with pytest.raises(NotDurable):
                 await queue.dispatch(2, durability="replicated")
             replica.resume()
-            proxy.lose_answer_to("dispatch")
+            proxy.lose_answer_to("put")
             assert (await queue.dispatch(3, durability="replicated")).status == "created"
             assert proxy.lost == 2
 

@@ -230,9 +230,9 @@ async def test_a_server_that_never_answers_is_given_up_honestly(kind: ServerKind
 async def test_a_dispatch_whose_answer_is_lost_puts_one_job(proxy: Proxy, prefix: str) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
         queue = client.queue("q")
-        proxy.lose_answer_to("dispatch")
+        proxy.lose_answer_to("put")
         assert (await queue.dispatch(1)).status == "created"
-        proxy.lose_answer_to("dispatch")
+        proxy.lose_answer_to("put")
         await queue.dispatch_many(range(5))
         assert proxy.lost == 2
         assert (await queue.counts()).waiting == 6

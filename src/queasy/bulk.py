@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from itertools import islice
 from typing import Any, cast
 
+from queasy.codec import Codec, encode_many
+from queasy.dispatch import item_of, new_ids
 from queasy.errors import InvalidInput
 from queasy.options import Durability
+from queasy.store.command import Command
 from queasy.store.commands import Commands
 from queasy.store.records import Dispatched, DispatchItem
 from queasy.store.store import AsyncStore, SyncStore
@@ -15,11 +19,14 @@ from queasy.store.together import CHUNK_BYTES, CHUNK_JOBS
 
 __all__ = ["chunks", "put_all", "put_all_sync"]
 
+# One call's worth: only payloads, of jobs that are nothing else, or items.
+Chunk = tuple[bytes, ...] | list[DispatchItem]
+
 
 async def put_all(
     store: AsyncStore,
     commands: Commands,
-    chunks: Iterable[list[DispatchItem]],
+    chunks: Iterable[Chunk],
     durability: Durability,
 ) -> list[Dispatched]:
     """Prepares the next call while the server does the one before."""
@@ -27,7 +34,7 @@ async def put_all(
     under_way: asyncio.Task[list[Dispatched]] | None = None
     try:
         for chunk in chunks:
-            command = commands.dispatch(chunk)
+            command = _command(commands, chunk)
             if under_way is not None:
                 results += await under_way
             under_way = asyncio.create_task(store.run(command, durability))
@@ -51,18 +58,22 @@ async def put_all(
 def put_all_sync(
     store: SyncStore,
     commands: Commands,
-    chunks: Iterable[list[DispatchItem]],
+    chunks: Iterable[Chunk],
     durability: Durability,
 ) -> list[Dispatched]:
     results: list[Dispatched] = []
     for chunk in chunks:
-        results += store.run(commands.dispatch(chunk), durability)
+        results += store.run(_command(commands, chunk), durability)
     return results
 
 
-def chunks(
-    things: Iterable[Any], item_of: Callable[[object], DispatchItem]
-) -> Iterable[list[DispatchItem]]:
+def _command(commands: Commands, chunk: Chunk) -> Command[list[Dispatched]]:
+    if isinstance(chunk, tuple):
+        return commands.put(new_ids(len(chunk)), chunk)
+    return commands.dispatch(chunk)
+
+
+def chunks(things: Iterable[Any], codec: Codec, max_payload: int) -> Iterable[Chunk]:
     """Dispatches as calls take them.
 
     What has a length is checked whole before any of it is sent; of anything else only a chunk
@@ -71,8 +82,34 @@ def chunks(
     if isinstance(things, (str, bytes, bytearray, Mapping)) or not isinstance(things, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         kind = type(cast("object", things)).__name__
         raise InvalidInput(f"dispatch_many: expected a list or iterable of jobs, got one {kind}")
-    items = map(item_of, things)
-    return _released(list(_cut(items))) if isinstance(things, Sized) else _cut(items)
+    if isinstance(things, Sized):
+        return _released(list(_checked(things, codec, max_payload)))
+    return _cut(_items(things, 0, codec, max_payload))
+
+
+def _checked(things: Iterable[Any], codec: Codec, max_payload: int) -> Iterator[Chunk]:
+    """Most are data and nothing else, and a whole chunk of these is encoded at once."""
+    rest, at = iter(things), 0
+    while piece := list(islice(rest, CHUNK_JOBS)):
+        payloads = encode_many(codec, piece, max_payload)
+        if payloads is None:
+            yield from _cut(_items(piece, at, codec, max_payload))
+        elif sum(map(len, payloads)) <= CHUNK_BYTES:
+            yield tuple(payloads)
+        else:
+            yield from _cut(map(DispatchItem, new_ids(len(payloads)), payloads))
+        at += len(piece)
+
+
+def _items(
+    things: Iterable[Any], first: int, codec: Codec, max_payload: int
+) -> Iterator[DispatchItem]:
+    for at, thing in enumerate(things, first):
+        try:
+            item = item_of(thing, codec, max_payload)
+        except InvalidInput as problem:
+            raise type(problem)(f"jobs[{at}]: {problem}") from problem.__cause__
+        yield item
 
 
 def _cut(items: Iterable[DispatchItem]) -> Iterator[list[DispatchItem]]:
@@ -93,7 +130,7 @@ def _cut(items: Iterable[DispatchItem]) -> Iterator[list[DispatchItem]]:
         yield chunk
 
 
-def _released(chunks: list[list[DispatchItem]]) -> Iterator[list[DispatchItem]]:
+def _released(chunks: list[Chunk]) -> Iterator[Chunk]:
     """One after another, none of which is kept."""
     chunks.reverse()
     while chunks:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
@@ -14,6 +15,8 @@ __all__ = ["Codec", "CodecName", "JsonCodec", "RawCodec"]
 
 CodecName = Literal["json", "raw"]
 QUOTE = ord('"')
+# What is surely no bytes, as a whole, and no `Dispatch`.
+PLAIN = frozenset({str, int, float, bool, type(None), dict, list, tuple})
 
 
 @runtime_checkable
@@ -32,7 +35,8 @@ class JsonCodec:
     """
 
     def __init__(self, type: Any = Any) -> None:  # noqa: A002 - the word msgspec uses
-        self._write = msgspec.json.Encoder().encode
+        encoder = msgspec.json.Encoder()
+        self._write, self._write_lines = encoder.encode, encoder.encode_lines
         self._read = msgspec.json.Decoder(type).decode
 
     def encode(self, data: Any, /) -> bytes:
@@ -44,6 +48,19 @@ class JsonCodec:
         if b"null" in payload and _holds_nan(data):
             raise ValueError("JSON cannot hold NaN or infinity")
         return payload
+
+    def encode_lines(self, plain: Sequence[Any], /) -> list[bytes] | None:
+        """Of what is `PLAIN`, many for less than one by one; None if one is better looked at."""
+        lines = self._write_lines(plain)
+        payloads = lines.split(b"\n")
+        payloads.pop()
+        if len(payloads) != len(plain):  # one holds JSON of the caller's own making
+            return None
+        if b"null" in lines:
+            pairs = zip(payloads, plain, strict=True)
+            if any(b"null" in payload and _holds_nan(data) for payload, data in pairs):
+                return None
+        return payloads
 
     def decode(self, payload: bytes, /) -> Any:
         return self._read(payload)
@@ -93,6 +110,20 @@ def encode(codec: Codec, data: object, limit: int) -> bytes:
             "dispatch a reference, or raise max_payload on the client"
         )
     return payload
+
+
+def encode_many(codec: Codec, data: Sequence[object], limit: int) -> Sequence[bytes] | None:
+    """The payloads of all, for less than one by one; None if one is wrong, or more than data."""
+    kinds = set(map(type, data))
+    payloads: Sequence[bytes] | None = None
+    if type(codec) is JsonCodec and kinds <= PLAIN:  # its own: another may do more in `encode`
+        with contextlib.suppress(Exception):
+            payloads = codec.encode_lines(data)
+    elif type(codec) is RawCodec and kinds == {bytes}:
+        payloads = cast("Sequence[bytes]", data)
+    if payloads is None or max(map(len, payloads)) > limit:
+        return None
+    return payloads
 
 
 def decode(codec: Codec, payload: bytes, queue: str, job_id: str) -> Any:

@@ -24,7 +24,7 @@ from queasy.options import (
 )
 from queasy.store.records import DEFAULT_FLAGS, DispatchItem, pack_options, when_arg
 
-__all__ = ["Dispatch", "item_of", "new_id"]
+__all__ = ["Dispatch", "item_of", "new_id", "new_ids"]
 
 RUN_AT_MODES: dict[Any, str] = {True: "t", False: "f", "if_later": "l", "if_earlier": "e"}
 
@@ -118,8 +118,12 @@ def new_id() -> str:
     try:
         return _ready.pop()  # threads may share it
     except IndexError:
-        text = base64.urlsafe_b64encode(os.urandom(9 * _BLOCK)).decode()
-        ids = [text[at : at + 12] for at in range(0, len(text), 12)]
+        ids = new_ids(_BLOCK)
         mine = ids.pop()
         _ready.extend(ids)
         return mine
+
+
+def new_ids(count: int) -> list[str]:
+    text = base64.urlsafe_b64encode(os.urandom(9 * count)).decode()
+    return [text[at : at + 12] for at in range(0, len(text), 12)]

@@ -163,7 +163,7 @@ class Queue(HandledQueue):
         is refused stops it there, with what came before put.
         """
         check_durability(durability)
-        items = chunks(jobs, self._item)
+        items = chunks(jobs, self.codec, self._max_payload)
         return await put_all(self._store, self._commands, items, durability)
 
     async def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002

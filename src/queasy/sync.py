@@ -159,7 +159,7 @@ class SyncQueue(NamedQueue):
     ) -> list[Dispatched]:
         """Put many jobs (data, or a `Dispatch`), a thousand or so for each round trip."""
         check_durability(durability)
-        items = chunks(jobs, self._item)
+        items = chunks(jobs, self.codec, self._max_payload)
         return put_all_sync(self._store, self._commands, items, durability)
 
     def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002

@@ -274,6 +274,25 @@ async def test_one_bad_job_in_a_list_keeps_all_of_it_out(client: Client) -> None
     assert (await queue.counts()).waiting == 0
 
 
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (object(), "type object"),
+        (b"raw", "no bytes"),
+        (float("nan"), "NaN"),
+        ({"deep": [None, float("inf")]}, "NaN"),
+        ("x" * 2_000_000, "2000002 bytes"),
+        (Dispatch(1, id="a", delay=-1), "delay"),
+    ],
+)
+async def test_a_bad_job_among_many_is_named(client: Client, bad: Any, reason: str) -> None:
+    queue = client.queue("q")
+    for jobs in ([*range(1234), bad, 1], (one for one in (*range(1234), bad, 1))):
+        with pytest.raises(InvalidInput, match=rf"^jobs\[1234\]: .*{reason}"):
+            await queue.dispatch_many(jobs)
+    assert (await queue.counts()).waiting == 1234, "of the generator; of the list, nothing"
+
+
 @pytest.mark.parametrize("jobs", ["text", b"bytes", {"to": "x"}, 5, None])
 async def test_one_job_in_place_of_many_is_refused(client: Client, jobs: Any) -> None:
     with pytest.raises(InvalidInput, match="dispatch_many"):

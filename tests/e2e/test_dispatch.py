@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from queasy import Client, Dispatch, InvalidPayload, JobOptions, NotDurable, RawCodec
@@ -112,6 +113,51 @@ async def test_dispatch_many_mixes_data_and_dispatches(client: Client) -> None:
     job = await queue.get("two")
     assert job is not None
     assert job.data == 3
+
+
+async def test_dispatch_many_puts_any_data_as_dispatch_does(client: Client) -> None:
+    data = [
+        {"none": None, "words": "null\nand\tmore"}, None, "null", "", [], 0.5, True, "\u2028é\n",
+        {"two": msgspec.Raw(b"[1,\n2]")}, (1, (2,)), datetime(2030, 1, 1, tzinfo=UTC), {3},
+    ]  # fmt: skip
+    queue = client.queue("q")
+    for one in data:
+        await queue.dispatch(one)
+    one_by_one = [job.payload async for job in queue.jobs()]
+    await queue.dispatch_many(data)
+    for one in data:
+        await queue.dispatch_many([one, one])
+    payloads = [job.payload async for job in queue.jobs()]
+    assert payloads == [*one_by_one * 2, *(one for one in one_by_one for _ in range(2))]
+
+
+async def test_dispatch_many_asks_a_codec_of_your_own_for_each(client: Client) -> None:
+    class Loud(JsonCodec):
+        def encode(self, data: object, /) -> bytes:
+            return super().encode(str(data).upper())
+
+    class Twice(RawCodec):
+        def encode(self, data: bytes, /) -> bytes:
+            return super().encode(data * 2)
+
+    for codec, data, payload in ((Loud(), "a", b'"A"'), (Twice(), b"b", b"bb")):
+        queue = client.queue(type(codec).__name__, codec)
+        await queue.dispatch_many([data])
+        assert [job.payload async for job in queue.jobs()] == [payload]
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+async def test_dispatch_many_of_large_data_keeps_order_and_takes_several_calls(
+    client: Client, server: Server, size: int
+) -> None:
+    queue = client.queue("q", codec="raw")
+    before = server.client().info("commandstats")["cmdstat_fcall"]["calls"]
+    data = [bytes([n]) * size for n in range(12_000_000 // size)]
+    results = await queue.dispatch_many(data)
+    assert server.client().info("commandstats")["cmdstat_fcall"]["calls"] - before in (3, 4)
+    assert [(job.id, job.payload) async for job in queue.jobs()] == [
+        (result.id, payload) for result, payload in zip(results, data, strict=True)
+    ]
 
 
 async def test_dispatch_many_of_nothing_does_nothing(client: Client) -> None:

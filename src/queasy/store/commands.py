@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, Literal, get_args
 
 from queasy.codec import Codec
 from queasy.job import Job
 from queasy.options import JobOptions
 from queasy.outcome import Finish
-from queasy.store.command import Command
+from queasy.store.command import Argument, Command
 from queasy.store.keys import QueueKeys
 from queasy.store.records import (
     AuditPage,
@@ -39,6 +40,7 @@ ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed"
 
 # One string for each word, however many jobs it is said of.
 STATUSES: dict[bytes, DispatchStatus] = {word.encode(): word for word in get_args(DispatchStatus)}
+_CREATED: repeat[DispatchStatus] = repeat("created")
 # What the audit adds up, in its order (TALLIES in lua/audit.lua).
 AUDIT_TALLIES = (
     "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
@@ -70,26 +72,35 @@ class Commands:
         self, items: Sequence[DispatchItem], call: tuple[str, int] | None = None
     ) -> Command[list[Dispatched]]:
         """Put or update jobs; of a caller's `call` with this number, if it has one already."""
-        args: list[Any] = [self._now]
-        if all(item.plain for item in items):
-            function = "put"
-            for item in items:
-                args += (encode_id(item.id), item.payload)
-        else:
-            function = "dispatch"
-            for item in items:
-                args += item.args()
+        ids = [item.id for item in items]
+        rest = [item for item in items if item.when or item.flags or item.options]
+        if not rest:
+            return self.put(ids, [item.payload for item in items], call)
+        args = chain.from_iterable([item.args() for item in items])
+        return self._dispatch("dispatch", ids, args, call)
 
-        def read(reply: list[bytes]) -> list[Dispatched]:
-            return [
-                Dispatched(item.id, STATUSES.get(status) or _word(status))
-                for item, status in zip(items, reply, strict=True)
-            ]
+    def put(
+        self, ids: Sequence[str], payloads: Sequence[bytes], call: tuple[str, int] | None = None
+    ) -> Command[list[Dispatched]]:
+        """The same, of jobs that are an id and data and nothing else, as most are."""
+        # What is ASCII is sent as it is; encoding ids would take longer than all the rest here.
+        names = ids if all(map(str.isascii, ids)) else map(encode_id, ids)
+        args = chain.from_iterable(zip(names, payloads, strict=True))
+        return self._dispatch("put", ids, args, call)
 
-        keys = self.keys
+    def _dispatch(
+        self,
+        function: str,
+        ids: Sequence[str],
+        args: Iterable[Argument],
+        call: tuple[str, int] | None,
+    ) -> Command[list[Dispatched]]:
+        keys, read = self.keys, partial(_dispatched, ids)
         if call is not None:
-            return Command(function, keys.for_numbered_dispatch, (*args, *call), read)
-        return Command(function, keys.for_dispatch, tuple(args), read, call_keys=keys.of_calls)
+            return Command(function, keys.for_numbered_dispatch, (self._now, *args, *call), read)
+        return Command(
+            function, keys.for_dispatch, (self._now, *args), read, call_keys=keys.of_calls
+        )
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""
@@ -306,6 +317,15 @@ class Commands:
 def version() -> Command[tuple[int, int]]:
     """The protocol and revision of the library the server has."""
     return Command("version", (), (), lambda reply: (reply[0], reply[1]), read_only=True)
+
+
+def _dispatched(ids: Sequence[str], reply: list[bytes]) -> list[Dispatched]:
+    if len(ids) == len(reply) == reply.count(b"created"):
+        return list(map(Dispatched, ids, _CREATED))
+    return [
+        Dispatched(id_, STATUSES.get(status) or _word(status))
+        for id_, status in zip(ids, reply, strict=True)
+    ]
 
 
 def _flag(value: bool) -> str:

@@ -39,11 +39,6 @@ class DispatchItem(msgspec.Struct, frozen=True, gc=False):
     flags: str = ""
     options: bytes = b""
 
-    @property
-    def plain(self) -> bool:
-        """An id and data, and nothing else."""
-        return not (self.when or self.flags or self.options)
-
     def args(self) -> tuple[Argument, ...]:
         return (encode_id(self.id), self.payload, self.when, self.flags, self.options)
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from queasy.errors import InvalidInput, Unanswered, Unreachable
+from queasy.store import together
 from queasy.store.command import Command
 from queasy.store.commands import Commands
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Dispatched, DispatchItem
-from queasy.store.together import CHUNK_BYTES, CHUNK_JOBS, Line
+from queasy.store.together import CHUNK_BYTES, CHUNK_JOBS, FEW, Line
 
 COMMANDS = Commands(QueueKeys("p", "q"))
 
@@ -43,10 +44,10 @@ class Calls:
         return command.read([b"created"] * len(ids))
 
     def dispatch(self, *ids: str, payload: bytes = b"1") -> list[asyncio.Task[Dispatched]]:
-        return [
-            asyncio.create_task(self.line.dispatch(COMMANDS, DispatchItem(id_, payload)), name=id_)
-            for id_ in ids
-        ]
+        async def dispatch(id_: str) -> Dispatched:
+            return await self.line.dispatch(COMMANDS, DispatchItem(id_, payload))
+
+        return [asyncio.create_task(dispatch(id_), name=id_) for id_ in ids]
 
     async def answer(self, error: Exception | None = None) -> None:
         """Ends the call that is under way, or the next."""
@@ -59,6 +60,9 @@ class Calls:
     def answer_all(self) -> None:
         """The call that is under way, and any other."""
         self._at_once = True
+        self.answer_pending()
+
+    def answer_pending(self) -> None:
         for answer in self._pending():
             answer.set_result(None)
 
@@ -235,13 +239,82 @@ async def test_who_comes_later_is_not_waited_for() -> None:
 
 async def test_a_call_takes_so_many_jobs_and_bytes() -> None:
     calls = Calls()
-    tasks = calls.dispatch("first", *map(str, range(CHUNK_JOBS + 1)))
+    tasks = calls.dispatch("first", *map(str, range(2 * CHUNK_JOBS + 1)))
     await settle()
     tasks += calls.dispatch("x", "y", "z", payload=bytes(CHUNK_BYTES // 2))
-    for _ in range(4):
+    for _ in range(5):
         await calls.answer()
     assert set(await ends(tasks)) == {"created"}
-    assert list(map(len, calls.sent)) == [1, CHUNK_JOBS, 2, 2]
+    assert list(map(len, calls.sent)) == [1, CHUNK_JOBS, CHUNK_JOBS, 2, 2]
+
+
+async def test_who_comes_first_after_a_crowd_is_sent_with_those_of_the_same_pass() -> None:
+    calls = Calls()
+    tasks = calls.dispatch("a", "b")
+    for _ in range(2):
+        await calls.answer()
+    await ends(tasks)
+    tasks = calls.dispatch("c", "d", "e")
+    await calls.answer()
+    assert await ends(tasks) == ["created"] * 3
+    for id_ in "fgh":
+        tasks = calls.dispatch(id_)
+        await calls.answer()
+        assert await ends(tasks) == ["created"]
+    assert calls.sent == [["a"], ["b"], *(["c", "d", "e"], ["f"], ["g"], ["h"])]
+    calls.dispatch("i")
+    await asyncio.sleep(0)
+    assert calls.sent[-1] == ["i"], "at once, by itself: the last few came alone"
+    calls.answer_all()
+
+
+async def test_many_who_come_again_and_again_are_sent_in_halves_and_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(together, "WAKING", 1.0)
+    calls = Calls()
+    left = iter(range(6 * FEW))
+
+    async def come_again() -> None:
+        for number in left:
+            await calls.dispatch(str(number))[0]
+
+    everyone = asyncio.gather(*(come_again() for _ in range(2 * FEW)))
+    while not everyone.done():
+        await settle()
+        calls.answer_pending()
+    assert [id_ for call in calls.sent for id_ in call] == [str(n) for n in range(6 * FEW)]
+    first, *halves, last = map(len, calls.sent)
+    assert first == 1
+    assert set(halves) == {FEW}
+    assert last == FEW - 1
+
+
+async def test_many_share_one_call_when_calls_take_longer_than_to_wake_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(together, "WAKING", 0.0)
+    calls = Calls()
+    tasks = calls.dispatch("first", *map(str, range(2 * FEW)))
+    for _ in range(2):
+        await calls.answer()
+    await ends(tasks)
+    assert list(map(len, calls.sent)) == [1, 2 * FEW]
+
+
+async def test_the_next_call_leaves_before_those_of_the_last_are_told() -> None:
+    calls = Calls()
+    tasks = calls.dispatch("a", "b", "c")
+    await calls.answer()
+    await settle()
+    tasks += calls.dispatch("d")
+    await settle()
+    sent_when_told: list[int] = []
+    tasks[1].add_done_callback(lambda _: sent_when_told.append(len(calls.sent)))
+    await calls.answer()
+    await calls.answer()
+    assert await ends(tasks) == ["created"] * 4
+    assert sent_when_told == [3]
 
 
 FORKS = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from queasy.codec import Codec
@@ -40,7 +40,6 @@ ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed"
 
 # One string for each word, however many jobs it is said of.
 STATUSES: dict[bytes, DispatchStatus] = {word.encode(): word for word in get_args(DispatchStatus)}
-_CREATED: repeat[DispatchStatus] = repeat("created")
 # What the audit adds up, in its order (TALLIES in lua/audit.lua).
 AUDIT_TALLIES = (
     "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
@@ -321,7 +320,7 @@ def version() -> Command[tuple[int, int]]:
 
 def _dispatched(ids: Sequence[str], reply: list[bytes]) -> list[Dispatched]:
     if len(ids) == len(reply) == reply.count(b"created"):
-        return list(map(Dispatched, ids, _CREATED))
+        return [Dispatched(id_, "created") for id_ in ids]
     return [
         Dispatched(id_, STATUSES.get(status) or _word(status))
         for id_, status in zip(ids, reply, strict=True)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -142,7 +142,7 @@ class AsyncStore:
 
     def dispatch(
         self, commands: Commands, item: DispatchItem, durability: Durability = "ack"
-    ) -> Coroutine[Any, Any, Dispatched]:
+    ) -> Awaitable[Dispatched]:
         """Dispatches of one queue that are awaited at the same time share a round trip."""
         self._bind()
         line = self._lines.get((commands.keys.base, durability))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-
-import msgspec
 
 from queasy.errors import InvalidInput, Unanswered
 from queasy.store.callers import Callers
@@ -19,14 +18,14 @@ __all__ = ["CHUNK_BYTES", "CHUNK_JOBS", "Line"]
 # One call's worth of dispatches: what the server does without others noticing.
 CHUNK_JOBS = 1000
 CHUNK_BYTES = 4 * 1024 * 1024
+# More than these go in two calls, if to wake one of them takes longer than its part of a call: so
+# that the server has the one half while the other half is told, and comes again.
+FEW = 50
+WAKING = 7e-6
 
 Run = Callable[[Command[list[Dispatched]]], Awaitable[list[Dispatched]]]
-
-
-class _Waiting(msgspec.Struct):
-    commands: Commands
-    item: DispatchItem
-    done: asyncio.Future[Dispatched]
+# A tuple, for there is one for each job.
+_Waiting = tuple[Commands, DispatchItem, asyncio.Future[Dispatched]]
 
 
 class Line:
@@ -34,7 +33,8 @@ class Line:
 
     Who finds nobody sends his own, in his own task: there is nobody yet to share with, and a task
     more would cost what the rest does. Others who come meanwhile are sent for by a task that none
-    of them can cancel.
+    of them can cancel. Where the last who came first did not stay alone, the next is sent for in
+    the same way: with those who come in the same pass of the loop.
     """
 
     def __init__(self, run: Run) -> None:
@@ -42,56 +42,76 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
-        self._free = asyncio.Event()
-        """Nobody is sending, so nobody waits."""
-        self._free.set()
+        self._busy = False
+        """Somebody is sending; if not, nobody waits."""
+        self._crowded = False
+        """Who found nobody did not stay alone."""
+        self._told = 0
+        """So many are told now what became of theirs, and may come again."""
+        self._took = 0.0
+        """Seconds of the last call."""
         self._over: asyncio.Future[None] | None = None
         """For those who ask: the call that is under way."""
         # One caller for all: should a call that was given up arrive behind the next, the server
         # knows by its number that it is too late.
         self._callers = Callers()
 
-    async def dispatch(self, commands: Commands, item: DispatchItem) -> Dispatched:
+    def dispatch(self, commands: Commands, item: DispatchItem) -> Awaitable[Dispatched]:
         """What became of it; raises what stood in the way."""
-        if not self._free.is_set():
-            waiting = _Waiting(commands, item, self._loop.create_future())
-            self._waiting.append(waiting)
-            return await waiting.done
-        self._free.clear()
+        if self._busy or self._crowded:
+            return self._stand_in_line(commands, item)
+        return self._send_alone(commands, item)
+
+    def _stand_in_line(self, commands: Commands, item: DispatchItem) -> asyncio.Future[Dispatched]:
+        done: asyncio.Future[Dispatched] = self._loop.create_future()
+        self._waiting.append((commands, item, done))
+        if not self._busy:
+            self._busy = True
+            self._sender = self._loop.create_task(self._send_all())
+        return done
+
+    async def _send_alone(self, commands: Commands, item: DispatchItem) -> Dispatched:
+        if self._busy:  # by now
+            return await self._stand_in_line(commands, item)
+        self._busy = True
         try:
             return (await self._call(commands, [item]))[0]
         finally:
+            self._crowded, self._told = bool(self._waiting), 1
             self._go_on()
 
     async def emptied(self) -> None:
         """Until all who stand in line now have been sent; others may come as fast as these go."""
-        if not self._free.is_set():
+        if self._busy:
             self._over = self._over or self._loop.create_future()
-            await asyncio.wait([self._over, *(waiting.done for waiting in self._waiting)])
+            await asyncio.wait([self._over, *(done for _, _, done in self._waiting)])
 
     async def _call(self, commands: Commands, items: list[DispatchItem]) -> list[Dispatched]:
         caller = self._callers.take()
         caller.calls += 1
+        began = time.perf_counter()
         try:
             return await self._run(commands.dispatch(items, (caller.id, caller.calls)))
         finally:
+            self._took = time.perf_counter() - began
             self._callers.give_back(caller)
 
     def _go_on(self) -> None:
         """A call is over, however it ended: the next, or nobody."""
         self._tell_that_it_is_over()
-        while self._waiting and self._waiting[0].done.done():
+        while self._waiting and self._waiting[0][2].done():
             self._waiting.popleft()
         self._sender = None
         if self._waiting and self._loop.is_running():  # not when what it left behind is cleared up
             self._sender = self._loop.create_task(self._send_all())
         else:
-            self._free.set()
+            self._busy, self._told = False, 0
 
     async def _send_all(self) -> None:
         """Sends what stands in line, in order, until nobody does."""
         try:
             while batch := self._next_batch():
+                self._crowded = len(batch) + self._told > 1
                 await self._send(batch)
                 self._tell_that_it_is_over()
         finally:
@@ -105,11 +125,14 @@ class Line:
     def _next_batch(self) -> list[_Waiting]:
         """Without who was cancelled before he was sent."""
         batch: list[_Waiting] = []
-        size = 0
-        while self._waiting and len(batch) < CHUNK_JOBS:
-            waiting = self._waiting[0]
-            if not waiting.done.done():
-                size += len(waiting.item.payload)
+        size, most = 0, CHUNK_JOBS
+        there_are = len(self._waiting) + self._told
+        if there_are > FEW and self._took < there_are * WAKING:
+            most = min(most, -(-there_are // 2))
+        while self._waiting and len(batch) < most:
+            _, item, done = waiting = self._waiting[0]
+            if not done.done():
+                size += len(item.payload)
                 if batch and size > CHUNK_BYTES:
                     break
                 batch.append(waiting)
@@ -117,8 +140,9 @@ class Line:
         return batch
 
     async def _send(self, batch: list[_Waiting]) -> None:
+        self._told = 0
         try:
-            results = await self._call(batch[0].commands, [waiting.item for waiting in batch])
+            results = await self._call(batch[0][0], [item for _, item, _ in batch])
         except InvalidInput as error:
             if len(batch) == 1:
                 _fail(batch, error)
@@ -130,9 +154,8 @@ class Line:
             _fail(batch, Unanswered("dispatch: interrupted; it may have been carried out"))
             raise
         else:
-            for waiting, result in zip(batch, results, strict=True):
-                if not waiting.done.done():  # its caller may have been cancelled
-                    waiting.done.set_result(result)
+            self._told = len(batch)
+            self._loop.call_soon(_tell, batch, results)  # when the next call has left
 
     async def _send_each(self, batch: list[_Waiting]) -> None:
         left = deque(batch)
@@ -143,7 +166,13 @@ class Line:
             self._waiting.extendleft(reversed(left))  # interrupted: these are the next
 
 
+def _tell(batch: list[_Waiting], results: list[Dispatched]) -> None:
+    for (_, _, done), result in zip(batch, results, strict=True):
+        if not done.done():  # its caller may have been cancelled
+            done.set_result(result)
+
+
 def _fail(batch: list[_Waiting], error: Exception) -> None:
-    for waiting in batch:
-        if not waiting.done.done():
-            waiting.done.set_exception(error)
+    for _, _, done in batch:
+        if not done.done():
+            done.set_exception(error)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from queasy.codec import Codec, CodecName, codec_of
-from queasy.dispatch import item_of
 from queasy.errors import InvalidInput, InvalidOption
 from queasy.handler import (
     Handler,
@@ -19,7 +18,6 @@ from queasy.job import Job
 from queasy.options import check_name
 from queasy.store.commands import Commands
 from queasy.store.keys import QueueKeys
-from queasy.store.records import DispatchItem
 
 __all__ = ["HandledQueue", "NamedQueue", "keys_of"]
 
@@ -36,10 +34,6 @@ class NamedQueue:
     @property
     def name(self) -> str:
         return self.keys.name
-
-    def _item(self, job: object) -> DispatchItem:
-        """What is sent for data, or a `Dispatch`."""
-        return item_of(job, self.codec, self._max_payload)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"

@@ -149,9 +149,8 @@ class Queue(HandledQueue):
             update_options,
             reset_counts,
         )
-        return await self._store.dispatch(
-            self._commands, self._item(dispatch), check_durability(durability)
-        )
+        item = dispatch.item(self.codec, self._max_payload)
+        return await self._store.dispatch(self._commands, item, check_durability(durability))
 
     async def dispatch_many(
         self, jobs: Iterable[Any | Dispatch], *, durability: Durability = "ack"

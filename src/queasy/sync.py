@@ -151,7 +151,8 @@ class SyncQueue(NamedQueue):
             update_options,
             reset_counts,
         )
-        command = self._commands.dispatch([self._item(dispatch)])
+        item = dispatch.item(self.codec, self._max_payload)
+        command = self._commands.dispatch([item])
         return self._store.run(command, check_durability(durability))[0]
 
     def dispatch_many(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -72,34 +72,32 @@ class Commands:
     ) -> Command[list[Dispatched]]:
         """Put or update jobs; of a caller's `call` with this number, if it has one already."""
         ids = [item.id for item in items]
-        rest = [item for item in items if item.when or item.flags or item.options]
-        if not rest:
-            return self.put(ids, [item.payload for item in items], call)
-        args = chain.from_iterable([item.args() for item in items])
-        return self._dispatch("dispatch", ids, args, call)
-
-    def put(
-        self, ids: Sequence[str], payloads: Sequence[bytes], call: tuple[str, int] | None = None
-    ) -> Command[list[Dispatched]]:
-        """The same, of jobs that are an id and data and nothing else, as most are."""
-        # What is ASCII is sent as it is; encoding ids would take longer than all the rest here.
-        names = ids if all(map(str.isascii, ids)) else map(encode_id, ids)
-        args = chain.from_iterable(zip(names, payloads, strict=True))
+        args: list[Argument] = [self._now]
+        for item in items:
+            if item.when or item.flags or item.options:
+                args[1:] = chain.from_iterable([each.args() for each in items])
+                return self._dispatch("dispatch", ids, args, call)
+            args += (item.id, item.payload)
+        if not "".join(ids).isascii():
+            args[1::2] = map(encode_id, ids)
         return self._dispatch("put", ids, args, call)
+
+    def put(self, ids: Sequence[str], payloads: Sequence[bytes]) -> Command[list[Dispatched]]:
+        """The same, of jobs that are an id, in ASCII, and data and nothing else."""
+        args = (self._now, *chain.from_iterable(zip(ids, payloads, strict=True)))
+        return self._dispatch("put", ids, args, None)
 
     def _dispatch(
         self,
         function: str,
         ids: Sequence[str],
-        args: Iterable[Argument],
+        args: Sequence[Argument],
         call: tuple[str, int] | None,
     ) -> Command[list[Dispatched]]:
         keys, read = self.keys, partial(_dispatched, ids)
         if call is not None:
-            return Command(function, keys.for_numbered_dispatch, (self._now, *args, *call), read)
-        return Command(
-            function, keys.for_dispatch, (self._now, *args), read, call_keys=keys.of_calls
-        )
+            return Command(function, keys.for_numbered_dispatch, (*args, *call), read)
+        return Command(function, keys.for_dispatch, tuple(args), read, call_keys=keys.of_calls)
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""

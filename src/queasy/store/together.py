@@ -74,9 +74,13 @@ class Line:
         if self._busy:  # by now
             return await self._stand_in_line(commands, item)
         self._busy = True
+        caller = self._callers.take()
+        caller.calls += 1
         try:
-            return (await self._call(commands, [item]))[0]
+            (result,) = await self._run(commands.dispatch((item,), (caller.id, caller.calls)))
+            return result
         finally:
+            self._callers.give_back(caller)
             self._crowded, self._told = bool(self._waiting), 1
             self._go_on()
 

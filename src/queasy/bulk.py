@@ -11,6 +11,8 @@ from queasy.codec import Codec, encode_many
 from queasy.dispatch import item_of, new_ids
 from queasy.errors import InvalidInput
 from queasy.options import Durability
+from queasy.store.call import packed
+from queasy.store.callers import Caller
 from queasy.store.command import Command
 from queasy.store.commands import Commands
 from queasy.store.records import Dispatched, DispatchItem
@@ -30,11 +32,26 @@ async def put_all(
     durability: Durability,
 ) -> list[Dispatched]:
     """Prepares the next call while the server does the one before."""
+    with store.callers.one() as caller:
+        return await _run_all(store, _prepared(commands, chunks, caller), durability)
+
+
+def _prepared(
+    commands: Commands, chunks: Iterable[Chunk], caller: Caller
+) -> Iterator[Command[list[Dispatched]]]:
+    """Down to the bytes: the server waits from one answer to the next call, and for no longer."""
+    for chunk in chunks:
+        caller.calls += 1
+        yield packed(_command(commands, chunk).with_number(caller.id, caller.calls))
+
+
+async def _run_all(
+    store: AsyncStore, calls: Iterable[Command[list[Dispatched]]], durability: Durability
+) -> list[Dispatched]:
     results: list[Dispatched] = []
     under_way: asyncio.Task[list[Dispatched]] | None = None
     try:
-        for chunk in chunks:
-            command = _command(commands, chunk)
+        for command in calls:
             if under_way is not None:
                 results += await under_way
             under_way = asyncio.create_task(store.run(command, durability))

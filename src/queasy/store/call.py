@@ -10,6 +10,8 @@ import time
 from collections.abc import Generator
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from queasy.errors import (
     NotDurable,
     OutOfMemory,
@@ -22,13 +24,14 @@ from queasy.options import Durability
 from queasy.store import library
 from queasy.store.command import Command
 from queasy.store.commands import version
+from queasy.store.dial import Words, pack
 from queasy.store.faults import PROBLEMS, Fault, Lost, NotSent, Remedy, diagnose
 from queasy.store.health import check_server
 from queasy.store.replies import AskError, NoPermissionError, OutOfMemoryError, ReadOnlyError
 from queasy.store.route import Effect, Exchange, HangUp, Pause, Route, redirected
 from queasy.store.url import Address
 
-__all__ = ["Failed", "answer_of", "call", "connect", "load_library", "words_of"]
+__all__ = ["Failed", "answer_of", "call", "connect", "load_library", "packed", "words_of"]
 
 T = TypeVar("T")
 log = logging.getLogger("queasy")
@@ -51,6 +54,11 @@ class Failed(NamedTuple):
     address: Address
     began: float
     problem: Exception
+
+
+def packed(command: Command[T]) -> Command[T]:
+    """The same with its bytes: what takes longest about sending it is done."""
+    return msgspec.structs.replace(command, packed=pack((words_of(command),)))
 
 
 def words_of(command: Command[Any]) -> tuple[Any, ...]:
@@ -172,7 +180,7 @@ class _Attempt:
                 raise NotSent(str(problem)) from problem
             self.lacking = None
         command = self.command
-        sent: tuple[tuple[Any, ...], ...] = (words_of(command),)
+        sent: tuple[Words, ...] = (command.packed or words_of(command),)
         address = self.address = self.asked
         self.asked = None
         asking = address is not None

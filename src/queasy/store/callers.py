@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+from collections.abc import Generator
 from typing import Generic, TypeVar
 
 from queasy.store.command import Command
 
-__all__ = ["Callers"]
+__all__ = ["Caller", "Callers"]
 
 T = TypeVar("T")
 
@@ -43,6 +45,15 @@ class Callers:
             return self._free.pop()  # the last who called: the others may be forgotten
         except IndexError:
             return Caller()
+
+    @contextlib.contextmanager
+    def one(self) -> Generator[Caller]:
+        """Who makes several calls, one after another."""
+        caller = self.take()
+        try:
+            yield caller
+        finally:
+            self.give_back(caller)
 
     def give_back(self, caller: Caller) -> None:
         self._free.append(caller)

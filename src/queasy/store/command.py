@@ -26,6 +26,8 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     """Keys by which the server knows a call that is sent again, if it must: see `with_number`."""
     unclear_when_repeated: Callable[[T], bool] | None = None
     """Whether the answer to a repeat leaves open if the first try had happened."""
+    packed: bytes = b""
+    """What is sent, if it was made beforehand."""
 
     def with_number(self, caller: str, number: int) -> Command[T]:
         """One call of a caller, however often it is sent."""

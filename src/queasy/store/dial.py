@@ -19,9 +19,11 @@ from queasy.store.faults import NotSent
 from queasy.store.replies import ResponseError, parse_error
 from queasy.store.url import Address, Target
 
-__all__ = ["MORE", "Commands", "Dial", "new_reader", "pack", "welcome"]
+__all__ = ["MORE", "Commands", "Dial", "Words", "new_reader", "pack", "welcome"]
 
-Commands = Sequence[tuple[Any, ...]]
+Words = tuple[Any, ...] | bytes
+"""A command, or the bytes of one."""
+Commands = Sequence[Words]
 
 # A sentinel has nothing else to do than to answer.
 SENTINEL = 2.0
@@ -48,8 +50,9 @@ def new_reader() -> hiredis.Reader:
 def pack(commands: Commands) -> bytes:
     """The bytes of commands that belong together."""
     if len(commands) == 1:
-        return _pack(commands[0])
-    return b"".join(map(_pack, commands))
+        (command,) = commands
+        return command if isinstance(command, bytes) else _pack(command)
+    return b"".join([pack((command,)) for command in commands])
 
 
 def welcome(replies: list[Any]) -> None:

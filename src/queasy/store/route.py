@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from queasy.errors import ServerError
+from queasy.store.dial import Words
 from queasy.store.faults import Lost, NotSent
 from queasy.store.replies import AskError, AuthenticationError
 from queasy.store.url import Address, Target
@@ -25,7 +26,7 @@ class Exchange(NamedTuple):  # made for every call, and cheaper than a frozen da
     """Send commands over one connection; answered with their replies, errors as values."""
 
     address: Address
-    commands: tuple[tuple[Any, ...], ...]
+    commands: tuple[Words, ...]
     sentinel: bool = False
     alone: bool = False
     """They wait on the server: who shared the connection would wait with them."""

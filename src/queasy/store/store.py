@@ -47,7 +47,7 @@ class AsyncStore:
         self._timeout = timeout
         self._folder = folder
         self._connections = connections
-        self._callers = Callers()
+        self.callers = Callers()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start()
 
@@ -98,7 +98,7 @@ class AsyncStore:
             await self.connect()
         if not command.call_keys:
             return await self._run(command, durability)
-        with self._callers.number(command) as numbered:
+        with self.callers.number(command) as numbered:
             return await self._run(numbered, durability)
 
     def _run_numbered(self, durability: Durability, command: Command[T]) -> Awaitable[T]:
@@ -110,7 +110,7 @@ class AsyncStore:
         address = self._route.known
         if address is not None and durability == "ack":
             # As nearly every call goes; the steps are for what may come in between.
-            began, sent = time.monotonic(), (words_of(command),)
+            began, sent = time.monotonic(), (command.packed or words_of(command),)
             try:
                 (reply,) = await self._transport.exchange(Exchange(address, sent))
                 return answer_of(command, reply)
@@ -177,7 +177,7 @@ class SyncStore:
         self._route = route_to(target)
         self._transport = SyncTransport(target, timeout, folder)
         self._timeout = timeout
-        self._callers = Callers()
+        self.callers = Callers()
         self._connected = False
         self._connecting = threading.Lock()
         self.listener = SyncListener(self._transport, self._route)
@@ -199,7 +199,7 @@ class SyncStore:
             self.connect()
         if not command.call_keys:
             return self._run(command, durability)
-        with self._callers.number(command) as numbered:
+        with self.callers.number(command) as numbered:
             return self._run(numbered, durability)
 
     def _run(self, command: Command[T], durability: Durability) -> T:
@@ -207,7 +207,7 @@ class SyncStore:
         address = self._route.known
         if address is not None and durability == "ack":
             # As nearly every call goes; the steps are for what may come in between.
-            began, sent = time.monotonic(), (words_of(command),)
+            began, sent = time.monotonic(), (command.packed or words_of(command),)
             try:
                 (reply,) = self._transport.exchange(Exchange(address, sent))
                 return answer_of(command, reply)

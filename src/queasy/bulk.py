@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from queasy.codec import Codec, encode_many
-from queasy.dispatch import item_of, new_ids
+from queasy.dispatch import Dispatch, item_of, new_id, new_ids
 from queasy.errors import InvalidInput
 from queasy.options import Durability
 from queasy.store.call import packed
@@ -21,6 +21,7 @@ from queasy.store.together import CHUNK_BYTES, CHUNK_JOBS
 
 __all__ = ["chunks", "put_all", "put_all_sync"]
 
+T = TypeVar("T")
 # One call's worth: only payloads, of jobs that are nothing else, or items.
 Chunk = tuple[bytes, ...] | list[DispatchItem]
 
@@ -101,32 +102,42 @@ def chunks(things: Iterable[Any], codec: Codec, max_payload: int) -> Iterable[Ch
         raise InvalidInput(f"dispatch_many: expected a list or iterable of jobs, got one {kind}")
     if isinstance(things, Sized):
         return _released(list(_checked(things, codec, max_payload)))
-    return _cut(_items(things, 0, codec, max_payload))
+    return _cut(_items(things, 0, lambda one: item_of(one, codec, max_payload)))
 
 
 def _checked(things: Iterable[Any], codec: Codec, max_payload: int) -> Iterator[Chunk]:
-    """Most are data and nothing else, and a whole chunk of these is encoded at once."""
+    """A chunk of data is encoded at once; most are data and nothing else."""
     rest, at = iter(things), 0
     while piece := list(islice(rest, CHUNK_JOBS)):
-        payloads = encode_many(codec, piece, max_payload)
+        data = piece
+        if Dispatch in set(map(type, piece)):
+            data = [one.data if type(one) is Dispatch else one for one in piece]
+        payloads = encode_many(codec, data, max_payload)
         if payloads is None:
-            yield from _cut(_items(piece, at, codec, max_payload))
-        elif sum(map(len, payloads)) <= CHUNK_BYTES:
+            yield from _cut(_items(piece, at, lambda one: item_of(one, codec, max_payload)))
+        elif data is piece and sum(map(len, payloads)) <= CHUNK_BYTES:
             yield tuple(payloads)
         else:
-            yield from _cut(map(DispatchItem, new_ids(len(payloads)), payloads))
+            yield from _cut(_items(zip(piece, payloads, strict=True), at, _item_of_pair))
         at += len(piece)
 
 
+def _item_of_pair(pair: tuple[object, bytes]) -> DispatchItem:
+    job, payload = pair
+    if isinstance(job, Dispatch):
+        return job.item_with(payload)
+    return DispatchItem(new_id(), payload)
+
+
 def _items(
-    things: Iterable[Any], first: int, codec: Codec, max_payload: int
+    things: Iterable[T], first: int, item: Callable[[T], DispatchItem]
 ) -> Iterator[DispatchItem]:
     for at, thing in enumerate(things, first):
         try:
-            item = item_of(thing, codec, max_payload)
+            made = item(thing)
         except InvalidInput as problem:
             raise type(problem)(f"jobs[{at}]: {problem}") from problem.__cause__
-        yield item
+        yield made
 
 
 def _cut(items: Iterable[DispatchItem]) -> Iterator[list[DispatchItem]]:

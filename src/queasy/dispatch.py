@@ -47,8 +47,11 @@ class Dispatch(msgspec.Struct, frozen=True):
 
     def item(self, codec: Codec, max_payload: int) -> DispatchItem:
         """What is sent; raises InvalidInput when something is not as it must be."""
+        return self.item_with(encode(codec, self.data, max_payload))
+
+    def item_with(self, payload: bytes) -> DispatchItem:
+        """The same, with its data encoded."""
         id_ = new_id() if self.id is None else check_id(self.id)
-        payload = encode(codec, self.data, max_payload)
         if self._asks_for_nothing_else():
             return DispatchItem(id_, payload)
         return DispatchItem(id_, payload, self._when(), self._flags(), self._options())

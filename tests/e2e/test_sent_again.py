@@ -52,7 +52,7 @@ async def test_jobs_that_share_a_round_trip_run_once_though_it_is_sent_again(
         await asyncio.sleep(0)
         done = await asyncio.gather(alone, *(queue.dispatch(number) for number in range(1, 20)))
         assert len(consumer.ran) == 20, "all of them, in one call"
-        # It did not stay alone: the next is sent with those who come in the same pass.
+        # It did not stay alone, and calls take long: the next waits for those of the same pass.
         proxy.lose_answer_to("put", meanwhile=consumer.run_all)
         done += await asyncio.gather(*(queue.dispatch(number) for number in range(20, 40)))
         assert len(consumer.ran) == 40, "all of them, in one call"

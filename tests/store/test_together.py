@@ -248,7 +248,10 @@ async def test_a_call_takes_so_many_jobs_and_bytes() -> None:
     assert list(map(len, calls.sent)) == [1, CHUNK_JOBS, CHUNK_JOBS, 2, 2]
 
 
-async def test_who_comes_first_after_a_crowd_is_sent_with_those_of_the_same_pass() -> None:
+async def test_where_calls_take_long_who_comes_first_after_a_crowd_waits_for_the_same_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(together, "WAKING", 0.0)
     calls = Calls()
     tasks = calls.dispatch("a", "b")
     for _ in range(2):
@@ -284,10 +287,19 @@ async def test_many_who_come_again_and_again_are_sent_in_halves_and_in_order(
         await settle()
         calls.answer_pending()
     assert [id_ for call in calls.sent for id_ in call] == [str(n) for n in range(6 * FEW)]
-    first, *halves, last = map(len, calls.sent)
-    assert first == 1
-    assert set(halves) == {FEW}
-    assert last == FEW - 1
+    sizes = list(map(len, calls.sent))
+    assert sizes == [1, 2 * FEW - 1, 1, *[FEW] * 3, FEW - 1], "once it is known that they do"
+
+
+async def test_many_who_come_but_once_share_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "WAKING", 1.0)
+    calls = Calls()
+    for _ in range(3):
+        tasks = calls.dispatch("first", *map(str, range(2 * FEW)))
+        for _ in range(2):
+            await calls.answer()
+        await ends(tasks)
+    assert list(map(len, calls.sent)) == [1, 2 * FEW] * 3
 
 
 async def test_many_share_one_call_when_calls_take_longer_than_to_wake_them(

@@ -18,10 +18,12 @@ __all__ = ["CHUNK_BYTES", "CHUNK_JOBS", "Line"]
 # One call's worth of dispatches: what the server does without others noticing.
 CHUNK_JOBS = 1000
 CHUNK_BYTES = 4 * 1024 * 1024
-# More than these go in two calls, if to wake one of them takes longer than its part of a call: so
-# that the server has the one half while the other half is told, and comes again.
+# More than these, who come again when they are told, are sent in two halves: the server has the one
+# while the other is told.
 FEW = 50
-WAKING = 7e-6
+# Seconds that it takes to wake one of them, and to hear from it again. A call that takes longer
+# than that for all of them is better shared by all.
+WAKING = 15e-6
 
 Run = Callable[[Command[list[Dispatched]]], Awaitable[list[Dispatched]]]
 # A tuple, for there is one for each job.
@@ -33,8 +35,8 @@ class Line:
 
     Who finds nobody sends his own, in his own task: there is nobody yet to share with, and a task
     more would cost what the rest does. Others who come meanwhile are sent for by a task that none
-    of them can cancel. Where the last who came first did not stay alone, the next is sent for in
-    the same way: with those who come in the same pass of the loop.
+    of them can cancel. Where calls take long, and the last who came first did not stay alone, the
+    next is sent for in the same way: with those who come in the same pass of the loop.
     """
 
     def __init__(self, run: Run) -> None:
@@ -45,11 +47,13 @@ class Line:
         self._busy = False
         """Somebody is sending; if not, nobody waits."""
         self._crowded = False
-        """Who found nobody did not stay alone."""
-        self._told = 0
-        """So many are told now what became of theirs, and may come again."""
+        """Who finds nobody had better wait for others."""
         self._took = 0.0
         """Seconds of the last call."""
+        self._crowd = self._left = 0
+        """The most of one call since nobody was there; and who stayed behind the last one."""
+        self._told = self._told_before = 0
+        """How many of the last call are told now, and of the one before."""
         self._over: asyncio.Future[None] | None = None
         """For those who ask: the call that is under way."""
         # One caller for all: should a call that was given up arrive behind the next, the server
@@ -76,12 +80,14 @@ class Line:
         self._busy = True
         caller = self._callers.take()
         caller.calls += 1
+        began = time.perf_counter()
         try:
             (result,) = await self._run(commands.dispatch((item,), (caller.id, caller.calls)))
             return result
         finally:
+            self._took = time.perf_counter() - began
             self._callers.give_back(caller)
-            self._crowded, self._told = bool(self._waiting), 1
+            self._told, self._crowd = 1, 1 + len(self._waiting)
             self._go_on()
 
     async def emptied(self) -> None:
@@ -109,17 +115,26 @@ class Line:
         if self._waiting and self._loop.is_running():  # not when what it left behind is cleared up
             self._sender = self._loop.create_task(self._send_all())
         else:
-            self._busy, self._told = False, 0
+            self._crowded = self._crowd > 1 and not self._is_quick_for(self._crowd)
+            self._crowd = self._left = self._told = self._told_before = 0
+            self._busy = False
 
     async def _send_all(self) -> None:
         """Sends what stands in line, in order, until nobody does."""
         try:
-            while batch := self._next_batch():
-                self._crowded = len(batch) + self._told > 1
+            while batch := self._next_batch() or await self._who_come_again():
                 await self._send(batch)
                 self._tell_that_it_is_over()
         finally:
             self._go_on()
+
+    async def _who_come_again(self) -> list[_Waiting]:
+        """A crowd has one pass of the loop to be told, and one to come again."""
+        if self._told > FEW and self._is_quick_for(self._told):
+            for _ in range(2):
+                await asyncio.sleep(0)
+            self._told_before, self._told = self._told, 0
+        return self._next_batch()
 
     def _tell_that_it_is_over(self) -> None:
         over, self._over = self._over, None
@@ -129,10 +144,7 @@ class Line:
     def _next_batch(self) -> list[_Waiting]:
         """Without who was cancelled before he was sent."""
         batch: list[_Waiting] = []
-        size, most = 0, CHUNK_JOBS
-        there_are = len(self._waiting) + self._told
-        if there_are > FEW and self._took < there_are * WAKING:
-            most = min(most, -(-there_are // 2))
+        size, most = 0, min(CHUNK_JOBS, self._share())
         while self._waiting and len(batch) < most:
             _, item, done = waiting = self._waiting[0]
             if not done.done():
@@ -141,10 +153,22 @@ class Line:
                     break
                 batch.append(waiting)
             self._waiting.popleft()
+        self._crowd, self._left = max(self._crowd, len(batch)), len(self._waiting)
         return batch
 
+    def _share(self) -> int:
+        """How many go with the next call: all, or half of those who come again and again."""
+        come_again = 0 < self._told_before <= 2 * (len(self._waiting) - self._left)
+        there_are = len(self._waiting) + self._told
+        if come_again and there_are > FEW and self._is_quick_for(there_are):
+            return -(-there_are // 2)
+        return there_are
+
+    def _is_quick_for(self, crowd: int) -> bool:
+        return self._took < crowd * WAKING
+
     async def _send(self, batch: list[_Waiting]) -> None:
-        self._told = 0
+        self._told_before, self._told = self._told, 0
         try:
             results = await self._call(batch[0][0], [item for _, item, _ in batch])
         except InvalidInput as error:

@@ -173,7 +173,7 @@ def _dequeue(
 
 
 def _read_dequeue(reply: list[Any], finishes: int) -> tuple[Any, ...]:
-    state, look, settled, flat, cancels, lost = reply
+    state, look, settled, flat, cancels, lost, _ = reply
     words = ["lost" if number + 1 in lost else "finished" for number in range(finishes)]
     rows = [
         (id_.decode(), int(token), float(run_at), data, unpack(info) if info else {})

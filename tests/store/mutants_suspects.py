@@ -107,7 +107,7 @@ mutant(
 mutant(
     "suspects_wake_those_who_pass",
     "suspects_wake_only_those_who_take_them",
-    ("tonumber(waiters[i + 1]) % 1 == 0 and tell", "tell"),
+    ("tonumber(waiters[i + 1]) % 1 < 0.5 and tell", "tell"),
 )
 mutant(
     "suspects_wake_anybody",

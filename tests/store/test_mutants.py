@@ -12,6 +12,7 @@ from tests.store import (
     promises_bounds,
     promises_calls,
     promises_dispatch,
+    promises_hand,
     promises_order,
     promises_plain,
     promises_server,
@@ -22,8 +23,8 @@ from tests.store.mutants import MUTANTS
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # by being imported
-    mutants_suspects, promises, promises_bounds, promises_calls, promises_dispatch, promises_order,
-    promises_plain, promises_server, promises_suspects,
+    mutants_suspects, promises, promises_bounds, promises_calls, promises_dispatch, promises_hand,
+    promises_order, promises_plain, promises_server, promises_suspects,
 )  # fmt: skip
 
 

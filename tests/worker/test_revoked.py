@@ -73,7 +73,8 @@ def test_a_worker_that_is_refused_says_so_keeps_its_jobs_and_goes_on(
         a_second = (calls(guarded) - before) / SECONDS
         plain.dispatch({}, id="c")
         fleet.journal.wait_for("end", id="a")
-        assert {job.id for job in plain.jobs("active")} == {"a", "b"}  # cannot be reported
+        # They cannot be reported; and who still listens may have been handed the other one.
+        assert {job.id for job in plain.jobs("active")} - {"c"} == {"a", "b"}
         allow(guarded)
         fleet.journal.wait_for("end", 3)
         wait_until(lambda: not plain.counts().active, "all is reported")

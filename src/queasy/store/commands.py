@@ -95,9 +95,12 @@ class Commands:
         call: tuple[str, int] | None,
     ) -> Command[list[Dispatched]]:
         keys, read = self.keys, partial(_dispatched, ids)
+        alone = function == "put" and len(ids) == 1  # it may be handed out at once
         if call is not None:
-            return Command(function, keys.for_numbered_dispatch, (*args, *call), read)
-        return Command(function, keys.for_dispatch, tuple(args), read, call_keys=keys.of_calls)
+            numbered = keys.for_numbered_put if alone else keys.for_numbered_dispatch
+            return Command(function, numbered, (*args, *call), read)
+        few = keys.most if alone else keys.for_dispatch
+        return Command(function, few, tuple(args), read, call_keys=keys.of_calls)
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""
@@ -117,12 +120,14 @@ class Commands:
         waits: float = 0,
         endings: Sequence[Ending] = (),
         passes: bool = False,
+        by_hand: bool = False,
     ) -> Command[Taken]:
         """End leases, sweep, and take due jobs: one round trip. Who `passes` leaves suspects to
         others.
 
-        Who gets nothing and `waits` so many seconds is woken when there is work; if it holds
-        nothing either, its lease begins when it has waited.
+        Who gets nothing and `waits` so many seconds is woken when there is work, or (`by_hand`) is
+        sent a job that was taken for it: see `handed`. If it holds nothing either, its lease begins
+        when it has waited.
         """
         finishes = [ending for ending in endings if isinstance(ending.outcome, Finish)]
         packed = pack_finishes(finishes)
@@ -137,10 +142,10 @@ class Commands:
         ]  # fmt: skip
         for ending in others:
             args.extend(ending.args())
-        args += ("pass" if passes else "", packed)
+        args += (("pass " if passes else "") + ("hand" if by_hand else ""), packed)
 
         def read(reply: list[Any]) -> Taken:
-            state, next_in, settled, jobs, cancels, lost = reply
+            state, next_in, settled, jobs, cancels, lost, held = reply
             words = ["finished"] * len(finishes)
             for number in lost:
                 words[number - 1] = "lost"
@@ -156,10 +161,15 @@ class Commands:
                 settled=words,
                 cancels=_cancels(cancels),
                 count=self._jobs.count(jobs),
+                held=held,
                 read=partial(self._jobs.taken, jobs, client),
             )
 
         return Command("dequeue", self.keys.with_fail_queue, tuple(args), read)
+
+    def handed(self, message: str, client: str) -> Job:
+        """The job in a message; it was taken for this client."""
+        return self._jobs.handed(encode_id(message), client)
 
     def settle(self, endings: Sequence[Ending]) -> Command[list[str]]:
         """End leases; what became of each, or 'lost'."""

@@ -52,6 +52,10 @@ class QueueKeys:
         return self.for_dispatch + self.of_calls
 
     @cached_property
+    def for_numbered_put(self) -> tuple[str, ...]:
+        return self.most + self.of_calls
+
+    @cached_property
     def with_fail_queue(self) -> tuple[str, ...]:
         """For functions that may give a job up. A fail queue has no fail queue of its own."""
         if self.fail:

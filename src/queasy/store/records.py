@@ -92,6 +92,8 @@ class Taken:
     cancels: list[Cancelled]
     count: int
     """How many jobs."""
+    held: int
+    """How many leases there are, of one who is to wait."""
     read: Callable[[], list[Job]]
 
     @cached_property
@@ -314,6 +316,14 @@ class JobReader:
         each = iter(flat)
         rows = zip(each, each, each, each, each, strict=True)
         return [self._taken(client, *row) for row in rows]
+
+    def handed(self, message: bytes, client: str) -> Job:
+        """The one in it: job:token:run_at:length of the id:length of the info:, id, info, data."""
+        _, token, run_at, id_length, info_length, rest = message.split(b":", 5)
+        info_at = int(id_length)
+        data_at = info_at + int(info_length)
+        info, payload = rest[info_at:data_at], rest[data_at:]
+        return self._taken(client, rest[:info_at], token, run_at, payload, info)
 
     def _taken(
         self, client: str, id_: bytes, token: bytes, run_at: bytes, payload: bytes, info: bytes

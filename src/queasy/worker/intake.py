@@ -342,6 +342,9 @@ class Intake:
             with contextlib.suppress(ValueError):  # somebody else's words: no run has that token
                 self.cancel(line.index, id_, int(token))
             return
+        if word == "job":
+            self._handed(line, message)
+            return
         line.woken = word == "wake"
         if not word:  # the connection was lost, and with it perhaps the server
             line.doubt()
@@ -350,6 +353,19 @@ class Intake:
         if line.woken and self._filling is not None:  # at once: somebody waits for this
             self._filling.cancel()
             self._context.run(self._fill)
+
+    def _handed(self, line: Line, message: str) -> None:
+        """A job came with the message: it runs at once, or is given back at once."""
+        try:
+            job = line.handed(message)
+        except ValueError:  # somebody else's words
+            return
+        if job is not None and self._room_for(line):
+            self._accept(line, job)
+            self.runs.go(at_once=True)
+        elif job is not None:
+            line.endings.append(Ending(job.id, job.token, Release()))
+        self.fill_soon()
 
     def cancel(self, index: int, id_: str, token: int) -> None:
         """Somebody asked to cancel this run."""

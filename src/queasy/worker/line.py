@@ -20,14 +20,14 @@ from queasy.errors import (
     Unanswered,
 )
 from queasy.flow import evict, follow, pass_on
-from queasy.job import JobError
+from queasy.job import Job, JobError
 from queasy.outcome import Fail, Release
 from queasy.store.commands import Commands
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
 from queasy.worker.events import Flood, event, log
 from queasy.worker.pace import Pace
-from queasy.worker.plan import IDLE_LEASE, LEASE, Service
+from queasy.worker.plan import CUT_OFF, IDLE_LEASE, LEASE, Service
 from queasy.worker.reach import Reach
 from queasy.worker.table import Table
 
@@ -114,6 +114,10 @@ class Line:
         self._hearing: object | None = None
         """The last it heard by, if it hears nothing now."""
         self._doubts = self._dispelled = 0
+        self._sure_until = 0.0
+        """So long at least the server takes this worker for alive, by what it was told."""
+        self._given_back: set[Lease] = set()
+        """Of strays, while the message that hands one out may still be on its way."""
         self._requests = 0
         self._endings_told = Flood(
             log, f"queue={service.name}: jobs retried, given up or set aside"
@@ -204,11 +208,12 @@ class Line:
         async def look() -> Taken:
             nonlocal sent, unclear
             sent = sent if unclear else time.monotonic()
+            self._sure_until = min(self._sure_until, sent + LEASE)
             try:
                 return await self._store.run(
                     self._commands.dequeue(
                         self.client, lease=LEASE, limit=limit, request=request, waiter=self.client,
-                        waits=waits, endings=endings, passes=self._table.passes,
+                        waits=waits, endings=endings, passes=self._table.passes, by_hand=True,
                     )
                 )  # fmt: skip
             except Unanswered:  # the lease may have begun
@@ -234,6 +239,7 @@ class Line:
         self._table.attend(self.index, taken.count - len(endings) - 1)
         if taken.count:
             self.asked_for_jobs = sent
+            self._sure_until = sent + LEASE
             self._table.take(self.index, sent)
         self._look_again(taken, limit, waits, sent)
         if waits and self._hears and await self._subscribe() is not self._hears:
@@ -246,6 +252,28 @@ class Line:
         self._requests += 1
         return str(self._requests)
 
+    def handed(self, message: str) -> Job | None:
+        """A job that was taken for this worker, while it waited; None if it was given back before
+        this was heard. One whose lease may be over is given back now.
+        """
+        job = self._commands.handed(message, self.client)
+        lease = (job.id, job.token)
+        if lease in self._given_back:
+            self._given_back.discard(lease)
+            return None
+        now = time.monotonic()
+        self.woken, self.next_look = False, 0.0
+        # As if it had asked so long ago that no more of the lease can be left.
+        asked = max(self.asked_for_jobs, min(now, self._sure_until - LEASE))
+        late = now - asked > CUT_OFF and now - self._table.kept(self.index) > CUT_OFF
+        self._table.attend(self.index, 1)
+        if late:
+            self.endings.append(Ending(job.id, job.token, Release()))
+            return None
+        self.asked_for_jobs = asked
+        self._table.take(self.index, asked)
+        return job
+
     async def _subscribe(self) -> object | None:
         try:
             hears = await self._store.listener.subscribe(self._channel)
@@ -254,6 +282,7 @@ class Line:
             return None
         if hears is not None:
             if self._hearing not in (None, hears):
+                self._given_back.clear()  # what was said there is not heard any more
                 self.doubt()
             self._hearing = hears
         return hears
@@ -311,6 +340,7 @@ class Line:
         event("job not known here, released", logging.WARNING,
               queue=self.service.name, job=id_, token=token)  # fmt: skip
         self._table.attend(self.index, 1)
+        self._given_back.add(lease)
         (self.endings if behind is None else behind).append(Ending(id_, token, Release()))
 
     def drop(self, leases: int) -> None:
@@ -325,8 +355,11 @@ class Line:
         if taken.count:
             self._table.rest(self.index, SOON)  # when they have ended
         elif waits:  # the server will wake us
-            if not self._table.attention(self.index):
-                self._table.rest(self.index, sent + 2 * waits + LEASE)
+            if taken.held > self._table.attention(self.index):
+                self.doubt()  # one was handed to us, and the message with it was lost
+            elif not self._table.attention(self.index):
+                self._sure_until = sent + 2 * waits + LEASE
+                self._table.rest(self.index, self._sure_until)
             sleep = waits if taken.next_in is None else min(waits, taken.next_in)
             if sleep:
                 self.next_look = now + (sleep if self._hears else min(sleep, DEAF))

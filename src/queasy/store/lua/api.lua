@@ -66,18 +66,30 @@ end
 function API.dispatch(keys, argv)
   local q = open(keys, 1, argv[1], FAIL_KEYS)
   local call, last = call_arg(q, keys, FAIL_KEYS, argv)
-  return call and answered(q, call, (last - 1) / 5) or dispatch(q, argv, 2, last, 5, call)
+  local before = call and answered(q, call, (last - 1) / 5)
+  local replies = before or dispatch(q, argv, 2, last, 5, call)
+  if not before then
+    wake_for(q)
+  end
+  return replies
 end
 
 -- put: dispatch of jobs that are an id and data and nothing else, as most are.
---   keys   as dispatch
+--   keys   as dispatch; or all, and calls, callers or not
 --   args   id, data for each job, and caller, number
 --   reply  as dispatch
---   writes as dispatch
+--   writes as dispatch; given all keys it may hand one job that is due to a client that waits, and
+--          so take it for that one
 function API.put(keys, argv)
-  local q = open(keys, 1, argv[1], FAIL_KEYS)
-  local call, last = call_arg(q, keys, FAIL_KEYS, argv)
-  return call and answered(q, call, (last - 1) / 2) or dispatch(q, argv, 2, last, 2, call)
+  local n = #keys < QUEUE_KEYS and FAIL_KEYS or QUEUE_KEYS
+  local q = open(keys, 1, argv[1], n)
+  local call, last = call_arg(q, keys, n, argv)
+  local before = call and answered(q, call, (last - 1) / 2)
+  local replies = before or dispatch(q, argv, 2, last, 2, call)
+  if not before then
+    hand_out_or_wake(q)
+  end
+  return replies
 end
 
 -- cancel: end the wait of jobs, drop held dispatches, ask runs to stop.
@@ -175,31 +187,35 @@ end
 --          a client '~…' is made for one dequeue and is a request id itself),
 --          waiter (who to wake when there is work), waits (how long it sleeps at most when
 --          it got nothing; 0: not at all), number of leases to end, then verb, id, token, when, error of each,
---          then pass (it leaves suspects to others) or '', or not, and a packed list of id, token
---          of each lease that is finished, or not: short for what most calls say
+--          then, or not, words: pass (it leaves suspects to others), hand (while it waits, jobs
+--          may be taken for it and sent to it); and a packed list of id, token of each lease that
+--          is finished, or not: short for what most calls say
 --   reply  { ok | lost | paused | overtaken, next_in, { ending of each lease },
 --            { id, token, run_at, data, info of each job }, { id, token of each cancel },
---            { number of each in the list of finished that was lost } }
+--            { number of each in the list of finished that was lost },
+--            how many leases it holds, if it is to wait: more than it knows of were handed to it, and lost }
 --   writes all; a client that got nothing, holds nothing and waits has its lease from then
 function API.dequeue(keys, argv)
   local q = open(keys, 1, argv[1])
   local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
   local limit = count_arg(argv[4], 'the limit', CHUNK)
   local waits = count_arg(argv[7], 'how long it waits')
-  local passes = argv[9 + 5 * count_arg(argv[8], 'the leases to end', CHUNK)] == 'pass'
+  local ways = argv[9 + 5 * count_arg(argv[8], 'the leases to end', CHUNK)] or ''
+  local passes, by_hand = ways:find('pass', 1, true) ~= nil, ways:find('hand', 1, true) ~= nil
   local state, settled, jobs = settle_and_take(q, argv, client, lease, limit, passes)
   local sleeps = waits > 0 and #jobs == 0 and state ~= 'lost'
   if sleeps and limit == 0 and is_due(q, passes) then
     sleeps = false -- it has no room for what is due: it asked, and is told
   end
+  local held = 0
   if sleeps then
-    sleep_on(q, client, q.now + 2 * waits + lease)
+    held = sleep_on(q, client, q.now + 2 * waits + lease)
   end
   local wants_to_know = limit == 0 or #jobs < limit * 5
   local next_look = wants_to_know and state ~= 'lost' and next_in(q, passes) or -1
   if argv[6] ~= '' then
     local look_in = next_look >= 0 and math.min(next_look, waits) or waits
-    stand_by(q, client_arg(argv[6]), sleeps and q.now + look_in, passes)
+    stand_by(q, client_arg(argv[6]), sleeps and q.now + look_in, passes, by_hand)
   end
   wake_all(q)
   if q.passed then
@@ -210,7 +226,7 @@ function API.dequeue(keys, argv)
   if no_use or cut_short then
     pass_on(q)
   end
-  return { state, next_look, settled, jobs, cancels_of(q, client), q.lost }
+  return { state, next_look, settled, jobs, cancels_of(q, client), q.lost, held }
 end
 
 -- settle: end leases.

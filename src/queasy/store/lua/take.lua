@@ -256,19 +256,25 @@ end
 
 -- A client that holds nothing and sleeps has said when it looks again, at the latest, and need not
 -- say meanwhile that it lives. Its lease lasts until well after that: or another that sleeps would
--- look because this one might be dead, when it is merely the next to look.
+-- look because this one might be dead, when it is merely the next to look. Returns how many leases it
+-- holds.
 local function sleep_on(q, client, expiry)
-  if client:byte(1) == 126 or redis.call('ZLEXCOUNT', q.leases, range_of(client)) > 0 then -- '~'
-    return
+  if client:byte(1) == 126 then -- '~'
+    return 0
+  end
+  local held = redis.call('ZLEXCOUNT', q.leases, range_of(client))
+  if held > 0 then
+    return held
   end
   local batch = Batch.new()
   batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
   batch:commit(q)
+  return 0
 end
 
 -- Takes a client out of those to be woken, or (with the time at which it looks by itself)
 -- puts it there, in place of some who are gone.
-local function stand_by(q, waiter, look_at, passes)
+local function stand_by(q, waiter, look_at, passes, by_hand)
   local before = redis.call('ZSCORE', q.waiters, waiter)
   local batch, any = Batch.new(), false
   if look_at then
@@ -278,7 +284,8 @@ local function stand_by(q, waiter, look_at, passes)
         batch:rem(q.waiters, gone[i], gone[i + 1])
       end
     end
-    batch:add(q.waiters, waiter, math.floor(look_at) - (passes and 0.5 or 0), before)
+    local place = math.floor(look_at) - (passes and 0.5 or 0) + (by_hand and 0.25 or 0)
+    batch:add(q.waiters, waiter, place, before)
     any = true
   elseif before then
     batch:rem(q.waiters, waiter, before)

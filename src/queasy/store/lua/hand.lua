@@ -1,0 +1,64 @@
+-- Handing out: who waits, and said that it takes jobs by hand, is given one with the message that
+-- wakes it. It has no need to ask, and runs the job sooner by a way to the server and back.
+--
+-- The job is taken for it as if it had asked. A message that is lost is lost with the connection it
+-- was on; then the client compares what it holds with what the server says it does, and gives back
+-- what it never heard of.
+
+-- What is longer is not worth a copy in a message.
+local HANDED_BYTES = 65536
+
+-- Takers by hand stand a quarter of a millisecond behind the others: see `stand_by`.
+local function takes_by_hand(look_at)
+  return (tonumber(look_at) or 0) % 0.5 == 0.25
+end
+
+-- Nobody heard it: the job waits as before.
+local function take_back(q, id, token)
+  settle(q, { 'release', id, token, '', '' }, 1, 1, {})
+end
+
+-- Whether the one job that became due in this call was given to somebody.
+local function hand_out(q)
+  local first = redis.call('ZRANGE', q.waiters, 0, 0, 'WITHSCORES')
+  local client = first[1]
+  if not client or not takes_by_hand(first[2]) then
+    return false
+  end
+  -- It sleeps, so its lease lasts until after it would look by itself: nothing need be added.
+  local expiry = alive(q, client)
+  if not expiry or tonumber(expiry) <= q.now then
+    return false
+  end
+  local jobs = take(q, { client = client, old_expiry = expiry, request = '' }, expiry, 1, true)
+  local id, token, run_at, data, info = unpack(jobs)
+  if not id then
+    return false
+  end
+  if #data > HANDED_BYTES then
+    take_back(q, id, token)
+    return false
+  end
+  redis.pcall('ZREM', q.waiters, client)
+  local lengths = string.format(':%d:%d:', #id, #info)
+  local message = 'job:' .. token .. ':' .. run_at .. lengths .. id .. info .. data
+  if redis.pcall('SPUBLISH', channel(q, client), message) ~= 1 then
+    take_back(q, id, token)
+    return false
+  end
+  return true
+end
+
+-- At the end of a call that put jobs. What goes wrong in handing out is nobody's trouble: the job is
+-- put, and whoever waits is woken for it.
+local function hand_out_or_wake(q)
+  local due = q.due
+  if due == 1 and q.leases and not q.paused then
+    local ok, handed = pcall(hand_out, q)
+    q.due = due
+    if ok and handed then
+      q.due = nil
+    end
+  end
+  wake_for(q)
+end

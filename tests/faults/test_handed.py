@@ -1,0 +1,193 @@
+"""Jobs that come with the message that wakes a worker: when that is lost, or heard too late."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from queasy import Client, Job, SyncClient
+from queasy.worker.intake import Intake
+from queasy.worker.line import Line
+from queasy.worker.plan import LEASE
+from tests.proxy import Proxy
+from tests.worker.inline import Seen, until, until_empty, working
+
+
+class Post:
+    """What is said to a worker; a job that is handed out is kept back until a test delivers it."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Intake, Line, str]] = []
+        self._came = asyncio.Event()
+
+    def told(self, intake: Intake, line: Line, message: str) -> None:
+        if message.startswith("job:") and not self._kept:
+            self._kept.append((intake, line, message))
+            self._came.set()
+        else:
+            TOLD(intake, line, message)
+
+    async def line(self) -> Line:
+        """Of the job that is on its way."""
+        async with asyncio.timeout(20):
+            await self._came.wait()
+        return self._kept[0][1]
+
+    def compare(self) -> None:
+        intake, line, _ = self._kept[0]
+        line.doubt()
+        intake.fill_soon()
+
+    def look(self) -> None:
+        """As it does by itself, after a while."""
+        intake, line, _ = self._kept[0]
+        line.next_look = 0.0
+        intake.fill_soon()
+
+    def deliver(self) -> None:
+        TOLD(*self._kept[0])
+
+
+TOLD = Intake.told
+
+
+@pytest.fixture
+def post(monkeypatch: pytest.MonkeyPatch) -> Post:
+    post = Post()
+    monkeypatch.setattr(Intake, "told", lambda *said: post.told(*said))
+    return post
+
+
+async def until_it_waits(direct: SyncClient, queue: str = "emails") -> None:
+    async def waits() -> bool:
+        return await asyncio.to_thread(lambda: direct.queue(queue).counts().waiters) > 0
+
+    await until(waits, "the worker waits")
+
+
+async def test_a_job_is_given_back_when_the_message_with_it_is_lost(
+    proxy: Proxy, direct: SyncClient, prefix: str
+) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        seen, emails = Seen(), client.queue("emails")
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+
+        async with working(client):
+            await until_it_waits(direct)
+            proxy.stall(60)
+            direct.queue("emails").dispatch(1, id="a")
+            assert direct.queue("emails").counts().active == 1, "it was taken for the worker"
+            proxy.cut_all()
+            proxy.calm()
+            (job,) = await seen.runs(1)
+            await until_empty(emails)
+        assert (job.id, job.stall_count, len(seen.jobs)) == ("a", 0, 1)
+
+
+async def test_a_worker_sees_by_itself_that_it_holds_what_it_never_heard_of(
+    post: Post, direct: SyncClient, server: Any, prefix: str
+) -> None:
+    """The line is dead, say, and nobody has told its ends yet."""
+    async with Client(server.url, prefix=prefix) as client:
+        seen, emails = Seen(), client.queue("emails")
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+
+        async with working(client):
+            await until_it_waits(direct)
+            direct.queue("emails").dispatch(1, id="a")
+            await post.line()
+            post.look()
+            await seen.runs(1)
+            await until_empty(emails)
+        assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0)]
+
+
+async def test_a_job_that_was_given_back_does_not_start_when_it_is_heard_of(
+    post: Post, direct: SyncClient, server: Any, prefix: str
+) -> None:
+    """Others may have it by then: here, this worker itself, under another lease."""
+    async with Client(server.url, prefix=prefix) as client:
+        seen, emails = Seen(), client.queue("emails")
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+
+        async with working(client):
+            await until_it_waits(direct)
+            direct.queue("emails").dispatch(1, id="a")
+            await post.line()
+            post.compare()
+            await seen.runs(1)
+            post.deliver()
+            await until_empty(emails)
+            direct.queue("emails").dispatch(2, id="b")
+            await seen.runs(2)
+        assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0), ("b", 0)]
+
+
+async def test_a_job_that_is_heard_of_too_late_is_given_back(
+    post: Post, direct: SyncClient, server: Any, prefix: str
+) -> None:
+    """As after a freeze: the lease that it came with may be over."""
+    async with Client(server.url, prefix=prefix) as client:
+        seen, emails = Seen(), client.queue("emails")
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+
+        async with working(client):
+            await until_it_waits(direct)
+            direct.queue("emails").dispatch(1, id="a")
+            line = await post.line()
+            (handed,) = direct.queue("emails").jobs("active")
+            line._sure_until = time.monotonic() - 0.1
+            line.asked_for_jobs = time.monotonic() - LEASE
+            post.deliver()
+            (job,) = await seen.runs(1)
+            await until_empty(emails)
+        assert len(seen.jobs) == 1
+        assert job.token > handed.token, "under another lease"
+
+
+async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
+    post: Post, direct: SyncClient, server: Any, prefix: str
+) -> None:
+    async with Client(server.url, prefix=prefix) as client:
+        seen, emails, whole = Seen(), client.queue("emails"), client.queue("whole")
+        over = asyncio.Event()
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+
+        @whole.handler(size=100)
+        async def fill(data: Any, job: Job) -> None:
+            seen.add(data, job)
+            await over.wait()
+
+        async with working(client):
+            await until_it_waits(direct)
+            direct.queue("emails").dispatch(1, id="small")
+            await post.line()
+            direct.queue("whole").dispatch(1, id="large")
+            await seen.runs(1)
+            post.deliver()
+
+            async def waits() -> bool:
+                job = await emails.get("small")
+                return job is not None and job.state == "due"
+
+            await until(waits, "it waits again")
+            over.set()
+            await seen.runs(2)
+            await until_empty(emails)
+        assert [job.id for job in seen.jobs] == ["large", "small"]

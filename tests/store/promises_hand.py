@@ -1,0 +1,169 @@
+"""What is promised of handing out: a job that comes with the message which wakes a worker."""
+
+from queasy.outcome import Finish
+from queasy.store.records import DispatchItem
+from tests.store.harness import Harness
+from tests.store.promise import promise
+
+BIG = 65537
+
+
+class Taker:
+    """A client that sleeps, takes jobs by hand, and hears."""
+
+    def __init__(
+        self, h: Harness, name: str = "c1", *, hears: bool = True, lease: float = 5
+    ) -> None:
+        self.h, self.name = h, name
+        self._ears = h.redis.pubsub()
+        if hears:
+            self._ears.ssubscribe(h.keys.channel(name))
+            assert self._message() == 1  # it is subscribed
+        h.join(name, lease=5)
+        self.sleep()
+
+    def sleep(self, *, passes: bool = False) -> None:
+        taken = self.h.dequeue(
+            self.name, lease=5, waiter=self.name, waits=3, by_hand=True, passes=passes
+        )
+        assert taken.jobs == []
+
+    def _message(self) -> object:
+        said = self._ears.get_sharded_message(timeout=1 if self._ears.subscribed else 0)
+        return said and said["data"]
+
+    def heard(self) -> str:
+        """'' for nothing."""
+        said = self._message()
+        return said.decode("utf-8", "surrogateescape") if isinstance(said, bytes) else ""
+
+
+@promise
+def who_waits_is_sent_the_job_and_holds_it(h: Harness) -> None:
+    taker = Taker(h)
+    assert h.dispatch("a:b:1", b"\xff:1:") == "created"
+    job = h.commands.handed(taker.heard(), "c1")
+    assert (job.id, job.payload, job.client, job.state) == ("a:b:1", b"\xff:1:", "c1", "active")
+    held = h.row("active", "a:b:1")
+    assert (held.token, held.client, held.run_at_epoch) == (job.token, "c1", job.run_at_epoch)
+    assert h.call(h.commands.counts()).waiters == 0, "it is awake"
+    assert h.end(job, Finish()) == "finished"
+    assert h.left() == {":clients"}
+
+
+@promise
+def its_lease_is_no_shorter_than_it_was(h: Harness) -> None:
+    """It sleeps, and sends no heartbeats: what it was promised when it lay down must hold."""
+    taker = Taker(h)
+    h.later(2.9)
+    h.dispatch("a")
+    job = h.commands.handed(taker.heard(), "c1")
+    h.later(2 * 3 + 5 - 2.9 - 0.1)
+    assert h.sweep() == 0
+    assert h.end(job, Finish()) == "finished"
+
+
+@promise
+def a_job_that_nobody_hears_of_waits(h: Harness) -> None:
+    Taker(h, hears=False)
+    h.dispatch("a")
+    assert h.rows("a").keys() == {"due"}
+    (job,) = h.take(limit=9)
+    assert (job.id, job.stall_count, job.retry_count) == ("a", 0, 0)
+
+
+@promise
+def one_who_does_not_hear_does_not_keep_it_from_another(h: Harness) -> None:
+    Taker(h, "c1", hears=False)
+    h.later(0.01)
+    second = Taker(h, "c2")
+    h.dispatch("a")
+    assert second.heard() == "wake"
+    assert h.rows("a").keys() == {"due"}
+
+
+@promise
+def nothing_is_handed_out_of_a_queue_that_is_paused(h: Harness) -> None:
+    taker = Taker(h)
+    h.call(h.commands.configure(paused=True))
+    h.dispatch("a")
+    assert not taker.heard().startswith("job")
+    assert h.rows("a").keys() == {"due"}
+
+
+@promise
+def the_dead_are_handed_nothing(h: Harness) -> None:
+    taker = Taker(h)
+    h.later(2 * 3 + 5 + 0.1)
+    h.dispatch("a")
+    assert not taker.heard().startswith("job")
+    assert h.rows("a").keys() == {"due"}
+
+
+@promise
+def those_who_do_not_take_by_hand_are_woken(h: Harness) -> None:
+    taker = Taker(h)
+    h.dequeue("c1", lease=5, waiter="c1", waits=3)
+    h.dispatch("a")
+    assert taker.heard() == "wake"
+    assert h.rows("a").keys() == {"due"}
+
+
+@promise
+def what_is_large_or_many_is_asked_for(h: Harness) -> None:
+    taker = Taker(h)
+    h.dispatch("big", bytes(BIG))
+    assert taker.heard() == "wake"
+    (big,) = h.take(limit=9)
+    assert (big.id, len(big.payload)) == ("big", BIG)
+    taker.sleep()
+    h.dispatch_many("a", "b")
+    assert taker.heard() == "wake"
+    assert [job.id for job in h.take(limit=9)] == ["a", "b"]
+
+
+@promise
+def who_passes_over_suspects_is_handed_jobs_too(h: Harness) -> None:
+    taker = Taker(h)
+    taker.sleep(passes=True)
+    h.dispatch("a")
+    assert taker.heard().startswith("job:")
+
+
+@promise
+def a_suspect_is_handed_to_nobody(h: Harness) -> None:
+    """It comes up as a job is put; that one is handed out, from behind it."""
+    h.join("dies", lease=5)
+    h.dispatch("poison")
+    assert h.take("dies", lease=5)
+    taker = Taker(h)
+    h.call(h.commands.evict("dies", "stall", ["poison"]))
+    assert h.row("due", "poison").suspect
+    assert taker.heard() == "wake"
+    h.dequeue("c1", lease=5, waiter="c1", waits=3, by_hand=True, passes=True)
+    h.dispatch("a")
+    assert h.commands.handed(taker.heard(), "c1").id == "a"
+    assert h.rows("poison").keys() == {"due"}
+
+
+@promise
+def a_producer_that_names_few_keys_wakes_only(h: Harness) -> None:
+    taker = Taker(h)
+    keys = h.keys.for_dispatch
+    h.redis.execute_command(
+        "FCALL", "queasy_v1_put", len(keys), *keys, repr(h.time * 1000), "a", "1"
+    )
+    assert taker.heard() == "wake"
+    assert h.rows("a").keys() == {"due"}
+
+
+@promise
+def a_put_that_is_sent_again_hands_out_nothing(h: Harness) -> None:
+    taker = Taker(h)
+    put = h.commands.dispatch([DispatchItem("a", b"1")], ("caller", 1))
+    assert h.call(put)[0].status == "created"
+    assert h.end(h.commands.handed(taker.heard(), "c1"), Finish()) == "finished"
+    taker.sleep()
+    assert h.call(put)[0].status == "created"
+    assert taker.heard() == ""
+    assert h.rows("a") == {}

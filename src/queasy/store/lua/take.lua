@@ -171,6 +171,11 @@ local function long_form(run_at)
   return run_at .. (run_at:find('.', 1, true) and '' or '.') .. '0000000000000000000000000000000000000000'
 end
 
+-- Whoever takes a batch makes a table of `leases` too: of a zset it decides by its members, so a long
+-- one is put in first and taken out again in the same commit. No lease is named so.
+local MANY_LEASES = 16
+local LONG_MEMBER = '------------------------------------------------------------------------'
+
 -- Leases up to `limit` due jobs, until `expiry`, to the client that `asks`: with a request, and with
 -- what the server has of it, old_expiry and old_request. Flat: id, token, run_at, data, info of each.
 -- A suspect comes alone: the batch ends before it, or is that one job; and it ends when it has
@@ -187,6 +192,10 @@ local function take(q, asks, expiry, limit, passes)
   -- forgot about it (a crash, a failover to a replica that lagged behind).
   q.token = math.max(q.token, math.floor(q.now * 1000))
   local batch, jobs, n, done, client = Batch.new(), {}, 0, 0, asks.client
+  if #payloads >= MANY_LEASES then
+    batch:add(q.leases, LONG_MEMBER, '0')
+    batch:rem(q.leases, LONG_MEMBER)
+  end
   for i = 1, #payloads do
     local id, score, data, info = ids[i], scores[i], payloads[i], infos[i]
     local record = info and read_info(info)

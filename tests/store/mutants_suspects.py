@@ -10,7 +10,7 @@ mutant(
 mutant(
     "a_suspect_joins_a_batch",
     "a_suspect_is_handed_out_alone",
-    ("    elseif suspect and n > 0 then\n", "    elseif false then\n"),
+    ("      if suspect and n > 0 then\n", "      if false then\n"),
 )
 mutant(
     "a_suspect_leads_a_batch",
@@ -20,7 +20,7 @@ mutant(
 mutant(
     "nobody_takes_a_suspect",
     "a_suspect_alone_is_a_batch_of_any_size",
-    ("    elseif suspect and n > 0 then\n", "    elseif suspect then\n"),
+    ("      if suspect and n > 0 then\n", "      if suspect then\n"),
 )
 mutant(
     "what_is_due_in_a_clock_set_back_can_wait",
@@ -137,5 +137,5 @@ mutant(
 mutant(
     "who_passes_forgets_what_was_too_large",
     "who_passes_looks_again_for_what_was_too_large",
-    ("  q.none_left = all and #payloads == #ids\n", "  q.none_left = all\n"),
+    ("  q.none_left = all and done == #ids\n", "  q.none_left = all\n"),
 )

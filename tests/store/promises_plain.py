@@ -3,9 +3,12 @@
 The library has a shorter way for these. It keeps the same promises.
 """
 
+import math
+import struct
+
 from queasy.job import JobError
 from queasy.outcome import Finish, Release, Retry
-from queasy.store.records import DispatchItem
+from queasy.store.records import DispatchItem, Ending
 from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise
 
@@ -84,3 +87,51 @@ def the_runs_of_a_large_batch_keep_their_times(h: Harness) -> None:
     assert {job.id: h.row("active", job.id).run_at for job in jobs} == before
     assert h.call(h.commands.settle(endings_of(jobs, Release()))) == ["released"] * 8
     assert h.waiting() == list("abcdefgh")
+
+
+MANY = [f"job{number:02}" for number in range(40)]
+
+
+@promise
+def the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch_many(*MANY)
+    jobs = h.take("c1", limit=40)
+    h.audit()
+    assert h.redis.object("ENCODING", h.keys.base + "leases") == b"skiplist"
+    assert h.redis.object("ENCODING", h.keys.base + "active") == b"hashtable"
+    assert h.redis.zcard(h.keys.base + "leases") == 40
+    h.dequeue("c1", endings=endings_of(jobs, Finish()))
+    assert h.left() == {":clients"}
+
+
+@promise
+def many_leases_end_each_by_its_own_token(h: Harness) -> None:
+    """Of other clients, or asked to stop, or of one lease: whatever stands between plain ones."""
+    h.join("c1", "c2")
+    h.dispatch_many(*MANY)
+    mine, others, one = h.take("c1", limit=30), h.take("c2", limit=5), h.take_one()
+    h.cancel("job03", running=True)
+    h.dispatch("job05", b"held")
+    stale = [Ending(job.id, job.token + 1, Finish()) for job in mine[10:20]]
+    endings = [*endings_of(mine[:10], Finish()), *stale, *endings_of([*others, one], Finish())]
+    taken = h.dequeue("c1", endings=[*endings, *endings[:2]])
+    assert taken.settled == ["finished"] * 10 + ["lost"] * 10 + ["finished"] * 6 + ["lost"] * 2
+    assert h.redis.hlen(h.keys.base + "active") == 20 + 1
+    assert [job.id for job in taken.jobs] == ["job36"]
+    assert h.waiting() == ["job37", "job38", "job39", "job05"]
+    h.audit()
+
+
+@promise
+def a_time_that_is_none_is_no_time_of_a_dispatch(h: Harness) -> None:
+    h.join("c1")
+    for id_ in "abc":
+        h.dispatch(id_, after=1.5)
+    assert len(h.redis.hget(h.keys.base + "info", "a") or b"") == 24
+    never = b"\x81\xaddispatched_at\xcb" + struct.pack(">d", math.inf)
+    h.redis.hset(h.keys.base + "info", "a", never)
+    h.redis.hset(h.keys.base + "info", "b", never[:-8] + struct.pack(">d", math.nan))
+    h.later(2)
+    assert [job.id for job in h.take("c1", limit=3)] == ["c"]
+    assert {job.id for job in h.records("broken")} == {"a", "b"}

@@ -180,6 +180,17 @@ def dequeue_takes(h: Harness) -> Command[Any]:
 
 
 @scenario
+def dequeue_takes_many_and_finishes_many(h: Harness) -> Command[Any]:
+    """Enough for the long member that makes a table of `leases`."""
+    jobs = busy(h)
+    h.dispatch_many(*(f"m{number:02}" for number in range(40)))
+    jobs += h.take("c2", limit=17)
+    h.cancel("b", running=True)
+    endings = [*endings_of(jobs[1:], Finish()), *endings_of(jobs[:1], Retry(WHY))]
+    return h.commands.dequeue("c2", lease=30, limit=17, request="r1", endings=endings)
+
+
+@scenario
 def dequeue_takes_at_the_servers_time(h: Harness) -> Command[Any]:
     commands = Commands(h.keys)
     h.call(commands.register("c2", 30))

@@ -133,11 +133,6 @@ local function finishes_arg(packed, n)
   elseif #finishes % 2 ~= 0 or #finishes == 0 and next(finishes) ~= nil or #finishes / 2 + n > CHUNK then
     refuse('expected id and token of each lease to finish, ' .. CHUNK .. ' at most in one call')
   end
-  for i = 1, #finishes do
-    if type(finishes[i]) ~= 'string' then
-      refuse('expected leases to finish as text')
-    end
-  end
   return finishes
 end
 
@@ -145,7 +140,7 @@ end
 -- and the jobs.
 local function settle_and_take(q, argv, client, expiry_in, limit, passes)
   local n = count_arg(argv[8], 'the leases to end', CHUNK)
-  local settled, lost = settle(q, argv, 9, n, finishes_arg(argv[10 + 5 * n], n))
+  local settled, lost = settle(q, argv, 9, n, finishes_arg(argv[10 + 5 * n], n), client:byte(1) ~= 126 and client)
   q.lost = lost
   local one_lease = client:byte(1) == 126 -- '~'
   local expiry, request = alive(q, client)
@@ -460,7 +455,7 @@ end
 local function register(name, callback, ...)
   local function call(keys, argv)
     if not redis then
-      redis, string, math, ipairs, tonumber, unpack = globals()
+      redis, string, math, ipairs, tonumber, unpack, type = globals()
     end
     local ok, reply = pcall(callback, keys, argv)
     if not ok then

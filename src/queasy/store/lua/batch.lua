@@ -11,33 +11,54 @@ do -- what only a batch needs: Lua has room for 200 locals only
   local WRITES = { 'HDEL', 'ZADD', 'ZREM' }
 
   local COMMAND = { hset = 'HSET', zadd = 'ZADD', zrem = 'ZREM', hdel = 'HDEL', last = 'HDEL' }
+  local WIDTH = { hset = 2, zadd = 2, zrem = 1, hdel = 1, last = 1 }
   local ORDER = { 'hset', 'zadd', 'zrem', 'hdel', 'last' }
 
   -- Of each kind a list for each key, by key and in order of first use: `pairs` has none.
   function Batch.new()
     return {
       hset = {}, zadd = {}, zrem = {}, hdel = {}, last = {},
-      set = Batch.set, add = Batch.add, rem = Batch.rem, rem_all = Batch.rem_all,
-      del = Batch.del, del_last = Batch.del_last, commit = Batch.commit,
+      set = Batch.set, add = Batch.add, rem = Batch.rem, del = Batch.del, del_last = Batch.del_last,
+      all = Batch.all, commit = Batch.commit,
     }
   end
 
-  local function enlist(batch, l)
-    local of_kind = batch[l.kind]
-    of_kind[l.key] = l
+  -- The arguments of one command: `n` of them, of which `applied` are written. `old` has what was
+  -- there before for the first, second ... field or member; it is false while there was nothing. Of
+  -- what came all at once, the arguments may be in `args`, and `each_old` is what each of them was.
+  local function list(batch, kind, key)
+    -- With room for two pairs: a table that grows is built anew whenever it has to double.
+    local l = { nil, nil, nil, nil, kind = kind, key = key, n = 0, applied = 0, old = false }
+    local of_kind = batch[kind]
+    of_kind[key] = l
     of_kind[#of_kind + 1] = l
     return l
-  end
-
-  -- The arguments of one command: `n` of them, of which `applied` are written. `old` has what was
-  -- there before for the first, second ... field or member; it is false while there was nothing.
-  local function list(batch, kind, key)
-    return enlist(batch, { kind = kind, key = key, n = 0, applied = 0, old = false })
   end
 
   local function keep_old(l, n, old)
     l.old = l.old or {}
     l.old[n] = old
+  end
+
+  -- Many at once: the first `n` of the fields, members, or pairs of such in `args`. What was there
+  -- before is in `olds` (nil for nothing of any), or the same of each. The tables may not change any
+  -- more: they become a command of their own, unless there is a list for that key already.
+  function Batch:all(kind, key, args, n, olds, each_old)
+    local before = self[kind][key]
+    local l = before or list(self, kind, key)
+    if not before then
+      l.args, l.n, l.old, l.each_old = args, n, olds or false, each_old
+      self[kind][key] = nil
+      return
+    end
+    local width = WIDTH[kind]
+    for i = 1, n do
+      l[l.n + i] = args[i]
+    end
+    for i = 1, (each_old or olds) and n / width or 0 do
+      keep_old(l, l.n / width + i, each_old or olds[i])
+    end
+    l.n = l.n + n
   end
 
   -- HSET field to value; `old` is what it held, nil for nothing.
@@ -76,13 +97,6 @@ do -- what only a batch needs: Lua has room for 200 locals only
     remove_from(self.zrem[key] or list(self, 'zrem', key), member, old)
   end
 
-  -- ZREM of the first `n` members, which had the scores `olds`. The tables become the batch's own, and
-  -- nothing else may be removed from that key.
-  function Batch:rem_all(key, members, olds, n)
-    members.kind, members.key, members.n, members.applied, members.old = 'zrem', key, n, 0, olds
-    enlist(self, members)
-  end
-
   -- HDEL field, which held `old`.
   function Batch:del(key, field, old)
     remove_from(self.hdel[key] or list(self, 'hdel', key), field, old)
@@ -93,34 +107,34 @@ do -- what only a batch needs: Lua has room for 200 locals only
     remove_from(self.last[key] or list(self, 'last', key), field)
   end
 
-  -- Takes the `n`-th write of a list back, with what was there before.
+  -- Takes one write to a key back, with what was there before.
   local TAKE_BACK = {}
 
-  function TAKE_BACK.hset(l, n, old)
+  function TAKE_BACK.hset(key, field, old)
     if old then
-      redis.call('HSET', l.key, l[2 * n - 1], old)
+      redis.call('HSET', key, field, old)
     else
-      redis.call('HDEL', l.key, l[2 * n - 1])
+      redis.call('HDEL', key, field)
     end
   end
 
-  function TAKE_BACK.zadd(l, n, old)
+  function TAKE_BACK.zadd(key, member, old)
     if old then
-      redis.call('ZADD', l.key, old, l[2 * n])
+      redis.call('ZADD', key, old, member)
     else
-      redis.call('ZREM', l.key, l[2 * n])
+      redis.call('ZREM', key, member)
     end
   end
 
-  function TAKE_BACK.zrem(l, n, old)
+  function TAKE_BACK.zrem(key, member, old)
     if old then
-      redis.call('ZADD', l.key, old, l[n])
+      redis.call('ZADD', key, old, member)
     end
   end
 
-  function TAKE_BACK.hdel(l, n, old)
+  function TAKE_BACK.hdel(key, field, old)
     if old then
-      redis.call('HSET', l.key, l[n], old)
+      redis.call('HSET', key, field, old)
     end
   end
 
@@ -130,9 +144,11 @@ do -- what only a batch needs: Lua has room for 200 locals only
   local function take_back(lists)
     for i = #lists, 1, -1 do
       local l = lists[i]
-      local each = (l.kind == 'hset' or l.kind == 'zadd') and 2 or 1
-      for n = l.applied / each, 1, -1 do
-        TAKE_BACK[l.kind](l, n, l.old and l.old[n])
+      local args, width = l.args or l, WIDTH[l.kind]
+      for n = l.applied / width, 1, -1 do
+        -- A field is the first of its pair, a member the second.
+        local what = args[l.kind == 'hset' and 2 * n - 1 or width * n]
+        TAKE_BACK[l.kind](l.key, what, l.each_old or l.old and l.old[n])
       end
     end
   end
@@ -157,7 +173,7 @@ do -- what only a batch needs: Lua has room for 200 locals only
       local final = i < #lasts and l.n or math.floor((l.n - 1) / CHUNK) * CHUNK
       for first = 1, final, CHUNK do
         local upto = math.min(first + CHUNK - 1, final)
-        local old = redis.call('HMGET', l.key, unpack(l, first, upto))
+        local old = redis.call('HMGET', l.key, unpack(l.args or l, first, upto))
         for n = first, upto do
           keep_old(l, n, old[n - first + 1])
         end
@@ -214,7 +230,7 @@ do -- what only a batch needs: Lua has room for 200 locals only
       local l = lists[i]
       for first = 1, l.n, CHUNK do
         local final = math.min(first + CHUNK - 1, l.n)
-        local reply = redis.pcall(COMMAND[l.kind], l.key, unpack(l, first, final))
+        local reply = redis.pcall(COMMAND[l.kind], l.key, unpack(l.args or l, first, final))
         if type(reply) == 'table' and reply.err then
           take_back(lists)
           check(COMMAND[l.kind], l.key)

@@ -70,6 +70,18 @@ local function read_info(raw)
   return info
 end
 
+-- Whether `raw` is the info of a job that was scheduled, and says when it was dispatched and nothing
+-- else: a map of one double, which is finite.
+local SCHEDULED = '\129\173dispatched_at\203'
+
+local function is_scheduled(raw)
+  if #raw ~= #SCHEDULED + 8 or string.sub(raw, 1, #SCHEDULED) ~= SCHEDULED then
+    return false
+  end
+  local high, low = string.byte(raw, #SCHEDULED + 1, #SCHEDULED + 2)
+  return not (high % 128 == 127 and low >= 240)
+end
+
 -- The bytes of an info; nil when everything in it is default.
 local function pack_info(info, score)
   if info.options and next(info.options) == nil then
@@ -146,12 +158,16 @@ end
 
 -- The client in an entry of `active` that is all as it should be: of this token, with no cancel
 -- asked for, and not of a client made for one lease; else nil, and `read_active` says what it is.
--- Most are so, and to tell takes a fraction of the time that it takes to read one.
-local function plain_holder(active, token)
-  local after, client_at = active:match('^%d+():%d+%.?%d*:()[^~:]')
-  if after == #token + 1 and after <= 17 and active:sub(1, after - 1) == token
-    and not active:find(':', client_at, true) then
-    return active:sub(client_at)
+-- Most are so, and of the client that `asks`, which is no such one; and to tell takes a fraction of
+-- the time that it takes to read one.
+local function plain_holder(active, token, asks)
+  local found, client_at = string.match(active, '^(%d+):%d+%.?%d*:()')
+  if found ~= token or #token > 16 then
+    return nil
+  end
+  local client = string.sub(active, client_at)
+  if client == asks or string.find(client, '^[^~:][^:]*$') then
+    return client
   end
   return nil
 end

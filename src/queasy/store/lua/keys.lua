@@ -9,9 +9,9 @@
 -- one, and sets these at the first call.
 local loader = redis
 local function globals()
-  return redis, string, math, ipairs, tonumber, unpack
+  return redis, string, math, ipairs, tonumber, unpack, type
 end
-local redis, string, math, ipairs, tonumber, unpack
+local redis, string, math, ipairs, tonumber, unpack, type
 
 local NAMES = {
   'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters',
@@ -94,6 +94,21 @@ local function any_of(key, ids)
     return {}
   end
   return many('HMGET', key, ids)
+end
+
+-- A table with room for `n` entries, for who knows how many there will be: one that grows is built anew
+-- whenever it has to double. What is in it until then is of no meaning.
+local ROOM = {}
+
+local function room_for(n)
+  if n < 6 then
+    return { nil, nil, nil, nil, nil }
+  end
+  n = n < CHUNK and n or CHUNK
+  for i = #ROOM + 1, n do
+    ROOM[i] = ''
+  end
+  return { unpack(ROOM, 1, n) }
 end
 
 local function server_time()

@@ -560,7 +560,7 @@ mutant(
 mutant(
     "most_finishes_keep_data",
     "a_plain_lease_ends_once_and_nothing_is_left_of_it",
-    ("  batch:all('last', q.data, ids, n)\n", ""),
+    ("  batch:all_last(q.data, ids, n)\n", ""),
 )
 mutant(
     "a_plain_finish_forgets_what_is_held",
@@ -570,12 +570,32 @@ mutant(
 mutant(
     "the_long_member_stays_among_the_leases",
     "the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it",
-    ("      batch:rem(q.leases, LONG_MEMBER)\n", ""),
+    ("      batch:rem(q.leases, LONG)\n", ""),
 )
 mutant(
     "leases_are_searched_from_end_to_end",
     "the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it",
-    ("local MANY_LEASES = 16", "local MANY_LEASES = 1e6"),
+    ("local MANY = 16", "local MANY = 1e6"),
+)
+mutant(
+    "what_makes_a_table_is_left_in_it",
+    "many_jobs_are_in_tables_and_are_all_there_is_in_them",
+    ("    batch:del(q.data, LONG)\n", ""),
+)
+mutant(
+    "what_makes_a_table_is_taken_for_a_job",
+    "many_jobs_are_in_tables_and_are_all_there_is_in_them",
+    ("  batch:rem(q.waiting, LONG)\n", ""),
+)
+mutant(
+    "what_makes_a_table_is_nobodys_id",
+    "an_id_may_be_what_makes_a_table",
+    ("if n >= MANY and not active[n + 1] and not scores[n + 1] and", "if n >= MANY and"),
+)
+mutant(
+    "what_makes_a_table_is_no_id_of_the_same_call",
+    "an_id_may_be_what_makes_a_table",
+    ("and not scores[n + 1] and not jobs[LONG] then", "and not scores[n + 1] then"),
 )
 mutant(
     "every_plain_lease_is_of_who_asks",
@@ -601,8 +621,8 @@ mutant(
     "a_plain_dispatch_forgets_the_one_before",
     "a_plain_dispatch_may_follow_itself_in_a_batch",
     (
-        "if not job and not active[i] and not scores[i] and is_plain",
-        "if not active[i] and is_plain",
+        "if not job and not active[i] and not scores[i] and id ~= ''",
+        "if not active[i] and id ~= ''",
     ),
 )
 mutant(

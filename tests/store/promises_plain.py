@@ -8,6 +8,7 @@ import struct
 
 from queasy.job import JobError
 from queasy.outcome import Finish, Release, Retry
+from queasy.store.library import source
 from queasy.store.records import DispatchItem, Ending
 from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise
@@ -103,6 +104,37 @@ def the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it(h: Harness) -> 
     assert h.redis.zcard(h.keys.base + "leases") == 40
     h.dequeue("c1", endings=endings_of(jobs, Finish()))
     assert h.left() == {":clients"}
+
+
+@promise
+def many_jobs_are_in_tables_and_are_all_there_is_in_them(h: Harness) -> None:
+    h.dispatch_many(*MANY)
+    h.call(h.commands.dispatch([DispatchItem(f"later {id_}", b"1", "+60000") for id_ in MANY]))
+    h.audit()
+    for name, size, table in (
+        ("waiting", 80, b"skiplist"),
+        ("data", 80, b"hashtable"),
+        ("info", 40, b"hashtable"),
+    ):
+        key = h.keys.base + name
+        assert h.redis.object("ENCODING", key) == table
+        assert (h.redis.zcard if name == "waiting" else h.redis.hlen)(key) == size
+
+
+@promise
+def an_id_may_be_what_makes_a_table(h: Harness) -> None:
+    long = "-" * 72
+    assert f"local LONG = '{long}'" in source()
+    h.join("c1")
+    assert h.dispatch_many(long, *MANY) == ["created"] * 41
+    assert h.dispatch_many(*MANY) == ["updated"] * 40
+    assert h.waiting() == [long, *MANY]
+    job = h.take_one("c1")
+    assert (job.id, job.payload) == (long, long.encode())
+    h.dispatch_many(*MANY)
+    h.audit()
+    assert h.end(job, Release()) == "released"
+    assert h.take_one("c1").payload == long.encode()
 
 
 @promise

@@ -54,6 +54,15 @@ def _item(id_: str, when: str = "", flags: str = "", options: bytes = b"") -> Di
 
 
 @scenario
+def dispatch_creates_many(h: Harness) -> Command[Any]:
+    """Enough for what makes tables of `waiting`, `data` and `info`."""
+    with_sleepers(h)
+    busy(h)
+    later = [_item(f"later{number}", "+60000") for number in range(17)]
+    return h.commands.dispatch([*(_item(f"m{number}") for number in range(3)), *later, _item("a")])
+
+
+@scenario
 def dispatch_creates(h: Harness) -> Command[Any]:
     with_sleepers(h)
     return h.commands.dispatch([_item("a")])

@@ -19,7 +19,7 @@ do -- what only a batch needs: Lua has room for 200 locals only
     return {
       hset = {}, zadd = {}, zrem = {}, hdel = {}, last = {},
       set = Batch.set, add = Batch.add, rem = Batch.rem, del = Batch.del, del_last = Batch.del_last,
-      all = Batch.all, commit = Batch.commit,
+      all = Batch.all, all_last = Batch.all_last, commit = Batch.commit,
     }
   end
 
@@ -40,25 +40,25 @@ do -- what only a batch needs: Lua has room for 200 locals only
     l.old[n] = old
   end
 
-  -- Many at once: the first `n` of the fields, members, or pairs of such in `args`. What was there
-  -- before is in `olds` (nil for nothing of any), or the same of each. The tables may not change any
-  -- more: they become a command of their own, unless there is a list for that key already.
+  -- Many at once, as a command of their own: the first `n` of the fields, members, or pairs of such in
+  -- `args`. What was there before is in `olds` (nil for nothing of any), or the same of each. The
+  -- tables may not change any more.
   function Batch:all(kind, key, args, n, olds, each_old)
     local before = self[kind][key]
-    local l = before or list(self, kind, key)
-    if not before then
-      l.args, l.n, l.old, l.each_old = args, n, olds or false, each_old
-      self[kind][key] = nil
-      return
+    local l = list(self, kind, key)
+    l.args, l.n, l.old, l.each_old = args, n, olds or false, each_old
+    self[kind][key] = before -- what comes one by one goes there
+  end
+
+  -- The same of fields whose values were not read. Only one command at the end may delete such.
+  function Batch:all_last(key, fields, n)
+    local l = self.last[key]
+    if not l then
+      self:all('last', key, fields, n)
     end
-    local width = WIDTH[kind]
-    for i = 1, n do
-      l[l.n + i] = args[i]
+    for i = 1, l and n or 0 do
+      self:del_last(key, fields[i])
     end
-    for i = 1, (each_old or olds) and n / width or 0 do
-      keep_old(l, l.n / width + i, each_old or olds[i])
-    end
-    l.n = l.n + n
   end
 
   -- HSET field to value; `old` is what it held, nil for nothing.

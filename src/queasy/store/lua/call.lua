@@ -72,19 +72,24 @@ local function note(q, batch, caller)
   return q.now
 end
 
--- A `call` (nil when it has no number) is known from now on.
-local function keep_call(q, batch, call, replies)
-  if not call then
-    return
-  end
+local function letters_of(replies)
   local letters = {}
   for i = 1, #replies do
     letters[i] = LETTERS[replies[i]]
   end
+  return table.concat(letters)
+end
+
+-- A `call` (nil when it has no number) is known from now on.
+local function keep_call(q, batch, call, replies, all_created)
+  if not call then
+    return
+  end
+  local letters = all_created and string.rep('c', #replies) or letters_of(replies)
   local noted, text = call.noted, call.noted_text
   if not noted or math.abs(q.now - noted) > NOTE_MS then
     text = string.format('%.17g', note(q, batch, call.caller))
   end
-  local kept = string.format('%.0f ', call.number) .. text .. ' ' .. table.concat(letters)
+  local kept = string.format('%.0f ', call.number) .. text .. ' ' .. letters
   batch:set(q.calls, call.caller, kept, call.old)
 end

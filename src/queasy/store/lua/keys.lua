@@ -35,6 +35,12 @@ local OUTAGE_MS = 10000
 -- `unpack` and a command's arguments are bounded by Lua's stack.
 local CHUNK = 1000
 
+-- A small hash or zset the server keeps as a list, and searches it from end to end, until it has 512
+-- entries, or 128, or one that is long. Who adds MANY at once sees to it that it becomes a table: LONG
+-- goes in first, and out again in the same commit.
+local MANY = 16
+local LONG = '------------------------------------------------------------------------'
+
 -- Payloads are copied several times on their way from one record to another, at milliseconds for
 -- each megabyte. A call that may stop half way does so when it has handled this many bytes, and so
 -- is over in a fraction of 50 ms; one job it always handles, however large.

@@ -56,19 +56,14 @@ do -- what only that needs: Lua has room for 200 locals only
     return token < 100 and '' or string.format('%.0f', math.floor(token / 100))
   end
 
-  -- The same time with so many zeros that the server makes a table of the hash that it stands in, which
-  -- it else searches from end to end until there are 512 entries. One such value will do.
+  -- The same time with so many zeros that the server makes a table of the hash that it stands in (see
+  -- LONG). One such value will do.
   local function long_form(run_at)
     if not run_at:find('^%d+%.?%d*$') then
       return run_at -- whatever somebody put there, zeros might change it
     end
     return run_at .. (run_at:find('.', 1, true) and '' or '.') .. '0000000000000000000000000000000000000000'
   end
-
-  -- Whoever takes many jobs makes a table of `leases` as well. There the length of a member decides: a
-  -- long one goes in first, and out again in the same commit. It has no colon, so no lease is named so.
-  local MANY_LEASES = 16
-  local LONG_MEMBER = '------------------------------------------------------------------------'
 
   -- Whether a due job can be leased, and whether it is a suspect. What cannot be is set aside.
   local function look_at(q, batch, id, data, info, active)
@@ -89,15 +84,16 @@ do -- what only that needs: Lua has room for 200 locals only
     return true, record.suspect
   end
 
-  -- Puts `n` leases into the batch. The first `skip` places in `leases` are those of a long member.
+  -- Puts `n` leases into the batch. With `skip` the first two places in `leases` are those of LONG, which
+  -- has no colon: no lease is named so.
   local function add_leases(q, batch, n, entries, olds, leases, skip)
     if n == 0 then
       return
     end
     batch:all('hset', q.active, entries, 2 * n, olds)
     if skip > 0 then
-      leases[1], leases[2] = '0', LONG_MEMBER
-      batch:rem(q.leases, LONG_MEMBER)
+      leases[1], leases[2] = '0', LONG
+      batch:rem(q.leases, LONG)
     end
     batch:all('zadd', q.leases, leases, skip + 2 * n)
   end
@@ -109,7 +105,7 @@ do -- what only that needs: Lua has room for 200 locals only
     local most, active = #ids, any_of(q.active, ids)
     local jobs, entries, leases = room_for(5 * most), room_for(2 * most), room_for(2 * most + 2)
     local lease_head, active_tail = lease_of(client, ''), ':' .. client
-    local skip = most >= MANY_LEASES and 2 or 0
+    local skip = most >= MANY and 2 or 0
     local n, done, number, head, olds = 0, 0, q.token, nil, nil
     local payloads, before, upto, bytes = nil, 0, 0, 0
     for i = 1, most do

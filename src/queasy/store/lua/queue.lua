@@ -227,11 +227,6 @@ local function keep(q, batch, id, job)
   end
 end
 
--- Whether argv has at `at` a dispatch of an id and data, and nothing else.
-local function is_plain(argv, at, width)
-  return argv[at] ~= '' and (width == 2 or argv[at + 2] == '' and argv[at + 3] == '' and argv[at + 4] == '')
-end
-
 -- One dispatch, whatever it is. Returns what became of it.
 local function dispatch_one(q, job, d)
   local status
@@ -249,6 +244,41 @@ local function dispatch_one(q, job, d)
   return status
 end
 
+-- The job of `id` that is not plain, or was dispatched before in this call: `plain` is its place among
+-- the plain ones then.
+local function other_job(id, plain, active, score, values, times)
+  if plain then
+    return { id = id, score = times[2 * plain - 1], data = values[2 * plain] }
+  end
+  score = tonumber(score or nil)
+  return { id = id, active = active, score = score, old_score = score }
+end
+
+-- Puts `n` plain jobs that are created into the batch: id and payload, run_at and id of each.
+local function create_plain(q, batch, n, values, times)
+  if n > 0 then
+    batch:all('hset', q.data, values, 2 * n)
+    batch:all('zadd', q.waiting, times, 2 * n)
+    count(q, 'dispatched', n)
+    q.due = (q.due or 0) + n
+  end
+end
+
+-- Makes tables of what many jobs are added to: always of `waiting`, of `data` unless they have long
+-- payloads, of `info` if they have such.
+local function make_tables(q, batch, with_data, with_info)
+  batch:add(q.waiting, LONG, 0)
+  batch:rem(q.waiting, LONG)
+  if with_data then
+    batch:set(q.data, LONG, LONG)
+    batch:del(q.data, LONG)
+  end
+  if with_info then
+    batch:set(q.info, LONG, LONG)
+    batch:del(q.info, LONG)
+  end
+end
+
 -- Puts or updates jobs: id, data, when, flags, options of each, or id and data alone (the `width`),
 -- from argv[first] to argv[last].
 local function dispatch(q, argv, first, last, width, call)
@@ -256,45 +286,42 @@ local function dispatch(q, argv, first, last, width, call)
   if n < 1 or n > CHUNK or n ~= math.floor(n) then
     refuse('expected ' .. (width == 2 and 'two' or 'five') .. ' arguments for each of 1 to ' .. CHUNK .. ' jobs')
   end
-  local ids = {}
+  local ids, replies = room_for(n >= MANY and n + 1 or n), room_for(n)
   for i = 1, n do
     ids[i] = argv[first + (i - 1) * width]
   end
+  ids[n + 1] = n >= MANY and LONG or nil -- it may be somebody's id
   local active, scores = many('HMGET', q.active, ids), many('ZMSCORE', q.waiting, ids)
-  local batch, replies = Batch.new(), {}
   local jobs, others, created = {}, {}, 0 -- an id may come twice
+  local values, times = room_for(2 * n), room_for(2 * n)
   for i = 1, n do
     local at, id = first + (i - 1) * width, ids[i]
     local job = jobs[id]
-    if not job and not active[i] and not scores[i] and is_plain(argv, at, width) then
+    if not job and not active[i] and not scores[i] and id ~= ''
+      and (width == 2 or argv[at + 2] == '' and argv[at + 3] == '' and argv[at + 4] == '') then
       -- Most are like this one, and it is the same as `create` and `keep` without their tables.
-      local score = tick(q)
-      batch:set(q.data, id, argv[at + 1])
-      batch:add(q.waiting, id, score)
-      jobs[id], scores[i] = i, score
-      replies[i] = 'created'
+      values[2 * created + 1], values[2 * created + 2] = id, argv[at + 1]
+      times[2 * created + 1], times[2 * created + 2] = tick(q), id
       created = created + 1
+      jobs[id] = created
+      replies[i] = 'created'
     else
-      if not job then
-        local score = tonumber(scores[i] or nil)
-        job = { id = id, active = active[i], score = score, old_score = score }
-      elseif type(job) == 'number' then -- the place of the plain one before
-        job = { id = id, score = scores[job], data = argv[first + (job - 1) * width + 1] }
-      end
-      if jobs[id] ~= job then
+      if not job or type(job) == 'number' then
+        job = other_job(id, job, active[i], scores[i], values, times)
         jobs[id], others[#others + 1] = job, job
       end
       replies[i] = dispatch_one(q, job, read_dispatch(q, argv, at, width))
     end
   end
-  if created > 0 then
-    count(q, 'dispatched', created)
-    q.due = (q.due or 0) + created
+  local batch = Batch.new()
+  if n >= MANY and not active[n + 1] and not scores[n + 1] and not jobs[LONG] then
+    make_tables(q, batch, #argv[first + 1] <= 64, #others >= MANY)
   end
+  create_plain(q, batch, created, values, times)
   for _, job in ipairs(others) do
     keep(q, batch, job.id, job)
   end
-  keep_call(q, batch, call, replies)
+  keep_call(q, batch, call, replies, created == n)
   batch:commit(q)
   return replies
 end

@@ -312,7 +312,7 @@ end
 local function remove_plain(q, batch, n, ids, active, leases, m, with_info, infos)
   batch:all('hdel', q.active, ids, n, active)
   batch:all('zrem', q.leases, leases, n, nil, '0')
-  batch:all('last', q.data, ids, n)
+  batch:all_last(q.data, ids, n)
   if m > 0 then
     batch:all('hdel', q.info, with_info, m, infos)
   end

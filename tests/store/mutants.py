@@ -588,6 +588,11 @@ mutant(
     ("  batch:rem(q.waiting, LONG)\n", ""),
 )
 mutant(
+    "what_makes_a_table_is_left_among_the_counters",
+    "the_counters_of_a_queue_that_is_older_are_in_a_table",
+    ("  batch:del(q.stats, LONG)\n", ""),
+)
+mutant(
     "what_makes_a_table_is_nobodys_id",
     "an_id_may_be_what_makes_a_table",
     ("if n >= MANY and not active[n + 1] and not scores[n + 1] and", "if n >= MANY and"),

@@ -4,6 +4,7 @@ The library has a shorter way for these. It keeps the same promises.
 """
 
 import math
+import re
 import struct
 
 from queasy.job import JobError
@@ -167,3 +168,17 @@ def a_time_that_is_none_is_no_time_of_a_dispatch(h: Harness) -> None:
     h.later(2)
     assert [job.id for job in h.take("c1", limit=3)] == ["c"]
     assert {job.id for job in h.records("broken")} == {"a", "b"}
+
+
+@promise
+def the_counters_of_a_queue_that_is_older_are_in_a_table(h: Harness) -> None:
+    for number in range(3):
+        h.dispatch(str(number))
+        h.later(60)
+    stats = h.keys.base + "stats"
+    assert h.redis.object("ENCODING", stats) == b"hashtable"
+    names = {name.decode() for name in h.redis.hkeys(stats)}
+    assert {re.sub(r"^\d+", "N", name) for name in names} == {
+        "total:dispatched", "minute:dispatched", "count:dispatched", "N:dispatched",
+    }  # fmt: skip
+    assert len(names) == 5

@@ -13,7 +13,8 @@ end
 -- The first three fields of each kind, as there are only so many of these.
 local FIELDS = {}
 
--- Adds a minute that is over to the ring. One of an hour ago is overwritten.
+-- Adds a minute that is over to the ring. One of an hour ago is overwritten. With all these minutes
+-- the hash is too long to be a list: each call of a queue that is older would search it.
 local function keep_minute(batch, q, kind, minute, n)
   local slot = string.format('%02.0f:', minute % MINUTES) .. kind
   local old = redis.call('HGET', q.stats, slot)
@@ -22,6 +23,8 @@ local function keep_minute(batch, q, kind, minute, n)
     n = n + (kept(old_count, MOST) or 0)
   end
   batch:set(q.stats, slot, string.format('%.0f %.0f', minute, n), old)
+  batch:set(q.stats, LONG, LONG)
+  batch:del(q.stats, LONG)
 end
 
 -- Adds what was counted in this call to the batch.

@@ -76,7 +76,7 @@ mutant(
 mutant(
     "no_request_id",
     "a_repeated_dequeue_returns_the_same_batch",
-    ("elseif same and same == argv[5] then", "elseif false then"),
+    ("elseif same and same == id then", "elseif false then"),
 )
 mutant(
     "no_request_id_of_a_lease",
@@ -178,7 +178,7 @@ mutant(
 mutant(
     "tokens_begin_anew_in_each_call",
     "tokens_only_ever_increase",
-    ("token = kept(clock[2], MOST) or 0", "token = 0"),
+    ("token = token or 0,", "token = 0,"),
 )
 mutant(
     "a_client_of_one_lease_stays",

@@ -136,16 +136,12 @@ local function finishes_arg(packed, n)
   return finishes
 end
 
--- Ends leases, sweeps, then takes jobs for a client that is alive: what became of it, of the leases,
--- and the jobs.
-local function settle_and_take(q, argv, client, expiry_in, limit, passes)
-  local n = count_arg(argv[8], 'the leases to end', CHUNK)
-  local settled, lost = settle(q, argv, 9, n, finishes_arg(argv[10 + 5 * n], n), client:byte(1) ~= 126 and client)
-  q.lost = lost
+-- Sweeps, then takes jobs for a client that is alive: what became of it, and the jobs.
+local function sweep_and_take(q, client, expiry_in, limit, id, passes)
   local one_lease = client:byte(1) == 126 -- '~'
   local expiry, request = alive(q, client)
   if not expiry and (request or not one_lease) then
-    return 'lost', settled, {}
+    return 'lost', {}
   end
   if expiry and tonumber(expiry) <= dead_line(q) then
     bump(q, expiry_in, { client }) -- it asks, so it lives: renew before the sweep sees it
@@ -154,23 +150,23 @@ local function settle_and_take(q, argv, client, expiry_in, limit, passes)
   sweep(q)
   local same, first, last, packed = tostring(request or ''):match('^(%S+) (%d+) (%d+) ?(.*)$')
   if one_lease and expiry then
-    return 'ok', settled, same_again(q, client, leased_to(q, client), 0, math.huge)
-  elseif same and same == argv[5] then
+    return 'ok', same_again(q, client, leased_to(q, client), 0, math.huge)
+  elseif same and same == id then
     local ids = unpack_table(packed) or leased_to(q, client)
-    return 'ok', settled, same_again(q, client, ids, tonumber(first), tonumber(last))
-  elseif same and is_overtaken(argv[5], same) then
-    return 'overtaken', settled, {} -- most likely nobody hears this: what it took would be nobody's
+    return 'ok', same_again(q, client, ids, tonumber(first), tonumber(last))
+  elseif same and is_overtaken(id, same) then
+    return 'overtaken', {} -- most likely nobody hears this: what it took would be nobody's
   end
-  if limit == 0 and argv[5] ~= '' and not one_lease then
-    note_request(q, client, argv[5], request)
+  if limit == 0 and id ~= '' and not one_lease then
+    note_request(q, client, id, request)
   end
   if q.paused then
-    return 'paused', settled, {}
+    return 'paused', {}
   elseif limit == 0 then
-    return 'ok', settled, {}
+    return 'ok', {}
   end
-  local asks = { client = client, old_expiry = expiry, old_request = request, request = not one_lease and argv[5] or '' }
-  return 'ok', settled, take(q, asks, q.now + expiry_in, limit, passes)
+  local asks = { client = client, old_expiry = expiry, old_request = request, request = not one_lease and id or '' }
+  return 'ok', take(q, asks, q.now + expiry_in, limit, passes)
 end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
@@ -195,9 +191,11 @@ function API.dequeue(keys, argv)
   local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
   local limit = count_arg(argv[4], 'the limit', CHUNK)
   local waits = count_arg(argv[7], 'how long it waits')
-  local ways = argv[9 + 5 * count_arg(argv[8], 'the leases to end', CHUNK)] or ''
+  local ends = count_arg(argv[8], 'the leases to end', CHUNK)
+  local ways, finishes = argv[9 + 5 * ends] or '', finishes_arg(argv[10 + 5 * ends], ends)
   local passes, by_hand = ways:find('pass', 1, true) ~= nil, ways:find('hand', 1, true) ~= nil
-  local state, settled, jobs = settle_and_take(q, argv, client, lease, limit, passes)
+  local settled, lost = settle(q, argv, 9, ends, finishes, client:byte(1) ~= 126 and client)
+  local state, jobs = sweep_and_take(q, client, lease, limit, argv[5], passes)
   local sleeps = waits > 0 and #jobs == 0 and state ~= 'lost'
   if sleeps and limit == 0 and is_due(q, passes) then
     sleeps = false -- it has no room for what is due: it asked, and is told
@@ -210,7 +208,8 @@ function API.dequeue(keys, argv)
   local next_look = wants_to_know and state ~= 'lost' and next_in(q, passes) or -1
   if argv[6] ~= '' then
     local look_in = next_look >= 0 and math.min(next_look, waits) or waits
-    stand_by(q, client_arg(argv[6]), sleeps and q.now + look_in, passes, by_hand)
+    local waiter = argv[6] == client and client or client_arg(argv[6])
+    stand_by(q, waiter, sleeps and q.now + look_in, passes, by_hand)
   end
   wake_all(q)
   if q.passed then
@@ -221,7 +220,7 @@ function API.dequeue(keys, argv)
   if no_use or cut_short then
     pass_on(q)
   end
-  return { state, next_look, settled, jobs, cancels_of(q, client), q.lost, held }
+  return { state, next_look, settled, jobs, cancels_of(q, client), lost, held }
 end
 
 -- settle: end leases.

@@ -27,8 +27,9 @@ do -- what only a batch needs: Lua has room for 200 locals only
   -- there before for the first, second ... field or member; it is false while there was nothing. Of
   -- what came all at once, the arguments may be in `args`, and `each_old` is what each of them was.
   local function list(batch, kind, key)
-    -- With room for two pairs: a table that grows is built anew whenever it has to double.
-    local l = { nil, nil, nil, nil, kind = kind, key = key, n = 0, applied = 0, old = false }
+    -- With room for two pairs, and no more than four fields: a table that grows is built anew whenever
+    -- it has to double.
+    local l = { nil, nil, nil, nil, key = key, n = 0, applied = 0, old = false }
     local of_kind = batch[kind]
     of_kind[key] = l
     of_kind[#of_kind + 1] = l
@@ -36,7 +37,7 @@ do -- what only a batch needs: Lua has room for 200 locals only
   end
 
   local function keep_old(l, n, old)
-    l.old = l.old or {}
+    l.old = l.old or { nil, nil, nil, nil }
     l.old[n] = old
   end
 
@@ -44,10 +45,10 @@ do -- what only a batch needs: Lua has room for 200 locals only
   -- `args`. What was there before is in `olds` (nil for nothing of any), or the same of each. The
   -- tables may not change any more.
   function Batch:all(kind, key, args, n, olds, each_old)
-    local before = self[kind][key]
-    local l = list(self, kind, key)
-    l.args, l.n, l.old, l.each_old = args, n, olds or false, each_old
-    self[kind][key] = before -- what comes one by one goes there
+    local of_kind = self[kind]
+    of_kind[#of_kind + 1] = {
+      key = key, n = n, applied = 0, old = olds or false, args = args, each_old = each_old,
+    }
   end
 
   -- The same of fields whose values were not read. Only one command at the end may delete such.
@@ -141,27 +142,40 @@ do -- what only a batch needs: Lua has room for 200 locals only
   TAKE_BACK.last = TAKE_BACK.hdel
 
   -- All that was applied, the last first: of a field that was written twice the first `old` holds.
-  local function take_back(lists)
-    for i = #lists, 1, -1 do
-      local l = lists[i]
-      local args, width = l.args or l, WIDTH[l.kind]
-      for n = l.applied / width, 1, -1 do
-        -- A field is the first of its pair, a member the second.
-        local what = args[l.kind == 'hset' and 2 * n - 1 or width * n]
-        TAKE_BACK[l.kind](l.key, what, l.each_old or l.old and l.old[n])
+  local function take_back(batch)
+    for k = #ORDER, 1, -1 do
+      local kind = ORDER[k]
+      for i = #batch[kind], 1, -1 do
+        local l, width = batch[kind][i], WIDTH[kind]
+        for n = l.applied / width, 1, -1 do
+          -- A field is the first of its pair, a member the second.
+          local what = (l.args or l)[kind == 'hset' and 2 * n - 1 or width * n]
+          TAKE_BACK[kind](l.key, what, l.each_old or l.old and l.old[n])
+        end
       end
     end
   end
 
-  local function in_order(batch)
-    local lists = {}
-    for k = 1, #ORDER do
-      local of_kind = batch[ORDER[k]]
-      for i = 1, #of_kind do
-        lists[#lists + 1] = of_kind[i]
-      end
+  -- Names what is denied: not every server does.
+  local function check(command, key)
+    if not redis.acl_check_cmd(command, key, '1', 'x') then
+      error({ err = 'NOPERM this user may not run ' .. command .. ', which Queasy needs' })
     end
-    return lists
+  end
+
+  -- Applies one list. Should that fail, all that were applied are taken back.
+  local function apply(batch, command, l)
+    local args, n = l.args or l, l.n
+    for first = 1, n, CHUNK do
+      local final = n - first < CHUNK and n or first + CHUNK - 1
+      local reply = redis.pcall(command, l.key, unpack(args, first, final))
+      if type(reply) == 'table' and reply.err then
+        take_back(batch)
+        check(command, l.key)
+        error(reply)
+      end
+      l.applied = final
+    end
   end
 
   -- Of the commands that cannot be taken back only the very last may stay so: nothing follows it.
@@ -185,19 +199,12 @@ do -- what only a batch needs: Lua has room for 200 locals only
   local function keep_meta(batch, q)
     local old = q.old_clock
     batch:set(q.meta, 'time', q.time, old[1])
-    if q.token ~= tonumber(old[2] or 0) then
+    if q.token ~= q.kept_token then
       batch:set(q.meta, 'token', q.token, old[2])
     end
-    if q.grace_until ~= tonumber(old[5] or 0) then
+    if q.grace_until ~= q.kept_grace then
       batch:set(q.meta, 'gap_from', q.gap_from, old[4])
       batch:set(q.meta, 'grace_until', q.grace_until, old[5])
-    end
-  end
-
-  -- Names what is denied: not every server does.
-  local function check(command, key)
-    if not redis.acl_check_cmd(command, key, '1', 'x') then
-      error({ err = 'NOPERM this user may not run ' .. command .. ', which Queasy needs' })
     end
   end
 
@@ -211,7 +218,7 @@ do -- what only a batch needs: Lua has room for 200 locals only
 
   -- A later batch of the same call starts from here.
   local function start_from_here(q)
-    q.heard, q.counts = q.time, {}
+    q.heard, q.counts, q.kept_token, q.kept_grace = q.time, {}, q.token, q.grace_until
     q.old_clock = { q.time, q.token, false, q.gap_from, q.grace_until }
   end
 
@@ -223,20 +230,12 @@ do -- what only a batch needs: Lua has room for 200 locals only
       keep_stats(self, fq)
       keep_meta(self, fq)
     end
-    local lists = in_order(self)
     read_lasts(self)
-    check_writes(q, lists[1].key)
-    for i = 1, #lists do
-      local l = lists[i]
-      for first = 1, l.n, CHUNK do
-        local final = math.min(first + CHUNK - 1, l.n)
-        local reply = redis.pcall(COMMAND[l.kind], l.key, unpack(l.args or l, first, final))
-        if type(reply) == 'table' and reply.err then
-          take_back(lists)
-          check(COMMAND[l.kind], l.key)
-          error(reply)
-        end
-        l.applied = final
+    check_writes(q, q.meta)
+    for k = 1, #ORDER do
+      local of_kind, command = self[ORDER[k]], COMMAND[ORDER[k]]
+      for i = 1, #of_kind do
+        apply(self, command, of_kind[i])
       end
     end
     start_from_here(q)

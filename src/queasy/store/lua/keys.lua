@@ -130,17 +130,22 @@ local function open(keys, first, now, n)
   local clock = redis.call('HMGET', meta_key, unpack(CLOCK))
   local time = now == '' and server_time() or number(now, 'now')
   local heard = kept(clock[1], LATEST) -- nil: nobody ever was
+  local token, grace_until = kept(clock[2], MOST), kept(clock[5], LATEST)
   -- All at once, and no more than 32 fields: a table is built anew whenever it has to double.
   local q = {
     waiting = waiting, data = data, info = info, active = active, blocked = blocked, meta = meta_key,
     stats = stats, waiters = waiters, keys = keys, counts = {}, old_clock = clock,
-    now = time, heard = heard, time = heard or time, token = kept(clock[2], MOST) or 0,
+    now = time, heard = heard, time = heard or time, token = token or 0,
     paused = clock[3] == '1',
-    gap_from = kept(clock[4], LATEST) or 0, grace_until = kept(clock[5], LATEST) or 0,
+    gap_from = kept(clock[4], LATEST) or 0, grace_until = grace_until or 0,
+    -- false: there is one, but it cannot be read
+    kept_token = token or not clock[2] and 0, kept_grace = grace_until or not clock[5] and 0,
   }
   if leases then
     q.leases, q.clients, q.requests, q.cancels, q.workers = leases, clients, requests, cancels, workers
     q.failed, q.failed_at, q.broken, q.broken_at = failed, failed_at, broken, broken_at
+  end
+  if calls then -- a field that is set to nil takes a place as well
     q.calls, q.callers = calls, callers
   end
   if q.now - q.time > OUTAGE_MS then

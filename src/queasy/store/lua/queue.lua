@@ -91,6 +91,9 @@ end
 -- Sees to it that somebody who waits looks in time for what happens next. For what is due
 -- already somebody was woken, and looks; but those who pass over suspects sleep on while some are.
 local function watch(q)
+  if q.nobody_waits then
+    return
+  end
   local first = redis.pcall('ZRANGE', q.waiters, 0, 0, 'WITHSCORES')
   if first.err or not first[2] then
     return

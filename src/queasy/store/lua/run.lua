@@ -332,7 +332,7 @@ local function settle(q, argv, first, n, finishes, asks)
   local active = many('HMGET', q.active, ids)
   local infos, helds = any_of(q.info, ids), any_of(q.blocked, ids)
   local batch, replies, lost, ended, any = Batch.new(), {}, {}, {}, false
-  local finished, leases, infos_gone, with_info, old_infos = 0, room_for(all), 0, {}, {}
+  local finished, leases, infos_gone, with_info, old_infos = 0, room_for(all), 0, nil, nil
   local lease_head = asks and asks .. ':'
   for i = 1, all do
     local at = first + (i - 1) * 5
@@ -348,7 +348,7 @@ local function settle(q, argv, first, n, finishes, asks)
       ids[finished], active[finished] = id, raw -- those before were looked at
       leases[finished] = (plain == asks and lease_head or plain .. ':') .. id
       if info then -- whatever it says
-        infos_gone = infos_gone + 1
+        infos_gone, with_info, old_infos = infos_gone + 1, with_info or {}, old_infos or {}
         with_info[infos_gone], old_infos[infos_gone] = id, info
       end
       became = 'finished'

@@ -58,10 +58,10 @@ end
 -- nothing else is in sight for so many of them, all have to help. And whether those are all there
 -- are for one who passes: he looks through the suspects once in a call.
 local function find_due(q, limit, passes)
-  local ids, scores, infos, seen, size, all = {}, {}, {}, 0, limit, passes and q.none_left
-  if all then
-    return ids, scores, infos, all
+  if passes and q.none_left then
+    return {}, {}, {}, true
   end
+  local ids, scores, infos, seen, size, all = nil, nil, nil, 0, limit, false
   repeat
     local page = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size, 'WITHSCORES')
     local n = #page / 2
@@ -73,10 +73,10 @@ local function find_due(q, limit, passes)
     if not passes then
       return found, found_scores, found_infos
     elseif seen == 0 and #found_infos == 0 then -- no job has a record: none is a suspect
-      all = n < size
       q.none_left = n == 0
-      return found, found_scores, found_infos, all
+      return found, found_scores, found_infos, n < size
     end
+    ids, scores, infos = ids or {}, scores or {}, infos or {}
     for i = 1, n do
       if is_suspect(found_infos[i]) then
         q.passed = true
@@ -170,6 +170,10 @@ end
 -- Takes a client out of those to be woken, or (with the time at which it looks by itself)
 -- puts it there, in place of some who are gone.
 local function stand_by(q, waiter, look_at, passes, by_hand)
+  if not look_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then
+    q.nobody_waits = true -- `watch` need not look again
+    return
+  end
   local before = redis.call('ZSCORE', q.waiters, waiter)
   local batch, any = Batch.new(), false
   if look_at then

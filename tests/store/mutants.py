@@ -593,6 +593,11 @@ mutant(
     ("  batch:del(q.stats, LONG)\n", ""),
 )
 mutant(
+    "who_stops_waiting_thinks_that_nobody_waits",
+    "who_got_a_job_waits_no_more",
+    ("if not look_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then", "if not look_at then"),
+)
+mutant(
     "what_makes_a_table_is_nobodys_id",
     "an_id_may_be_what_makes_a_table",
     ("if n >= MANY and not active[n + 1] and not scores[n + 1] and", "if n >= MANY and"),

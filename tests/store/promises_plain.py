@@ -182,3 +182,15 @@ def the_counters_of_a_queue_that_is_older_are_in_a_table(h: Harness) -> None:
         "total:dispatched", "minute:dispatched", "count:dispatched", "N:dispatched",
     }  # fmt: skip
     assert len(names) == 5
+
+
+@promise
+def who_got_a_job_waits_no_more(h: Harness) -> None:
+    h.join("c1", "c2")
+    h.dispatch("a", after=30)
+    for client in ("c1", "c2"):
+        assert not h.dequeue(client, waiter=client, waits=60).jobs
+    assert set(h.redis.zrange(h.keys.base + "waiters", 0, -1)) == {b"c1", b"c2"}
+    h.later(31)
+    assert h.take("c1", waiter="c1", waits=60)
+    assert set(h.redis.zrange(h.keys.base + "waiters", 0, -1)) <= {b"c2"}

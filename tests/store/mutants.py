@@ -575,7 +575,7 @@ mutant(
 mutant(
     "leases_are_searched_from_end_to_end",
     "the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it",
-    ("local MANY = 16", "local MANY = 1e6"),
+    ("local MANY = 8", "local MANY = 1e6"),
 )
 mutant(
     "what_makes_a_table_is_left_in_it",

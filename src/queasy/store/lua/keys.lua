@@ -38,7 +38,7 @@ local CHUNK = 1000
 -- A small hash or zset the server keeps as a list, and searches it from end to end, until it has 512
 -- entries, or 128, or one that is long. Who adds MANY at once sees to it that it becomes a table: LONG
 -- goes in first, and out again in the same commit.
-local MANY = 16
+local MANY = 8
 local LONG = '------------------------------------------------------------------------'
 
 -- Payloads are copied several times on their way from one record to another, at milliseconds for

@@ -636,6 +636,11 @@ mutant(
     ),
 )
 mutant(
+    "what_comes_later_is_written_first",
+    "a_plain_dispatch_may_follow_itself_in_a_large_batch",
+    ("    of_kind[key] = nil -- what comes later is written later\n", ""),
+)
+mutant(
     "a_swept_client_is_remembered",
     "an_empty_queue_leaves_only_its_settings_and_counters",
     (

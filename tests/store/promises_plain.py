@@ -14,6 +14,8 @@ from queasy.store.records import DispatchItem, Ending
 from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise
 
+MANY = [f"job{number:02}" for number in range(40)]
+
 
 @promise
 def a_plain_finish_with_a_stale_token_changes_nothing(h: Harness) -> None:
@@ -80,6 +82,16 @@ def a_plain_dispatch_may_follow_itself_in_a_batch(h: Harness) -> None:
 
 
 @promise
+def a_plain_dispatch_may_follow_itself_in_a_large_batch(h: Harness) -> None:
+    first = [DispatchItem(id_, b"1") for id_ in MANY]
+    later = [DispatchItem("job07", b"2", "+5000"), DispatchItem("job09", b"3")]
+    done = h.call(h.commands.dispatch([*first, *later]))
+    assert [one.status for one in done] == ["created"] * 40 + ["updated"] * 2
+    assert h.waiting() == [*(id_ for id_ in MANY if id_ != "job07"), "job07"]
+    assert (h.row("scheduled", "job07").payload, h.row("due", "job09").payload) == (b"2", b"3")
+
+
+@promise
 def the_runs_of_a_large_batch_keep_their_times(h: Harness) -> None:
     """One of them stands in the server in a longer form."""
     h.join("c1")
@@ -89,9 +101,6 @@ def the_runs_of_a_large_batch_keep_their_times(h: Harness) -> None:
     assert {job.id: h.row("active", job.id).run_at for job in jobs} == before
     assert h.call(h.commands.settle(endings_of(jobs, Release()))) == ["released"] * 8
     assert h.waiting() == list("abcdefgh")
-
-
-MANY = [f"job{number:02}" for number in range(40)]
 
 
 @promise

@@ -49,6 +49,7 @@ do -- what only a batch needs: Lua has room for 200 locals only
     of_kind[#of_kind + 1] = {
       key = key, n = n, applied = 0, old = olds or false, args = args, each_old = each_old,
     }
+    of_kind[key] = nil -- what comes later is written later
   end
 
   -- The same of fields whose values were not read. Only one command at the end may delete such.

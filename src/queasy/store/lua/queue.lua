@@ -293,7 +293,9 @@ local function dispatch(q, argv, first, last, width, call)
   for i = 1, n do
     ids[i] = argv[first + (i - 1) * width]
   end
-  ids[n + 1] = n >= MANY and LONG or nil -- it may be somebody's id
+  if n >= MANY then
+    ids[n + 1] = LONG -- it may be somebody's
+  end
   local active, scores = many('HMGET', q.active, ids), many('ZMSCORE', q.waiting, ids)
   local jobs, others, created = {}, {}, 0 -- an id may come twice
   local values, times = room_for(2 * n), room_for(2 * n)

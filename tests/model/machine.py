@@ -62,7 +62,9 @@ settings_changed = st.fixed_dictionaries(
         "paused": st.sampled_from((0, 0, 0, 0, 0, 1)),
     },
 )
-items = st.lists(st.tuples(few, payloads, whens, flags, options), min_size=1, max_size=4)
+item = st.tuples(few, payloads, whens, flags, options)
+# Now and then so many that the library makes tables of what they are put into.
+items = st.lists(item, min_size=1, max_size=4) | st.lists(item, min_size=8, max_size=9)
 # A caller, and how much further its number is than that of its last call.
 calls = st.sampled_from((None, None, ("p", 1), ("p", 1), ("q", 1), ("q", 3), ("p", 0), ("q", -1)))
 verbs = st.sampled_from(

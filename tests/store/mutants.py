@@ -708,7 +708,7 @@ mutant(
 mutant(
     "a_request_that_took_nothing_is_not_noted",
     "a_request_that_was_given_up_takes_nothing_when_it_comes_at_last",
-    ("    note_request(q, client, argv[5], request)\n", ""),
+    ("    note_request(q, client, id, request)\n", ""),
 )
 mutant(
     "a_job_nobody_heard_of_stays_with_the_waiter",

@@ -49,16 +49,15 @@ local function hand_out(q)
   return true
 end
 
--- At the end of a call that put jobs. What goes wrong in handing out is nobody's trouble: the job is
--- put, and whoever waits is woken for it.
+-- At the end of a call that put jobs. Whoever was handed one looks again right after. What goes wrong in
+-- handing out is nobody's trouble: the job is put, and somebody is woken for it.
 local function hand_out_or_wake(q)
-  local due = q.due
-  if due == 1 and q.leases and not q.paused then
+  if q.due == 1 and q.leases and not q.paused then
     local ok, handed = pcall(hand_out, q)
-    q.due = due
     if ok and handed then
-      q.due = nil
+      return
     end
+    q.due = 1 -- also when it was taken back
   end
   wake_for(q)
 end

@@ -6,6 +6,7 @@ The library has a shorter way for these. It keeps the same promises.
 import math
 import re
 import struct
+from typing import Any
 
 from queasy.job import JobError
 from queasy.outcome import Finish, Release, Retry
@@ -15,6 +16,11 @@ from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise
 
 MANY = [f"job{number:02}" for number in range(40)]
+
+
+def server(h: Harness) -> Any:
+    """To look at what no command tells of."""
+    return h.redis
 
 
 @promise
@@ -109,9 +115,9 @@ def the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it(h: Harness) -> 
     h.dispatch_many(*MANY)
     jobs = h.take("c1", limit=40)
     h.audit()
-    assert h.redis.object("ENCODING", h.keys.base + "leases") == b"skiplist"
-    assert h.redis.object("ENCODING", h.keys.base + "active") == b"hashtable"
-    assert h.redis.zcard(h.keys.base + "leases") == 40
+    assert server(h).object("ENCODING", h.keys.base + "leases") == b"skiplist"
+    assert server(h).object("ENCODING", h.keys.base + "active") == b"hashtable"
+    assert server(h).zcard(h.keys.base + "leases") == 40
     h.dequeue("c1", endings=endings_of(jobs, Finish()))
     assert h.left() == {":clients"}
 
@@ -127,8 +133,8 @@ def many_jobs_are_in_tables_and_are_all_there_is_in_them(h: Harness) -> None:
         ("info", 40, b"hashtable"),
     ):
         key = h.keys.base + name
-        assert h.redis.object("ENCODING", key) == table
-        assert (h.redis.zcard if name == "waiting" else h.redis.hlen)(key) == size
+        assert server(h).object("ENCODING", key) == table
+        assert (server(h).zcard if name == "waiting" else server(h).hlen)(key) == size
 
 
 @promise
@@ -159,7 +165,7 @@ def many_leases_end_each_by_its_own_token(h: Harness) -> None:
     endings = [*endings_of(mine[:10], Finish()), *stale, *endings_of([*others, one], Finish())]
     taken = h.dequeue("c1", endings=[*endings, *endings[:2]])
     assert taken.settled == ["finished"] * 10 + ["lost"] * 10 + ["finished"] * 6 + ["lost"] * 2
-    assert h.redis.hlen(h.keys.base + "active") == 20 + 1
+    assert server(h).hlen(h.keys.base + "active") == 20 + 1
     assert [job.id for job in taken.jobs] == ["job36"]
     assert h.waiting() == ["job37", "job38", "job39", "job05"]
     h.audit()
@@ -170,10 +176,10 @@ def a_time_that_is_none_is_no_time_of_a_dispatch(h: Harness) -> None:
     h.join("c1")
     for id_ in "abc":
         h.dispatch(id_, after=1.5)
-    assert len(h.redis.hget(h.keys.base + "info", "a") or b"") == 24
+    assert len(server(h).hget(h.keys.base + "info", "a") or b"") == 24
     never = b"\x81\xaddispatched_at\xcb" + struct.pack(">d", math.inf)
-    h.redis.hset(h.keys.base + "info", "a", never)
-    h.redis.hset(h.keys.base + "info", "b", never[:-8] + struct.pack(">d", math.nan))
+    server(h).hset(h.keys.base + "info", "a", never)
+    server(h).hset(h.keys.base + "info", "b", never[:-8] + struct.pack(">d", math.nan))
     h.later(2)
     assert [job.id for job in h.take("c1", limit=3)] == ["c"]
     assert {job.id for job in h.records("broken")} == {"a", "b"}
@@ -185,8 +191,8 @@ def the_counters_of_a_queue_that_is_older_are_in_a_table(h: Harness) -> None:
         h.dispatch(str(number))
         h.later(60)
     stats = h.keys.base + "stats"
-    assert h.redis.object("ENCODING", stats) == b"hashtable"
-    names = {name.decode() for name in h.redis.hkeys(stats)}
+    assert server(h).object("ENCODING", stats) == b"hashtable"
+    names = {name.decode() for name in server(h).hkeys(stats)}
     assert {re.sub(r"^\d+", "N", name) for name in names} == {
         "total:dispatched", "minute:dispatched", "count:dispatched", "N:dispatched",
     }  # fmt: skip
@@ -199,7 +205,7 @@ def who_got_a_job_waits_no_more(h: Harness) -> None:
     h.dispatch("a", after=30)
     for client in ("c1", "c2"):
         assert not h.dequeue(client, waiter=client, waits=60).jobs
-    assert set(h.redis.zrange(h.keys.base + "waiters", 0, -1)) == {b"c1", b"c2"}
+    assert set(server(h).zrange(h.keys.base + "waiters", 0, -1)) == {b"c1", b"c2"}
     h.later(31)
     assert h.take("c1", waiter="c1", waits=60)
-    assert set(h.redis.zrange(h.keys.base + "waiters", 0, -1)) <= {b"c2"}
+    assert set(server(h).zrange(h.keys.base + "waiters", 0, -1)) <= {b"c2"}

@@ -91,3 +91,21 @@ def test_a_record_that_makes_no_sense_spoils_no_batch(h: Harness, info: dict[str
     h.redis.hset(h.keys.base + "info", "odd", msgspec.msgpack.encode(info))
     jobs = {job.id: job.readable for job in h.take(limit=3)}
     assert jobs == {"good": True, "odd": False, "too": True}
+
+
+def test_a_job_that_was_scheduled_knows_when_it_was_dispatched(h: Harness) -> None:
+    """Also by the short way, which such jobs go; and what only looks alike does not go it."""
+    h.dispatch("plain", after=10)
+    h.dispatch("retried", after=10)
+    alike = msgspec.msgpack.encode({"dispatched_as": START * 1000})
+    h.redis.hset(h.keys.base + "info", "retried", alike)
+    h.later(11)
+    jobs = {job.id: job for job in h.take(limit=2)}
+    rows = {id_: h.row("active", id_) for id_ in jobs}
+    assert {id_: job.dispatched_at_epoch for id_, job in jobs.items()} == {
+        "plain": pytest.approx(START, abs=0.001),
+        "retried": rows["retried"].run_at_epoch,
+    }
+    for id_, job in jobs.items():
+        assert job.dispatched_at_epoch == rows[id_].dispatched_at_epoch
+        assert job.run_at_epoch == rows[id_].run_at_epoch

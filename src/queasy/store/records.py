@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +20,9 @@ __all__ = ["Cancelled", "Counts", "DispatchItem", "Dispatched", "Ending", "Stat"
 
 DispatchStatus = Literal["created", "updated", "blocked", "unchanged"]
 DEFAULT_FLAGS = "1t10"
+# The record of a job that was scheduled and is nothing else: when it was dispatched, and a double.
+SCHEDULED = b"\x81\xaddispatched_at\xcb"
+SCHEDULED_BYTES = len(SCHEDULED) + 8
 
 
 # Structs, for there is one for each job: a frozen dataclass takes four times as long to make. Both
@@ -180,6 +184,7 @@ class _Note(msgspec.Struct):
 _info_decoder = msgspec.msgpack.Decoder(_Info)
 _note_decoder = msgspec.msgpack.Decoder(_Note)
 _encoder = msgspec.msgpack.Encoder()
+_double = struct.Struct(">d")
 _NO_INFO = _Info()
 _NO_NOTE = _Note()
 _NO_OPTIONS = JobOptions()
@@ -328,13 +333,18 @@ class JobReader:
     def _taken(
         self, client: str, id_: bytes, token: bytes, run_at: bytes, payload: bytes, info: bytes
     ) -> Job:
-        if not info:  # as most are: a worker makes many, so as little as possible is done
+        # Most are one of these: a worker makes many, so as little as possible is done.
+        scheduled = len(info) == SCHEDULED_BYTES and info.startswith(SCHEDULED)
+        if not info or scheduled:
             try:
-                due = float(run_at) / 1000
+                due = put = float(run_at) / 1000
+                if scheduled:
+                    (milliseconds,) = _double.unpack_from(info, len(SCHEDULED))
+                    put = milliseconds / 1000 or due
                 return Job(
                     id=id_.decode("utf-8", "surrogateescape"), queue=self._name, state="active",
                     payload=payload, token=int(token), client=client, options=self._limits,
-                    flag=Flag(), run_at_epoch=due, dispatched_at_epoch=due, codec=self._codec,
+                    flag=Flag(), run_at_epoch=due, dispatched_at_epoch=put, codec=self._codec,
                 )  # fmt: skip
             except ValueError:
                 pass  # what is wrong with it is said below

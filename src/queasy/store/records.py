@@ -323,10 +323,15 @@ class JobReader:
         return [self._taken(client, *row) for row in rows]
 
     def handed(self, message: bytes, client: str) -> Job:
-        """The one in it: job:token:run_at:length of the id:length of the info:, id, info, data."""
+        """The one in it: job:token:run_at:length of the id:length of the info:, id, info, data.
+        Anything else, of whoever may publish, is a ValueError.
+        """
         _, token, run_at, id_length, info_length, rest = message.split(b":", 5)
         info_at = int(id_length)
         data_at = info_at + int(info_length)
+        if not 0 < info_at <= data_at <= len(rest) or int(token) < 1:
+            raise ValueError("no job of the server's")
+        float(run_at)
         info, payload = rest[info_at:data_at], rest[data_at:]
         return self._taken(client, rest[:info_at], token, run_at, payload, info)
 

@@ -9,10 +9,13 @@ import pytest
 
 from queasy import Client, Job, SyncClient
 from tests.proxy import Cut, Proxy
+from tests.worker.fleet import ON_ONE_SERVER
 from tests.worker.inline import PATIENCE, until_empty, working
 
 JOBS = 2000
 TROUBLE = (300, 700, 1100)  # when so many have begun
+
+pytestmark = ON_ONE_SERVER
 
 
 class Flow:

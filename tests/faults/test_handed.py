@@ -11,7 +11,10 @@ from queasy.worker.intake import Intake
 from queasy.worker.line import Line
 from queasy.worker.plan import LEASE
 from tests.proxy import Proxy
+from tests.worker.fleet import ON_ONE_SERVER
 from tests.worker.inline import Seen, until, until_empty, working
+
+pytestmark = ON_ONE_SERVER
 
 
 class Post:

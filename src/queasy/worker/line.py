@@ -341,6 +341,7 @@ class Line:
               queue=self.service.name, job=id_, token=token)  # fmt: skip
         self._table.attend(self.index, 1)
         self._given_back.add(lease)
+        self.next_look = 0.0  # if it was handed to us, the server does not think that we wait
         (self.endings if behind is None else behind).append(Ending(id_, token, Release()))
 
     def drop(self, leases: int) -> None:

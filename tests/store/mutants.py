@@ -723,7 +723,12 @@ mutant(
 mutant(
     "handed_to_the_dead",
     "the_dead_are_handed_nothing",
-    ("if not expiry or tonumber(expiry) <= q.now then", "if not expiry then"),
+    ("if not left or left <= 0 or", "if not left or"),
+)
+mutant(
+    "handed_to_one_that_is_alive_for_long",
+    "one_whose_death_would_be_noticed_late_is_woken",
+    ("left <= 0 or left > LONGEST_MS", "left <= 0"),
 )
 mutant(
     "handed_to_whoever_waits",

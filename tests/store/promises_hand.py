@@ -22,9 +22,9 @@ class Taker:
         h.join(name, lease=5)
         self.sleep()
 
-    def sleep(self, *, passes: bool = False) -> None:
+    def sleep(self, *, passes: bool = False, seconds: float = 3) -> None:
         taken = self.h.dequeue(
-            self.name, lease=5, waiter=self.name, waits=3, by_hand=True, passes=passes
+            self.name, lease=5, waiter=self.name, waits=seconds, by_hand=True, passes=passes
         )
         assert taken.jobs == []
 
@@ -98,6 +98,20 @@ def the_dead_are_handed_nothing(h: Harness) -> None:
     h.dispatch("a")
     assert not taker.heard().startswith("job")
     assert h.rows("a").keys() == {"due"}
+
+
+@promise
+def one_whose_death_would_be_noticed_late_is_woken(h: Harness) -> None:
+    """Should its host have vanished, the job would be held in its name until its lease is over."""
+    taker = Taker(h)
+    taker.sleep(seconds=20)
+    h.dispatch("a")
+    assert taker.heard() == "wake"
+    assert h.take(limit=9)
+    taker.sleep(seconds=20)
+    h.later(16)  # now 29 seconds are left
+    h.dispatch("b")
+    assert taker.heard().startswith("job:")
 
 
 @promise

@@ -8,6 +8,9 @@
 -- What is longer is not worth a copy in a message.
 local HANDED_BYTES = 65536
 
+-- Whose host vanished without a word keeps what it was handed until its lease is over: so long at most.
+local LONGEST_MS = 30000
+
 -- Takers by hand stand a quarter of a millisecond behind the others: see `stand_by`.
 local function takes_by_hand(look_at)
   return (tonumber(look_at) or 0) % 0.5 == 0.25
@@ -27,7 +30,8 @@ local function hand_out(q)
   end
   -- It sleeps, so its lease lasts until after it would look by itself: nothing need be added.
   local expiry = alive(q, client)
-  if not expiry or tonumber(expiry) <= q.now then
+  local left = expiry and tonumber(expiry) - q.now
+  if not left or left <= 0 or left > LONGEST_MS then
     return false
   end
   local jobs = take(q, { client = client, old_expiry = expiry, request = '' }, expiry, 1, true)

@@ -212,8 +212,8 @@ class Intake:
         self._in_background(self._converse(line, limit, units, asks=asks))
 
     async def _converse(self, line: Line, limit: int, units: int, *, asks: bool) -> None:
-        over = False
-        """The next one may have begun."""
+        over, rested = False, line.dry
+        """Whether the next one may have begun; and whether there was nothing to do until now."""
         try:
             if limit or asks:
                 taken = await line.take(limit, self._safety)
@@ -226,7 +226,7 @@ class Intake:
                 # Of one alone, it may be a suspect; and who always has more to ask for would never
                 # come to compare.
                 line.flows = limit > 1 and taken.count == limit
-                if line.flows and not self._must_compare(line):
+                if line.flows and not rested and not self._must_compare(line):
                     over = True
                     await self._ask_for_more(line, taken)
                 self._reserved.add(line, -units)
@@ -234,7 +234,7 @@ class Intake:
                 self._taken(line, taken)
                 if taken.state == "lost":
                     return
-                if taken.count < limit:  # there is nothing more to ask for first
+                if rested or taken.count < limit:  # there is nothing more to ask for first
                     self.runs.go(at_once=True)
             elif line.endings:
                 await line.report()

@@ -108,7 +108,7 @@ class Line:
         """Since when there may be a job that does not fit."""
         self.starved = False
         """There is one, and it has waited long enough: others make room."""
-        self._dry = True
+        self.dry = True
         """The last look found less than it asked for: the next asks to be woken."""
         self._hears: object | None = None
         self._hearing: object | None = None
@@ -156,7 +156,7 @@ class Line:
         if await run(self._commands.register(self.client, IDLE_LEASE, record)) == "lost":
             raise LeaseLost(f"queue {self.service.name!r}: swept while registering")
         self._table.rest(self.index, sent + IDLE_LEASE)
-        self.open, self._dry, self.next_look = True, True, 0.0
+        self.open, self.dry, self.next_look = True, True, 0.0
         self._hearing = None
 
     @property
@@ -197,7 +197,7 @@ class Line:
         Rides out a server that is away, for as long as that takes. But while another one is under
         way it is `GivenUp`: the server knows only the last again.
         """
-        waits = safety if self._dry or not limit else 0.0
+        waits = safety if self.dry or not limit else 0.0
         if waits or self.unsure:
             self._hears = await self._subscribe()
         self.woken = False
@@ -351,7 +351,7 @@ class Line:
     def _look_again(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
         """When, after this answer."""
         now = time.monotonic()
-        self._dry = taken.count < limit or not limit
+        self.dry = taken.count < limit or not limit
         self.next_look = 0.0
         if taken.count:
             self._table.rest(self.index, SOON)  # when they have ended

@@ -194,3 +194,37 @@ async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
             await seen.runs(2)
             await until_empty(emails)
         assert [job.id for job in seen.jobs] == ["large", "small"]
+
+
+async def test_a_job_does_not_run_twice_at_once_when_a_lost_line_still_listens(
+    direct: SyncClient, server: Any, prefix: str
+) -> None:
+    """The server has not heard yet that a line of the worker is dead, and counts it."""
+    async with Client(server.url, prefix=prefix) as client:
+        seen, emails = Seen(), client.queue("emails")
+        over = asyncio.Event()
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+            await over.wait()
+
+        with server.client() as other:
+            async with working(client):
+                await until_it_waits(direct)
+                (channel,) = other.execute_command(
+                    "PUBSUB SHARDCHANNELS", f"{prefix}:{{emails}}:client:*"
+                )
+                ears = other.pubsub()
+                ears.ssubscribe(channel)
+                assert ears.get_sharded_message(timeout=5)
+                async with Client(server.url, prefix=prefix) as second:
+                    second.queue("emails").handler(handle)
+                    async with working(second):
+                        direct.queue("emails").dispatch(1, id="a")
+                        await seen.runs(1)
+                        await asyncio.sleep(1)
+                        over.set()
+                        await until_empty(emails)
+                ears.close()
+        assert len(seen.jobs) == 1

@@ -713,7 +713,12 @@ mutant(
 mutant(
     "a_job_nobody_heard_of_stays_with_the_waiter",
     "a_job_that_nobody_hears_of_waits",
-    ("message) ~= 1 then", "message) == 7 then"),
+    ("  if not tell(q, client, message) then\n", "  if tell(q, client, message) == nil then\n"),
+)
+mutant(
+    "taken_back_although_it_was_heard",
+    "a_job_that_two_lines_heard_of_is_taken",
+    ("and heard > 0", "and heard == 1"),
 )
 mutant(
     "handed_out_of_a_paused_queue",

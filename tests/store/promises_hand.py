@@ -73,6 +73,20 @@ def a_job_that_nobody_hears_of_waits(h: Harness) -> None:
 
 
 @promise
+def a_job_that_two_lines_heard_of_is_taken(h: Harness) -> None:
+    """One of them is dead, and the server does not know yet; or somebody else listens."""
+    taker, other = Taker(h), h.redis.pubsub()
+    other.ssubscribe(h.keys.channel("c1"))
+    assert other.get_sharded_message(timeout=1)
+    h.dispatch("a")
+    job = h.commands.handed(taker.heard(), "c1")
+    assert h.end(job, Finish()) == "finished"
+    taker.sleep()
+    h.dispatch_many("b", "c")
+    assert taker.heard() == "wake"
+
+
+@promise
 def one_who_does_not_hear_does_not_keep_it_from_another(h: Harness) -> None:
     Taker(h, "c1", hears=False)
     h.later(0.01)

@@ -43,10 +43,9 @@ local function hand_out(q)
     take_back(q, id, token)
     return false
   end
-  redis.pcall('ZREM', q.waiters, client)
   local lengths = string.format(':%d:%d:', #id, #info)
   local message = 'job:' .. token .. ':' .. run_at .. lengths .. id .. info .. data
-  if redis.pcall('SPUBLISH', channel(q, client), message) ~= 1 then
+  if not tell(q, client, message) then
     take_back(q, id, token)
     return false
   end

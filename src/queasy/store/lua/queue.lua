@@ -10,10 +10,12 @@
 -- Those who should have looked this long ago are gone.
 local WAITER_GONE_MS = 60000
 
--- Whether a waiter heard that it is to look; it waits no more.
-local function tell(q, client)
+-- Tells a waiter something; it waits no more. Whether it was heard, by however many: a line of a
+-- client that is dead may be counted beside its new one, for as long as its end is not told.
+local function tell(q, client, message)
   redis.pcall('ZREM', q.waiters, client)
-  return redis.pcall('SPUBLISH', channel(q, client), 'wake') == 1
+  local heard = redis.pcall('SPUBLISH', channel(q, client), message)
+  return type(heard) == 'number' and heard > 0
 end
 
 -- Tells up to `n` waiters that there is work, or is about to be. Who does not hear is gone. Returns
@@ -26,7 +28,7 @@ local function wake(q, n)
       return true
     end
     for _, client in ipairs(waiters) do
-      if tell(q, client) then
+      if tell(q, client, 'wake') then
         n = n - 1
       else
         gone = gone + 1
@@ -40,7 +42,7 @@ end
 local function wake_for_suspects(q, n)
   local waiters = redis.pcall('ZRANGE', q.waiters, 0, CHUNK - 1, 'WITHSCORES')
   for i = 1, waiters.err and 0 or #waiters, 2 do
-    if n > 0 and tonumber(waiters[i + 1]) % 1 < 0.5 and tell(q, waiters[i]) then
+    if n > 0 and tonumber(waiters[i + 1]) % 1 < 0.5 and tell(q, waiters[i], 'wake') then
       n = n - 1
     end
   end

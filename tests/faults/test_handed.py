@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from queasy import Client, Job, SyncClient
+from queasy.store.command import Command
+from queasy.store.store import AsyncStore
 from queasy.worker.intake import Intake
 from queasy.worker.line import Line
 from queasy.worker.plan import LEASE
@@ -134,6 +136,39 @@ async def test_a_job_that_was_given_back_does_not_start_when_it_is_heard_of(
             direct.queue("emails").dispatch(2, id="b")
             await seen.runs(2)
         assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0), ("b", 0)]
+
+
+async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
+    monkeypatch: pytest.MonkeyPatch, direct: SyncClient, server: Any, prefix: str
+) -> None:
+    """Two lines, and the answer came second: it slept, and the server did not know that it did."""
+    answered, run = asyncio.Event(), AsyncStore.run
+
+    async def run_slowly(store: AsyncStore, command: Command[Any]) -> Any:
+        answer = await run(store, command)
+        if command.function == "dequeue":
+            await answered.wait()
+        return answer
+
+    monkeypatch.setattr(AsyncStore, "run", run_slowly)
+    async with Client(server.url, prefix=prefix) as client:
+        seen, emails = Seen(), client.queue("emails")
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+
+        async with working(client):
+            await until_it_waits(direct)
+            direct.queue("emails").dispatch(1, id="a")
+            await asyncio.sleep(0.3)  # the message is there
+            answered.set()
+            before = time.monotonic()
+            await seen.runs(1)
+            await until_empty(emails)
+            direct.queue("emails").dispatch(2, id="b")
+            await seen.runs(2)
+            assert time.monotonic() - before < 3
 
 
 async def test_a_job_that_is_heard_of_too_late_is_given_back(

@@ -257,12 +257,13 @@ class Line:
         this was heard. One whose lease may be over is given back now.
         """
         job = self._commands.handed(message, self.client)
+        # It waits no more, whatever an answer says that was given before and comes after this.
+        self.woken, self.next_look = self.under_way > 0, 0.0
         lease = (job.id, job.token)
         if lease in self._given_back:
             self._given_back.discard(lease)
             return None
         now = time.monotonic()
-        self.woken, self.next_look = False, 0.0
         # As if it had asked so long ago that no more of the lease can be left.
         asked = max(self.asked_for_jobs, min(now, self._sure_until - LEASE))
         late = now - asked > CUT_OFF and now - self._table.kept(self.index) > CUT_OFF

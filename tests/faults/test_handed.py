@@ -171,6 +171,33 @@ async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
             assert time.monotonic() - before < 3
 
 
+async def test_a_job_that_is_heard_of_twice_runs_once(
+    post: Post, direct: SyncClient, server: Any, prefix: str
+) -> None:
+    """A replica says again what its primary said: who listens to both hears it so."""
+    async with Client(server.url, prefix=prefix) as client:
+        seen, emails, over = Seen(), client.queue("emails"), asyncio.Event()
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+            await over.wait()
+
+        async with working(client):
+            await until_it_waits(direct)
+            direct.queue("emails").dispatch(1, id="a")
+            await post.line()
+            post.deliver()
+            await seen.runs(1)
+            post.deliver()
+            await asyncio.sleep(0.5)
+            over.set()
+            await until_empty(emails)
+            post.deliver()
+            await asyncio.sleep(0.2)
+        assert len(seen.jobs) == 1
+
+
 async def test_a_job_that_is_heard_of_too_late_is_given_back(
     post: Post, direct: SyncClient, server: Any, prefix: str
 ) -> None:

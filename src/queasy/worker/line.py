@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -118,6 +119,9 @@ class Line:
         """So long at least the server takes this worker for alive, by what it was told."""
         self._given_back: set[Lease] = set()
         """Of strays, while the message that hands one out may still be on its way."""
+        self._heard: deque[Lease] = deque(maxlen=100)
+        """The last that were handed out: on two lines, of a primary and of what was one, a message
+        is heard twice."""
         self._requests = 0
         self._endings_told = Flood(
             log, f"queue={service.name}: jobs retried, given up or set aside"
@@ -254,12 +258,15 @@ class Line:
 
     def handed(self, message: str) -> Job | None:
         """A job that was taken for this worker, while it waited; None if it was given back before
-        this was heard. One whose lease may be over is given back now.
+        this was heard, or heard before. One whose lease may be over is given back now.
         """
         job = self._commands.handed(message, self.client)
+        lease = (job.id, job.token)
+        if lease in self._heard:
+            return None
+        self._heard.append(lease)
         # It waits no more, whatever an answer says that was given before and comes after this.
         self.woken, self.next_look = self.under_way > 0, 0.0
-        lease = (job.id, job.token)
         if lease in self._given_back:
             self._given_back.discard(lease)
             return None

@@ -26,7 +26,8 @@ from queasy.outcome import Fail, Release
 from queasy.store.commands import Commands
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
-from queasy.worker.events import Flood, event, log
+from queasy.worker.became import Became
+from queasy.worker.events import event
 from queasy.worker.pace import Pace
 from queasy.worker.plan import CUT_OFF, IDLE_LEASE, LEASE, Service
 from queasy.worker.reach import Reach
@@ -44,21 +45,6 @@ DEAF = 1.0
 SOON = 1.0  # on the monotonic clock: long ago
 # Between two tries, each of which has waited for the server already.
 LONGEST_PAUSE = 2.0
-
-
-# What became of a run, in the server's word and in ours.
-BECAME = {
-    "finished": ("job finished", logging.DEBUG),
-    "retried": ("job to be retried", logging.INFO),
-    "timed_out": ("job timed out, to be retried", logging.WARNING),
-    "failed": ("job given up", logging.WARNING),
-    "broken": ("job set aside as broken", logging.WARNING),
-    "postponed": ("job postponed, the broken record is full", logging.WARNING),
-    "released": ("job released", logging.INFO),
-    "cancelled": ("job cancelled", logging.INFO),
-    # The lease was lost; or the answer to a first report was, and this is the second.
-    "lost": ("result refused", logging.WARNING),
-}
 
 
 class GivenUp(Exception):
@@ -123,9 +109,7 @@ class Line:
         """The last that were handed out: on two lines, of a primary and of what was one, a message
         is heard twice."""
         self._requests = 0
-        self._endings_told = Flood(
-            log, f"queue={service.name}: jobs retried, given up or set aside"
-        )
+        self._became = Became(service.name)
         self._reach = reach
         self._store = store
         self._table = table
@@ -248,7 +232,7 @@ class Line:
         self._look_again(taken, limit, waits, sent)
         if waits and self._hears and await self._subscribe() is not self._hears:
             self.next_look = 0.0  # the queue was found elsewhere: nobody wakes us here
-        self._note(endings, taken.settled)
+        self._became.note(endings, taken.settled)
         return taken
 
     def _next_request(self) -> str:
@@ -390,7 +374,7 @@ class Line:
             self._keep(endings)
             raise
         self._table.attend(self.index, -len(endings))
-        self._note(endings, words)
+        self._became.note(endings, words)
 
     def _keep(self, endings: list[Ending]) -> None:
         """They could not be reported now; they will be."""
@@ -430,16 +414,3 @@ class Line:
                       error=refused)  # fmt: skip
                 why = Fail(JobError("EndingRefused", str(refused), "permanent"))
                 await self._store.run(self._commands.settle([Ending(ending.id, ending.token, why)]))
-
-    def _note(self, endings: list[Ending], words: tuple[str, ...] | list[str]) -> None:
-        """What became of runs. Of an error the type only: its message may quote what is nobody's
-        business.
-        """
-        all_of_them = log.isEnabledFor(logging.DEBUG)
-        for ending, word in zip(endings, words, strict=False):
-            if word != "finished" or all_of_them:
-                what, level = BECAME.get(word, (word, logging.INFO))
-                if all_of_them or self._endings_told.lets():
-                    error = getattr(ending.outcome, "error", None)
-                    event(what, level, queue=self.service.name, job=ending.id, token=ending.token,
-                          error=error and error.type)  # fmt: skip

@@ -14,6 +14,7 @@ from queasy.worker.intake import Intake
 from queasy.worker.line import Line
 from queasy.worker.plan import LEASE
 from tests.proxy import Proxy
+from tests.servers import Server
 from tests.worker.fleet import ON_ONE_SERVER
 from tests.worker.inline import Seen, until, until_empty, working
 
@@ -24,11 +25,12 @@ class Post:
     """What is said to a worker; a job that is handed out is kept back until a test delivers it."""
 
     def __init__(self) -> None:
+        self.keep = True
         self._kept: list[tuple[Intake, Line, str]] = []
         self._came = asyncio.Event()
 
     def told(self, intake: Intake, line: Line, message: str) -> None:
-        if message.startswith("job:") and not self._kept:
+        if message.startswith("job:") and self.keep and not self._kept:
             self._kept.append((intake, line, message))
             self._came.set()
         else:
@@ -72,6 +74,30 @@ async def until_it_waits(direct: SyncClient, queue: str = "emails") -> None:
     await until(waits, "the worker waits")
 
 
+async def until_it_waits_by_hand(
+    direct: SyncClient, seen: Seen, server: Server, prefix: str
+) -> list[str]:
+    """As it does, sooner or later, for jobs of the queue that it had one of last. Those it had."""
+    emails, waiters = direct.queue("emails"), f"{prefix}:{{emails}}:waiters"
+    had: list[str] = []
+    for n in range(50):
+        had.append(emails.dispatch(0, id=f"before-{n}").id)
+        await seen.runs(len(had))
+        await until_empty_and_waiting(direct)
+        found = await asyncio.to_thread(server.call, "ZRANGE", waiters, 0, 0, "WITHSCORES")
+        if found and float(found[1]) % 0.5 == 0.25:
+            return had
+    raise AssertionError("it never took jobs by hand")
+
+
+async def until_empty_and_waiting(direct: SyncClient) -> None:
+    async def waits() -> bool:
+        counts = await asyncio.to_thread(direct.queue("emails").counts)
+        return counts.waiters > 0 and not counts.active and not counts.waiting
+
+    await until(waits, "all is reported, and the worker waits")
+
+
 async def test_a_job_is_given_back_when_the_message_with_it_is_lost(
     proxy: Proxy, direct: SyncClient, prefix: str
 ) -> None:
@@ -95,7 +121,7 @@ async def test_a_job_is_given_back_when_the_message_with_it_is_lost(
 
 
 async def test_a_worker_sees_by_itself_that_it_holds_what_it_never_heard_of(
-    post: Post, direct: SyncClient, server: Any, prefix: str
+    post: Post, direct: SyncClient, server: Server, prefix: str
 ) -> None:
     """The line is dead, say, and nobody has told its ends yet."""
     async with Client(server.url, prefix=prefix) as client:
@@ -116,7 +142,7 @@ async def test_a_worker_sees_by_itself_that_it_holds_what_it_never_heard_of(
 
 
 async def test_a_job_that_was_given_back_does_not_start_when_it_is_heard_of(
-    post: Post, direct: SyncClient, server: Any, prefix: str
+    post: Post, direct: SyncClient, server: Server, prefix: str
 ) -> None:
     """Others may have it by then: here, this worker itself, under another lease."""
     async with Client(server.url, prefix=prefix) as client:
@@ -140,7 +166,7 @@ async def test_a_job_that_was_given_back_does_not_start_when_it_is_heard_of(
 
 
 async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
-    monkeypatch: pytest.MonkeyPatch, direct: SyncClient, server: Any, prefix: str
+    monkeypatch: pytest.MonkeyPatch, direct: SyncClient, server: Server, prefix: str
 ) -> None:
     """Two lines, and the answer came second: it slept, and the server did not know that it did."""
     answered, run = asyncio.Event(), AsyncStore.run
@@ -171,7 +197,7 @@ async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
 
 
 async def test_a_job_that_is_heard_of_twice_runs_once(
-    post: Post, direct: SyncClient, server: Any, prefix: str
+    post: Post, direct: SyncClient, server: Server, prefix: str
 ) -> None:
     """A replica says again what its primary said: who listens to both hears it so."""
     async with Client(server.url, prefix=prefix) as client:
@@ -198,7 +224,7 @@ async def test_a_job_that_is_heard_of_twice_runs_once(
 
 
 async def test_a_job_that_is_heard_of_too_late_is_given_back(
-    post: Post, direct: SyncClient, server: Any, prefix: str
+    post: Post, direct: SyncClient, server: Server, prefix: str
 ) -> None:
     """As after a freeze: the lease that it came with may be over."""
     async with Client(server.url, prefix=prefix) as client:
@@ -215,6 +241,7 @@ async def test_a_job_that_is_heard_of_too_late_is_given_back(
             (handed,) = direct.queue("emails").jobs("active")
             line._sure_until = time.monotonic() - 0.1
             line.asked_for_jobs = time.monotonic() - LEASE
+            line._table.keep(line.index, 0.0)
             post.deliver()
             (job,) = await seen.runs(1)
             await until_empty(emails)
@@ -223,7 +250,7 @@ async def test_a_job_that_is_heard_of_too_late_is_given_back(
 
 
 async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
-    post: Post, direct: SyncClient, server: Any, prefix: str
+    post: Post, direct: SyncClient, server: Server, prefix: str
 ) -> None:
     async with Client(server.url, prefix=prefix) as client:
         seen, emails, whole = Seen(), client.queue("emails"), client.queue("whole")
@@ -238,12 +265,14 @@ async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
             seen.add(data, job)
             await over.wait()
 
+        post.keep = False
         async with working(client):
-            await until_it_waits(direct)
+            had = await until_it_waits_by_hand(direct, seen, server, prefix)
+            post.keep = True
             direct.queue("emails").dispatch(1, id="small")
             await post.line()
             direct.queue("whole").dispatch(1, id="large")
-            await seen.runs(1)
+            await seen.runs(len(had) + 1)
             post.deliver()
 
             async def waits() -> bool:
@@ -252,13 +281,38 @@ async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
 
             await until(waits, "it waits again")
             over.set()
-            await seen.runs(2)
+            await seen.runs(len(had) + 2)
             await until_empty(emails)
-        assert [job.id for job in seen.jobs] == ["large", "small"]
+        assert [job.id for job in seen.jobs] == [*had, "large", "small"]
+
+
+async def test_who_runs_something_else_is_handed_nothing(
+    direct: SyncClient, server: Server, prefix: str
+) -> None:
+    """It may be held up by that, and could not hear of it."""
+    handed: list[int] = []
+    async with Client(server.url, prefix=prefix) as client:
+        seen, emails, slow = Seen(), client.queue("emails"), client.queue("slow")
+
+        @emails.handler
+        async def handle(data: Any, job: Job) -> None:
+            seen.add(data, job)
+
+        @slow.handler
+        async def block(data: Any, job: Job) -> None:
+            direct.queue("emails").dispatch(2, id="meanwhile")  # the event loop stands still
+            handed.append(direct.queue("emails").counts().active)
+
+        async with working(client):
+            had = await until_it_waits_by_hand(direct, seen, server, prefix)
+            direct.queue("slow").dispatch(1)
+            await seen.runs(len(had) + 1)
+            await until_empty(emails)
+        assert handed == [0]
 
 
 async def test_a_job_does_not_run_twice_at_once_when_a_lost_line_still_listens(
-    direct: SyncClient, server: Any, prefix: str
+    direct: SyncClient, server: Server, prefix: str
 ) -> None:
     """The server has not heard yet that a line of the worker is dead, and counts it."""
     async with Client(server.url, prefix=prefix) as client:

@@ -63,6 +63,10 @@ class Intake:
         self._most_jobs = most_jobs
         self._worn_out = worn_out
         self._reserved = Units()
+        self._favourite = lines[0] if len(lines) == 1 else None
+        """The queue of which a job came last."""
+        self._by_hand: Line | None = None
+        """A queue of which jobs may be handed out to this worker just now."""
         self._context = contextvars.copy_context()
         self._filling: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -216,7 +220,7 @@ class Intake:
         """Whether the next one may have begun; and whether there was nothing to do until now."""
         try:
             if limit or asks:
-                taken = await line.take(limit, self._safety)
+                taken = await line.take(limit, self._safety, by_hand=self._may_be_handed(line))
                 line.starved = asks and taken.next_in == 0
                 if not line.starved:
                     line.passed_over = None
@@ -231,11 +235,12 @@ class Intake:
                     await self._ask_for_more(line, taken)
                 self._reserved.add(line, -units)
                 units = 0
+                waits_for_another = taken.count > 0 and self._take_no_more_by_hand(line)
                 self._taken(line, taken)
                 if taken.state == "lost":
                     return
-                if rested or taken.count < limit:  # there is nothing more to ask for first
-                    self.runs.go(at_once=True)
+                if (rested or taken.count < limit) and not waits_for_another:
+                    self.runs.go(at_once=True)  # there is nothing more to ask for first
             elif line.endings:
                 await line.report()
             if line.under_way == 1 and not over and self._must_compare(line):
@@ -281,6 +286,7 @@ class Intake:
         elif job.suspect:
             self.held.suspect(line, job)
         else:
+            self._favourite = line
             self.runs.start(line, job, line.size(self.runs.pace))
 
     async def _compare(self, line: Line) -> None:
@@ -354,12 +360,37 @@ class Intake:
             self._filling.cancel()
             self._context.run(self._fill)
 
+    def _may_be_handed(self, line: Line) -> bool:
+        """Who has something to run may be held up by it, and could not hear of more. So only one
+        with nothing to do takes jobs by hand, and of one queue only: as soon as it runs anything
+        else, it tells that one, before that begins.
+        """
+        others = any(other.under_way for other in self._lines if other is not line)
+        may = line is self._favourite and not self.runs and not others
+        if may or self._by_hand is line:
+            self._by_hand = line if may else None
+        return may
+
+    def _take_no_more_by_hand(self, but: Line) -> bool:
+        """A job of this queue came; whether another has to be told first."""
+        line, self._by_hand = self._by_hand, None
+        if line is None or line is but:
+            return False
+        if line.under_way:
+            line.woken = True  # it says so as soon as it can
+        else:
+            line.under_way, line.asked_at = 1, 0.0
+            self._in_background(self._stand_down(line))
+        return True
+
     def _handed(self, line: Line, message: str) -> None:
         """A job came with the message: it runs at once, or is given back at once."""
         try:
             job = line.handed(message)
         except ValueError:  # somebody else's words
             return
+        if self._by_hand is line:
+            self._by_hand = None
         if job is not None and self._room_for(line):
             self._accept(line, job)
             self.runs.go(at_once=True)

@@ -143,7 +143,8 @@ class Line:
         sent = time.monotonic()
         if await run(self._commands.register(self.client, IDLE_LEASE, record)) == "lost":
             raise LeaseLost(f"queue {self.service.name!r}: swept while registering")
-        self._table.rest(self.index, sent + IDLE_LEASE)
+        self._sure_until = sent + IDLE_LEASE
+        self._table.rest(self.index, self._sure_until)
         self.open, self.dry, self.next_look = True, True, 0.0
         self._hearing = None
 
@@ -178,9 +179,10 @@ class Line:
 
     # Talking
 
-    async def take(self, limit: int, safety: float) -> Taken:
+    async def take(self, limit: int, safety: float, *, by_hand: bool = False) -> Taken:
         """Reports what ended and takes up to `limit` jobs: one round trip. With a limit of 0 it
-        only asks whether there are any: `next_in` is 0, or the server will wake us.
+        only asks whether there are any: `next_in` is 0, or the server will wake us; if we take jobs
+        `by_hand`, with one.
 
         Rides out a server that is away, for as long as that takes. But while another one is under
         way it is `GivenUp`: the server knows only the last again.
@@ -201,7 +203,7 @@ class Line:
                 return await self._store.run(
                     self._commands.dequeue(
                         self.client, lease=LEASE, limit=limit, request=request, waiter=self.client,
-                        waits=waits, endings=endings, passes=self._table.passes, by_hand=True,
+                        waits=waits, endings=endings, passes=self._table.passes, by_hand=by_hand,
                     )
                 )  # fmt: skip
             except Unanswered:  # the lease may have begun

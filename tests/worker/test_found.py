@@ -75,9 +75,9 @@ async def test_a_worker_that_never_runs_dry_compares_all_the_same(
     lines: list[Line] = []
     take = Line.take
 
-    async def take_slowly(self: Line, limit: int, safety: float) -> Taken:
+    async def take_slowly(self: Line, limit: int, safety: float, **more: bool) -> Taken:
         lines.append(self)
-        taken = await take(self, limit, safety)
+        taken = await take(self, limit, safety, **more)
         await asyncio.sleep(0.01)  # a server far away: what was taken before has ended
         return taken
 

@@ -115,6 +115,8 @@ class Intake:
             owes = bool(line.endings) or self._must_compare(line)
             if not line.under_way and (limit or (owes and now >= line.pause_until)):
                 self._talk(line, limit)
+                if limit:  # there may be more, for which it will ask: see above
+                    reserved_above = max(reserved_above, priority)
             if not limit and not line.under_way and self._oversleeps(line, now):
                 line.under_way, line.asked_at = 1, 0.0
                 self._in_background(self._stand_down(line))

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from queasy import Client, Job, SyncClient
+from queasy import Client, Job, Queue, SyncClient
 from queasy.store.command import Command
 from queasy.store.store import AsyncStore
 from queasy.worker.inline import safety_interval
@@ -67,9 +68,33 @@ def post(monkeypatch: pytest.MonkeyPatch) -> Post:
     return post
 
 
-async def until_it_waits(direct: SyncClient, queue: str = "emails") -> None:
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+async def client(server: Server, prefix: str) -> AsyncIterator[Client]:
+    async with Client(server.url, prefix=prefix) as client:
+        yield client
+
+
+def emails_of(client: Client, seen: Seen, over: asyncio.Event | None = None) -> Queue:
+    """With a handler that notes what it is given, and waits if that is to be."""
+    emails = client.queue("emails")
+
+    @emails.handler
+    async def handle(data: Any, job: Job) -> None:
+        seen.add(data, job)
+        if over is not None:
+            await over.wait()
+
+    return emails
+
+
+async def until_it_waits(direct: SyncClient) -> None:
     async def waits() -> bool:
-        return await asyncio.to_thread(lambda: direct.queue(queue).counts().waiters) > 0
+        return await asyncio.to_thread(lambda: direct.queue("emails").counts().waiters) > 0
 
     await until(waits, "the worker waits")
 
@@ -99,15 +124,10 @@ async def until_empty_and_waiting(direct: SyncClient) -> None:
 
 
 async def test_a_job_is_given_back_when_the_message_with_it_is_lost(
-    proxy: Proxy, direct: SyncClient, prefix: str
+    proxy: Proxy, direct: SyncClient, prefix: str, seen: Seen
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
-        seen, emails = Seen(), client.queue("emails")
-
-        @emails.handler
-        async def handle(data: Any, job: Job) -> None:
-            seen.add(data, job)
-
+        emails = emails_of(client, seen)
         async with working(client):
             await until_it_waits(direct)
             proxy.stall(60)
@@ -115,58 +135,46 @@ async def test_a_job_is_given_back_when_the_message_with_it_is_lost(
             assert direct.queue("emails").counts().active == 1, "it was taken for the worker"
             proxy.cut_all()
             proxy.calm()
-            (job,) = await seen.runs(1)
-            await until_empty(emails)
-        assert (job.id, job.stall_count, len(seen.jobs)) == ("a", 0, 1)
-
-
-async def test_a_worker_sees_by_itself_that_it_holds_what_it_never_heard_of(
-    post: Post, direct: SyncClient, server: Server, prefix: str
-) -> None:
-    """The line is dead, say, and nobody has told its ends yet."""
-    async with Client(server.url, prefix=prefix) as client:
-        seen, emails = Seen(), client.queue("emails")
-
-        @emails.handler
-        async def handle(data: Any, job: Job) -> None:
-            seen.add(data, job)
-
-        async with working(client):
-            await until_it_waits(direct)
-            direct.queue("emails").dispatch(1, id="a")
-            await post.line()
-            post.look()
             await seen.runs(1)
             await until_empty(emails)
         assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0)]
 
 
+async def test_a_worker_sees_by_itself_that_it_holds_what_it_never_heard_of(
+    post: Post, direct: SyncClient, client: Client, seen: Seen
+) -> None:
+    """The line is dead, say, and nobody has told its ends yet."""
+    emails = emails_of(client, seen)
+    async with working(client):
+        await until_it_waits(direct)
+        direct.queue("emails").dispatch(1, id="a")
+        await post.line()
+        post.look()
+        await seen.runs(1)
+        await until_empty(emails)
+    assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0)]
+
+
 async def test_a_job_that_was_given_back_does_not_start_when_it_is_heard_of(
-    post: Post, direct: SyncClient, server: Server, prefix: str
+    post: Post, direct: SyncClient, client: Client, seen: Seen
 ) -> None:
     """Others may have it by then: here, this worker itself, under another lease."""
-    async with Client(server.url, prefix=prefix) as client:
-        seen, emails = Seen(), client.queue("emails")
-
-        @emails.handler
-        async def handle(data: Any, job: Job) -> None:
-            seen.add(data, job)
-
-        async with working(client):
-            await until_it_waits(direct)
-            direct.queue("emails").dispatch(1, id="a")
-            await post.line()
-            post.compare()
-            await seen.runs(1)
-            post.deliver()
-            await until_empty(emails)
-            direct.queue("emails").dispatch(2, id="b")
-            await seen.runs(2)
-        assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0), ("b", 0)]
+    emails = emails_of(client, seen)
+    async with working(client):
+        await until_it_waits(direct)
+        direct.queue("emails").dispatch(1, id="a")
+        await post.line()
+        post.compare()
+        await seen.runs(1)
+        post.deliver()
+        await until_empty(emails)
+        direct.queue("emails").dispatch(2, id="b")
+        await seen.runs(2)
+    assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0), ("b", 0)]
 
 
 async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
-    monkeypatch: pytest.MonkeyPatch, direct: SyncClient, server: Server, prefix: str
+    monkeypatch: pytest.MonkeyPatch, direct: SyncClient, client: Client, seen: Seen
 ) -> None:
     """Two lines, and the answer came second: it slept, and the server did not know that it did."""
     answered, run = asyncio.Event(), AsyncStore.run
@@ -178,168 +186,130 @@ async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
         return answer
 
     monkeypatch.setattr(AsyncStore, "run", run_slowly)
-    async with Client(server.url, prefix=prefix) as client:
-        seen, emails = Seen(), client.queue("emails")
-
-        @emails.handler
-        async def handle(data: Any, job: Job) -> None:
-            seen.add(data, job)
-
-        async with working(client):
-            await until_it_waits(direct)
-            direct.queue("emails").dispatch(1, id="a")
-            await seen.runs(1)
-            answered.set()
-            async with asyncio.timeout(safety_interval(1) / 2):  # then it would look by itself
-                await until_empty(emails)
-                direct.queue("emails").dispatch(2, id="b")
-                await seen.runs(2)
+    emails = emails_of(client, seen)
+    async with working(client):
+        await until_it_waits(direct)
+        direct.queue("emails").dispatch(1, id="a")
+        await seen.runs(1)
+        answered.set()
+        async with asyncio.timeout(safety_interval(1) / 2):  # then it would look by itself
+            await until_empty(emails)
+            direct.queue("emails").dispatch(2, id="b")
+            await seen.runs(2)
 
 
 async def test_a_job_that_is_heard_of_twice_runs_once(
-    post: Post, direct: SyncClient, server: Server, prefix: str
+    post: Post, direct: SyncClient, client: Client, seen: Seen
 ) -> None:
     """A replica says again what its primary said: who listens to both hears it so."""
-    async with Client(server.url, prefix=prefix) as client:
-        seen, emails, over = Seen(), client.queue("emails"), asyncio.Event()
-
-        @emails.handler
-        async def handle(data: Any, job: Job) -> None:
-            seen.add(data, job)
-            await over.wait()
-
-        async with working(client):
-            await until_it_waits(direct)
-            direct.queue("emails").dispatch(1, id="a")
-            await post.line()
-            post.deliver()
-            await seen.runs(1)
-            post.deliver()
-            await asyncio.sleep(0.5)
-            over.set()
-            await until_empty(emails)
-            post.deliver()
-            await asyncio.sleep(0.2)
-        assert len(seen.jobs) == 1
+    over = asyncio.Event()
+    emails = emails_of(client, seen, over)
+    async with working(client):
+        await until_it_waits(direct)
+        direct.queue("emails").dispatch(1, id="a")
+        await post.line()
+        post.deliver()
+        await seen.runs(1)
+        post.deliver()
+        direct.queue("emails").dispatch(2, id="while it runs")
+        await seen.runs(2)
+        over.set()
+        await until_empty(emails)
+        post.deliver()
+        direct.queue("emails").dispatch(3, id="when it has ended")
+        await seen.runs(3)
+        await until_empty(emails)
+    assert [job.id for job in seen.jobs] == ["a", "while it runs", "when it has ended"]
 
 
 async def test_a_job_that_is_heard_of_too_late_is_given_back(
-    post: Post, direct: SyncClient, server: Server, prefix: str
+    post: Post, direct: SyncClient, client: Client, seen: Seen
 ) -> None:
     """As after a freeze: the lease that it came with may be over."""
-    async with Client(server.url, prefix=prefix) as client:
-        seen, emails = Seen(), client.queue("emails")
-
-        @emails.handler
-        async def handle(data: Any, job: Job) -> None:
-            seen.add(data, job)
-
-        async with working(client):
-            await until_it_waits(direct)
-            direct.queue("emails").dispatch(1, id="a")
-            line = await post.line()
-            (handed,) = direct.queue("emails").jobs("active")
-            line._sure_until = time.monotonic() - 0.1
-            line.asked_for_jobs = time.monotonic() - LEASE
-            line._table.keep(line.index, 0.0)
-            post.deliver()
-            (job,) = await seen.runs(1)
-            await until_empty(emails)
-        assert len(seen.jobs) == 1
-        assert job.token > handed.token, "under another lease"
+    emails = emails_of(client, seen)
+    async with working(client):
+        await until_it_waits(direct)
+        direct.queue("emails").dispatch(1, id="a")
+        line = await post.line()
+        (handed,) = direct.queue("emails").jobs("active")
+        line._sure_until = time.monotonic() - 0.1
+        line.asked_for_jobs = time.monotonic() - LEASE
+        line._table.keep(line.index, 0.0)
+        post.deliver()
+        (job,) = await seen.runs(1)
+        await until_empty(emails)
+    assert len(seen.jobs) == 1
+    assert job.token > handed.token, "under another lease"
 
 
 async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
-    post: Post, direct: SyncClient, server: Server, prefix: str
+    post: Post, direct: SyncClient, client: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
-    async with Client(server.url, prefix=prefix) as client:
-        seen, emails, whole = Seen(), client.queue("emails"), client.queue("whole")
-        over = asyncio.Event()
+    emails, over = emails_of(client, seen), asyncio.Event()
 
-        @emails.handler
-        async def handle(data: Any, job: Job) -> None:
-            seen.add(data, job)
+    @client.queue("whole").handler(size=100)
+    async def fill(data: Any, job: Job) -> None:
+        seen.add(data, job)
+        await over.wait()
 
-        @whole.handler(size=100)
-        async def fill(data: Any, job: Job) -> None:
-            seen.add(data, job)
-            await over.wait()
+    async def waits() -> bool:
+        job = await emails.get("small")
+        return job is not None and job.state == "due"
 
-        post.keep = False
-        async with working(client):
-            had = await until_it_waits_by_hand(direct, seen, server, prefix)
-            post.keep = True
-            direct.queue("emails").dispatch(1, id="small")
-            await post.line()
-            direct.queue("whole").dispatch(1, id="large")
-            await seen.runs(len(had) + 1)
-            post.deliver()
-
-            async def waits() -> bool:
-                job = await emails.get("small")
-                return job is not None and job.state == "due"
-
-            await until(waits, "it waits again")
-            over.set()
-            await seen.runs(len(had) + 2)
-            await until_empty(emails)
-        assert [job.id for job in seen.jobs] == [*had, "large", "small"]
+    post.keep = False
+    async with working(client):
+        had = await until_it_waits_by_hand(direct, seen, server, prefix)
+        post.keep = True
+        direct.queue("emails").dispatch(1, id="small")
+        await post.line()
+        direct.queue("whole").dispatch(1, id="large")
+        await seen.runs(len(had) + 1)
+        post.deliver()
+        await until(waits, "it waits again")
+        over.set()
+        await seen.runs(len(had) + 2)
+        await until_empty(emails)
+    assert [job.id for job in seen.jobs] == [*had, "large", "small"]
 
 
 async def test_who_runs_something_else_is_handed_nothing(
-    direct: SyncClient, server: Server, prefix: str
+    direct: SyncClient, client: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
     """It may be held up by that, and could not hear of it."""
     handed: list[int] = []
-    async with Client(server.url, prefix=prefix) as client:
-        seen, emails, slow = Seen(), client.queue("emails"), client.queue("slow")
+    emails = emails_of(client, seen)
 
-        @emails.handler
-        async def handle(data: Any, job: Job) -> None:
-            seen.add(data, job)
+    @client.queue("slow").handler
+    async def block(data: Any, job: Job) -> None:
+        direct.queue("emails").dispatch(2, id="meanwhile")  # the event loop stands still
+        handed.append(direct.queue("emails").counts().active)
 
-        @slow.handler
-        async def block(data: Any, job: Job) -> None:
-            direct.queue("emails").dispatch(2, id="meanwhile")  # the event loop stands still
-            handed.append(direct.queue("emails").counts().active)
-
-        async with working(client):
-            had = await until_it_waits_by_hand(direct, seen, server, prefix)
-            direct.queue("slow").dispatch(1)
-            await seen.runs(len(had) + 1)
-            await until_empty(emails)
-        assert handed == [0]
+    async with working(client):
+        had = await until_it_waits_by_hand(direct, seen, server, prefix)
+        direct.queue("slow").dispatch(1)
+        await seen.runs(len(had) + 1)
+        await until_empty(emails)
+    assert handed == [0]
 
 
 async def test_a_job_does_not_run_twice_at_once_when_a_lost_line_still_listens(
-    direct: SyncClient, server: Server, prefix: str
+    direct: SyncClient, client: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
     """The server has not heard yet that a line of the worker is dead, and counts it."""
-    async with Client(server.url, prefix=prefix) as client:
-        seen, emails = Seen(), client.queue("emails")
-        over = asyncio.Event()
-
-        @emails.handler
-        async def handle(data: Any, job: Job) -> None:
-            seen.add(data, job)
-            await over.wait()
-
-        with server.client() as other:
-            async with working(client):
-                await until_it_waits(direct)
-                (channel,) = other.execute_command(
-                    "PUBSUB SHARDCHANNELS", f"{prefix}:{{emails}}:client:*"
-                )
-                ears = other.pubsub()
-                ears.ssubscribe(channel)
-                assert ears.get_sharded_message(timeout=5)
-                async with Client(server.url, prefix=prefix) as second:
-                    second.queue("emails").handler(handle)
-                    async with working(second):
-                        direct.queue("emails").dispatch(1, id="a")
-                        await seen.runs(1)
-                        await asyncio.sleep(1)
-                        over.set()
-                        await until_empty(emails)
-                ears.close()
-        assert len(seen.jobs) == 1
+    over = asyncio.Event()
+    emails = emails_of(client, seen, over)
+    async with Client(server.url, prefix=prefix) as second, working(client):
+        await until_it_waits(direct)
+        emails_of(second, seen, over)
+        with server.client() as other, other.pubsub() as ears:
+            pattern = f"{prefix}:{{emails}}:client:*"
+            ears.ssubscribe(*other.execute_command("PUBSUB SHARDCHANNELS", pattern))
+            assert ears.get_sharded_message(timeout=5)
+            async with working(second):
+                direct.queue("emails").dispatch(1, id="a")
+                await seen.runs(1)
+                direct.queue("emails").dispatch_many([2, 3])
+                await seen.runs(3)
+                over.set()
+                await until_empty(emails)
+    assert sorted(seen.data) == [1, 2, 3]

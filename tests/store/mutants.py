@@ -711,51 +711,6 @@ mutant(
     ("    note_request(q, client, id, request)\n", ""),
 )
 mutant(
-    "a_job_nobody_heard_of_stays_with_the_waiter",
-    "a_job_that_nobody_hears_of_waits",
-    ("  if not tell(q, client, message) then\n", "  if tell(q, client, message) == nil then\n"),
-)
-mutant(
-    "taken_back_although_it_was_heard",
-    "a_job_that_two_lines_heard_of_is_taken",
-    ("and heard > 0", "and heard == 1"),
-)
-mutant(
-    "handed_out_of_a_paused_queue",
-    "nothing_is_handed_out_of_a_queue_that_is_paused",
-    ("q.leases and not q.paused then", "q.leases then"),
-)
-mutant(
-    "handed_to_the_dead",
-    "the_dead_are_handed_nothing",
-    ("if not left or left <= 0 or", "if not left or"),
-)
-mutant(
-    "handed_to_one_that_is_alive_for_long",
-    "one_whose_death_would_be_noticed_late_is_woken",
-    ("left <= 0 or left > LONGEST_MS", "left <= 0"),
-)
-mutant(
-    "handed_to_whoever_waits",
-    "those_who_do_not_take_by_hand_are_woken",
-    ("% 0.5 == 0.25", "% 0.5 >= 0"),
-)
-mutant(
-    "a_handed_lease_is_as_short_as_any",
-    "its_lease_is_no_shorter_than_it_was",
-    ("request = '' }, expiry, 1, true)", "request = '' }, q.now + 1000, 1, true)"),
-)
-mutant(
-    "suspects_are_handed_out",
-    "a_suspect_is_handed_to_nobody",
-    ("request = '' }, expiry, 1, true)", "request = '' }, expiry, 1)"),
-)
-mutant(
-    "large_jobs_are_handed_out",
-    "what_is_large_or_many_is_asked_for",
-    ("if #data > HANDED_BYTES then", "if false then"),
-)
-mutant(
     "a_dispatch_wakes_everybody",
     "a_dispatch_wakes_one_sleeper_who_hears_it",
     ("        n = n - 1\n", "        n = n\n"),

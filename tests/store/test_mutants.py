@@ -7,6 +7,7 @@ import redis
 
 from tests.servers import ServerKind, start_server
 from tests.store import (
+    mutants_hand,
     mutants_suspects,
     promises,
     promises_bounds,
@@ -23,8 +24,8 @@ from tests.store.mutants import MUTANTS
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # by being imported
-    mutants_suspects, promises, promises_bounds, promises_calls, promises_dispatch, promises_hand,
-    promises_order, promises_plain, promises_server, promises_suspects,
+    mutants_hand, mutants_suspects, promises, promises_bounds, promises_calls, promises_dispatch,
+    promises_hand, promises_order, promises_plain, promises_server, promises_suspects,
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from queasy.worker.executor import outcome_of
 from queasy.worker.line import Line
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet
-from tests.worker.inline import Seen, until_empty, working
+from tests.worker.inline import Seen, until, until_empty, working
 
 
 @ON_ONE_SERVER
@@ -111,3 +111,32 @@ def test_a_retry_whose_time_was_changed_is_a_retry() -> None:
     assert outcome_of(verdict) == Again(outcome_of(verdict).error, None, 5.0)  # type: ignore[union-attr]
     verdict.after = "soon"  # type: ignore[assignment]
     assert outcome_of(verdict) == Again(outcome_of(verdict).error)  # type: ignore[union-attr]
+
+
+async def test_a_mistake_of_ours_is_told_and_not_made_again_at_once(
+    client: Client, emails: Queue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made as often as the event loop turned, each time with a line in the log."""
+    take, mended, made = Line.take, asyncio.Event(), 0
+
+    async def fail(self: Line, limit: int, safety: float, **more: bool) -> Taken:
+        nonlocal made
+        if mended.is_set():
+            return await take(self, limit, safety, **more)
+        made += 1
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(Line, "take", fail)
+    emails.handler(seen.add)
+    await emails.dispatch(1)
+
+    async def is_made() -> bool:
+        return made > 0
+
+    async with working(client):
+        await until(is_made, "the mistake is made")
+        for _ in range(200):  # passes of the loop
+            await asyncio.sleep(0)
+        assert made == 1
+        mended.set()
+        await seen.runs(1)

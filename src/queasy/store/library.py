@@ -16,7 +16,7 @@ FIRST_MARKED = 3
 
 ORDER = (
     "keys", "stats", "batch", "job", "client", "call", "queue", "failed", "run", "lease", "take",
-    "hand", "sweep", "inspect", "audit", "api",
+    "hand", "sweep", "inspect", "audit", "arguments", "api",
 )  # fmt: skip
 
 

@@ -249,6 +249,9 @@ class Intake:
                 await self._compare(line)
         except GivenUp:
             line.flows = False
+        except Exception:
+            line.pause()
+            raise
         finally:
             self._reserved.add(line, -units)
             if not over:

@@ -304,7 +304,7 @@ class Line:
             # Who takes nothing any more listens all the same: it may forget once more.
             await self._subscribe()
         except BaseException:
-            self._pause()
+            self.pause()
             raise
         self._dispelled = doubts
         known = held()
@@ -381,9 +381,10 @@ class Line:
     def _keep(self, endings: list[Ending]) -> None:
         """They could not be reported now; they will be."""
         self.endings = endings + self.endings
-        self._pause()
+        self.pause()
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Something went wrong, and would again at once."""
         self.next_look = self.pause_until = time.monotonic() + LONGEST_PAUSE
 
     async def _until_answered(

@@ -7,54 +7,18 @@ local API = {}
 
 local VERSION = { 1, 4 } -- protocol, revision: a loader never replaces a higher revision
 
--- All further arguments: the ids or clients a call is about. Bounded, as every call is.
-local function rest(argv, first, last)
-  last = last or #argv
-  if last - first + 1 > CHUNK then
-    refuse('expected at most ' .. CHUNK .. ' of them in one call')
+-- Puts jobs of `width` arguments each, and tells whoever waits; unless this is the last call of a
+-- caller again, which is answered as it was. Of the queue `n` keys are given.
+local function dispatch_once(keys, argv, n, width, tell_who_waits)
+  local q = open(keys, 1, argv[1], n)
+  local call, last = call_arg(q, keys, n, argv)
+  local before = call and answered(q, call, (last - 1) / width)
+  if before then
+    return before
   end
-  local out = {}
-  for i = first, last do
-    out[#out + 1] = argv[i]
-  end
-  return out
-end
-
-local function count_arg(text, what, most)
-  local n = number(text, what)
-  if n < 0 or n ~= math.floor(n) or (most and n > most) then
-    refuse('expected a whole number' .. (most and ' up to ' .. most or '') .. ' for ' .. what)
-  end
-  return n
-end
-
-local function client_arg(text)
-  if not text:match('^~?[%w_-]+$') or #text > 64 then
-    refuse('expected a client id of letters, digits, - and _')
-  end
-  return text
-end
-
-local function kind_arg(text)
-  if text ~= 'failed' and text ~= 'broken' then
-    refuse('expected failed or broken')
-  end
-  return text
-end
-
--- Whose call this is, and which, when the keys calls and callers are given behind the `n` others;
--- and where the other arguments end.
-local function call_arg(q, keys, n, argv)
-  q.calls, q.callers = keys[n + 1], keys[n + 2]
-  if not q.callers then
-    return nil, #argv
-  end
-  local last = #argv - 2
-  if last < 1 then
-    refuse('expected a caller and the number of its call')
-  end
-  local number = count_arg(argv[last + 2], 'the number of a call')
-  return { caller = client_arg(argv[last + 1]), number = number }, last
+  local replies = dispatch(q, argv, 2, last, width, call)
+  tell_who_waits(q)
+  return replies
 end
 
 -- dispatch: put or update jobs.
@@ -64,14 +28,7 @@ end
 --   writes waiting, data, info, blocked, calls, callers; wakes clients that wait. The last call
 --          of a caller again is answered as it was, and changes nothing
 function API.dispatch(keys, argv)
-  local q = open(keys, 1, argv[1], FAIL_KEYS)
-  local call, last = call_arg(q, keys, FAIL_KEYS, argv)
-  local before = call and answered(q, call, (last - 1) / 5)
-  local replies = before or dispatch(q, argv, 2, last, 5, call)
-  if not before then
-    wake_for(q)
-  end
-  return replies
+  return dispatch_once(keys, argv, FAIL_KEYS, 5, wake_for)
 end
 
 -- put: dispatch of jobs that are an id and data and nothing else, as most are.
@@ -81,15 +38,7 @@ end
 --   writes as dispatch; given all keys it may hand one job that is due to a client that waits, and
 --          so take it for that one
 function API.put(keys, argv)
-  local n = #keys < QUEUE_KEYS and FAIL_KEYS or QUEUE_KEYS
-  local q = open(keys, 1, argv[1], n)
-  local call, last = call_arg(q, keys, n, argv)
-  local before = call and answered(q, call, (last - 1) / 2)
-  local replies = before or dispatch(q, argv, 2, last, 2, call)
-  if not before then
-    hand_out_or_wake(q)
-  end
-  return replies
+  return dispatch_once(keys, argv, #keys < QUEUE_KEYS and FAIL_KEYS or QUEUE_KEYS, 2, hand_out_or_wake)
 end
 
 -- cancel: end the wait of jobs, drop held dispatches, ask runs to stop.
@@ -123,17 +72,6 @@ function API.register(keys, argv)
   end
   batch:commit(q)
   return 'ok'
-end
-
--- Leases that are finished, packed: id, token, id, token ... as text.
-local function finishes_arg(packed, n)
-  local finishes = packed and packed ~= '' and unpack_table(packed)
-  if not finishes then
-    return packed and packed ~= '' and refuse('expected leases to finish as a list') or {}
-  elseif #finishes % 2 ~= 0 or #finishes == 0 and next(finishes) ~= nil or #finishes / 2 + n > CHUNK then
-    refuse('expected id and token of each lease to finish, ' .. CHUNK .. ' at most in one call')
-  end
-  return finishes
 end
 
 -- Sweeps, then takes jobs for a client that is alive: what became of it, and the jobs.

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -160,16 +160,18 @@ def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
             match need:
                 case Command():
                     answer = store.run(need)
-                case Undoable(command=command, undo=undo):
+                case Undoable(command=command):
                     try:
                         answer = store.run(command)
+                        _undo_owed(store)  # the server is there
                     except KeyboardInterrupt:
-                        store.run(undo)
+                        store.owed.append(Owed(need))
+                        _undo_owed(store)
                         raise
                     except Unanswered as away:
                         problem = away
-                        with suppress(Unreachable):
-                            store.run(undo)
+                        store.owed.append(Owed(need))
+                        _undo_owed(store)
                     except (Unreachable, NotReady) as away:  # the flow may be ready to wait
                         problem = away
                 case Listen(channel=channel):
@@ -178,6 +180,38 @@ def follow_sync(store: SyncStore, flow: Flow[T]) -> T:
                     answer = signal.ready()
                 case Sleep(signal=signal, seconds=seconds):
                     answer = signal.wait(seconds)
+
+
+class Owed:
+    """What a thread did and nobody learnt of, to be undone."""
+
+    def __init__(self, done: Undoable) -> None:
+        self.undo = done.undo
+        self.over_at = time.monotonic() + done.seconds
+        self.looks = MOST_LOOKS
+        self.next_look = 0.0
+
+
+def _undo_owed(store: SyncStore) -> None:
+    """A thread has no background: what cannot be undone now is undone by the next that leases."""
+    for _ in range(len(store.owed)):
+        try:
+            owed = store.owed.popleft()
+        except IndexError:  # other threads are at it, too
+            return
+        now, away = time.monotonic(), False
+        if now >= owed.next_look:
+            try:
+                state, _ = store.run(owed.undo)
+                owed.looks = 0 if state == "gone" else owed.looks - 1
+            except QueasyError as problem:
+                log.warning("%s in the background failed: %s", owed.undo.function, problem)
+                away = True
+            owed.next_look = now + BETWEEN_LOOKS
+        if owed.looks and now < owed.over_at:
+            store.owed.append(owed)
+        if away:
+            return
 
 
 def take_one(

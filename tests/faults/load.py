@@ -37,8 +37,8 @@ class Runs:
     """Ids that were run more than once."""
     overlaps: list[tuple[str, int, int]]
     """An id, and the tokens of two of its runs that were under way at once."""
-    backwards: list[str]
-    """Ids of which a later run had no higher token."""
+    backwards: list[tuple[str, tuple[int, dict[str, float]], tuple[int, dict[str, float]]]]
+    """Ids of which a later run had no higher token, with both runs."""
 
 
 @dataclass
@@ -223,22 +223,30 @@ class Load:
                 if next_run["start"] < run.get("end", time.monotonic()):
                     found.overlaps.append((id_, token, later))
                 if later <= token:
-                    found.backwards.append(id_)
+                    found.backwards.append((id_, (token, run), (later, next_run)))
         return found
 
     def check(self, runs: Runs, *, forgets: bool) -> None:
         """What is promised. Where servers are replaced that did not hand over (`forgets`), what
         was acknowledged only may be lost if it was so at the time; and a run that the new server
-        never heard of may still be under way when the job is taken again, with a higher token.
+        never heard of may still be under way when the job is taken again, with a higher token; or
+        begin behind the other, while there are two primaries.
         """
         lost = self.accepted.keys() - runs.ended
         assert not [id_ for id_ in lost if id_.startswith("replicated")]
-        assert runs.backwards == []
+        tokens = [run[0] for _, *both in runs.backwards for run in both]
+        assert not tokens or forgets, runs.backwards
+        assert all(self._struck_at(token) for token in tokens), runs.backwards
         assert forgets or (not lost and not runs.overlaps), (lost, runs)
         for id_ in lost:
             at = self.accepted[id_]
             assert any(began - 1 < at < ended for began, ended in self.strikes), (id_, at)
         assert set(self.completed.values()) <= {0, 1} or forgets
+
+    def _struck_at(self, token: int) -> bool:
+        """Whether this was taken while somebody did his worst: it is the time, in microseconds."""
+        at = token / 1e6 - time.time() + time.monotonic()
+        return any(began <= at <= ended for began, ended in self.strikes)
 
     def idle_workers_are_woken(self) -> None:
         """More jobs, one after the other, than workers would find by looking now and then."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -167,6 +168,37 @@ async def test_a_lease_that_was_given_up_in_a_stall_does_not_take_a_job_when_it_
         job = queue.get("mine")
         assert job is not None
         assert job.stall_count == 0
+
+
+@ON_ONE_SERVER
+async def test_a_lease_of_a_thread_that_was_not_answered_is_undone_when_the_server_is_ready(
+    proxy: Proxy, server: Server, prefix: str, direct: SyncClient
+) -> None:
+    """The server, which had been restarted, refused to undo it for it was loading: the job stayed
+    leased to nobody, for as long as the lease was to last.
+    """
+    queue = direct.queue("q")
+    queue.dispatch("mine", id="mine")
+
+    async def refuse() -> None:
+        await asyncio.to_thread(server.call, "CONFIG", "SET", "min-replicas-to-write", 1)
+
+    client = SyncClient(proxy.url, prefix=prefix, timeout=TIMEOUT)
+    lease = partial(client.queue("q").lease, 3600, timeout=0)
+    await asyncio.to_thread(client.connect)
+    try:
+        proxy.lose_answer_to("dequeue", refuse)
+        with pytest.raises(Unanswered):
+            await asyncio.to_thread(lease)
+    finally:
+        server.call("CONFIG", "SET", "min-replicas-to-write", 0)
+    assert queue.counts().active == 1
+    async with asyncio.timeout(SOON):
+        while (found := await asyncio.to_thread(lease)) is None:
+            await asyncio.sleep(0.05)
+    await asyncio.to_thread(client.close)
+    assert found.job.id == "mine"
+    assert found.job.stall_count == 0
 
 
 @ON_ONE_SERVER

@@ -57,6 +57,7 @@ class Traffic:
         self.failures: list[BaseException] = []
         self._url = url
         self._over = threading.Event()
+        self._too_late = threading.Event()
         self._numbers = itertools.count()
         self._run = ""
         self._threads: list[threading.Thread] = []
@@ -71,6 +72,7 @@ class Traffic:
         """A producer and a consumer until the end of the block; then everything is proved."""
         self._run = run
         self._over.clear()
+        self._too_late.clear()
         for log in (self.accepted, self.refused, self.unsure, self.pulled, self.pull_errors):
             log.clear()
         self._begin(self._produce)
@@ -83,6 +85,9 @@ class Traffic:
             self._over.set()
             for thread in self._threads:
                 thread.join(60)
+            self._too_late.set()  # nothing goes on into the next test
+            for thread in self._threads:
+                thread.join()
             self._threads.clear()
         assert self.failures == []
         self._settle()
@@ -139,7 +144,7 @@ class Traffic:
     def _consume(self) -> None:
         with self.client() as client:
             queue = client.queue("pulled")
-            while not self._over.is_set() or self._owed():
+            while not self._over.is_set() or (self._owed() and not self._too_late.is_set()):
                 try:
                     lease = queue.lease(timeout=0.1, seconds=120)
                 except ServerError as problem:
@@ -154,20 +159,19 @@ class Traffic:
         return not mine <= {id_ for id_, _ in self.pulled}
 
     def _complete(self, lease: SyncLease) -> bool | None:
-        while True:
+        while not self._too_late.is_set():
             try:
                 return lease.complete()
-            except (
-                Unanswered
-            ):  # it was carried out, or it was not: a loading server outlasts a call
+            except Unanswered:  # carried out, or not: a loading server outlasts a call
                 if not self._holds(lease):
                     return None
             except ServerError as problem:  # it still has the lease
                 self.pull_errors.append(problem)
                 time.sleep(PACE)
+        return None
 
     def _holds(self, lease: SyncLease) -> bool:
-        while True:
+        while not self._too_late.is_set():
             try:
                 with self.client() as client:
                     job = client.queue("pulled").get(lease.job.id)
@@ -175,6 +179,7 @@ class Traffic:
                 time.sleep(PACE)
             else:
                 return job is not None and job.token == lease.job.token
+        return False
 
     # What came of it
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -181,6 +182,8 @@ class SyncStore:
         self._connected = False
         self._connecting = threading.Lock()
         self.listener = SyncListener(self._transport, self._route)
+        self.owed: deque[Any] = deque()
+        """What could not be undone yet (see `follow_sync`)."""
 
     def connect(self) -> None:
         """Looks at the server once; the first command does it if nobody did."""

@@ -15,8 +15,8 @@ FIRST_MARKED = 3
 """The first revision that registers a function of its own name."""
 
 ORDER = (
-    "keys", "stats", "batch", "job", "client", "call", "queue", "failed", "run", "lease", "take",
-    "hand", "sweep", "inspect", "audit", "arguments", "api",
+    "keys", "stats", "batch", "job", "client", "call", "queue", "failed", "run", "settle", "lease",
+    "take", "hand", "sweep", "inspect", "audit", "arguments", "api",
 )  # fmt: skip
 
 

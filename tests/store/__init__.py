@@ -6,6 +6,7 @@ pytest.register_assert_rewrite(
     "tests.store.promises",
     "tests.store.promises_bounds",
     "tests.store.promises_dispatch",
+    "tests.store.promises_given_up",
     "tests.store.promises_hand",
     "tests.store.promises_order",
     "tests.store.promises_server",

@@ -168,12 +168,15 @@ mutant(
 mutant(
     "the_same_ending_twice_in_a_call",
     "a_lease_ends_once_whoever_repeats_it",
-    ("ended[id], any = true, true", "any = true"),
+    (
+        "problems[i])\n        ended[id], any = true, true",
+        "problems[i])\n        any = true",
+    ),
 )
 mutant(
     "the_same_finish_twice_in_a_call",
     "a_plain_lease_ends_once_and_nothing_is_left_of_it",
-    ("ended[id], finished = true, finished + 1", "finished = finished + 1"),
+    (".. id\n        ended[id], any = true, true", ".. id\n        any = true"),
 )
 mutant(
     "tokens_begin_anew_in_each_call",
@@ -519,12 +522,12 @@ mutant(
 mutant(
     "the_oldest_are_kept",
     "the_failed_record_is_bounded_and_keeps_the_newest",
-    ("  for i = #noted, 1, -1 do", "  for i = 1, #noted do"),
+    ("  for i = #noted.ids, 1, -1 do", "  for i = 1, #noted.ids do"),
 )
 mutant(
     "fail_ids_are_plain",
     "a_job_given_up_gives_the_fail_queue_a_job_derived_from_its_run",
-    ("local fail_id = run.id .. ':' .. run.token", "local fail_id = run.id"),
+    ("free_fail_id(fq, run.id .. ':' .. run.token)", "run.id"),
 )
 mutant(
     "a_fail_job_has_no_origin",
@@ -534,7 +537,7 @@ mutant(
 mutant(
     "fail_jobs_for_nobody",
     "without_a_fail_handler_the_fail_queue_stays_empty",
-    ("local fq = settings_of(q).fail_handler and fail_queue_of(q)", "local fq = fail_queue_of(q)"),
+    ("\n  local fq = settings_of(q).fail_handler and fail", "\n  local fq = fail"),
 )
 mutant(
     "requeue_keeps_the_record",
@@ -560,12 +563,12 @@ mutant(
 mutant(
     "most_finishes_keep_data",
     "a_plain_lease_ends_once_and_nothing_is_left_of_it",
-    ("  batch:all_last(q.data, ids, n)\n", ""),
+    ("    batch:all_last(q.data, plain.ids, plain.n)\n", ""),
 )
 mutant(
     "a_plain_finish_forgets_what_is_held",
     "what_is_held_behind_a_plain_run_comes_up",
-    ("== 'finish' and not helds[i] and plain", "== 'finish' and plain"),
+    ("raw and not helds[i] and (verb == 'finish'", "raw and (verb == 'finish'"),
 )
 mutant(
     "the_long_member_stays_among_the_leases",
@@ -610,7 +613,7 @@ mutant(
 mutant(
     "every_plain_lease_is_of_who_asks",
     "many_leases_end_each_by_its_own_token",
-    ("(plain == asks and lease_head or plain .. ':') .. id", "(lease_head or plain .. ':') .. id"),
+    ("(holder == asks and lease_head or holder", "(lease_head or holder"),
 )
 mutant(
     "a_cancel_that_was_asked_for_is_overlooked",
@@ -625,7 +628,7 @@ mutant(
 mutant(
     "a_plain_finish_keeps_info",
     "a_plain_finish_leaves_nothing_of_an_earlier_try",
-    ("    batch:all('hdel', q.info, with_info, m, infos)\n", ""),
+    ("      batch:all('hdel', q.info, with_info, #with_info, infos)\n", ""),
 )
 mutant(
     "a_plain_dispatch_forgets_the_one_before",
@@ -728,7 +731,7 @@ mutant(
 mutant(
     "a_fail_job_overwrites_who_has_its_id",
     "a_fail_id_that_is_taken_is_left_alone",
-    ("    while redis.call('HEXISTS', fq.data, fail_id) == 1 do\n", "    while false do\n"),
+    ("  while redis.call('HEXISTS', fq.data, id) == 1 do\n", "  while false do\n"),
 )
 
 # What somebody put there by hand

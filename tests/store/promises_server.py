@@ -228,14 +228,15 @@ def a_token_is_not_given_out_again_after_the_server_forgot(h: Harness) -> None:
 def a_fail_id_that_is_taken_is_left_alone(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True))
     h.join("c1")
-    h.dispatch("a")
-    run = h.take_one("c1")
     fail_queue = Commands(QueueKeys(h.keys.prefix, h.keys.queue, fail=True), now=h.time)
-    h.call(fail_queue.dispatch([DispatchItem(f"a:{run.token}", b"mine")]))
-    h.end(run, Fail())
-    jobs, _ = h.call(fail_queue.jobs("waiting", b"", 10))
-    assert [job.payload for job in jobs if job.origin is None] == [b"mine"]
-    assert len(jobs) == 2
+    for number, client in enumerate(("c1", "~c2"), 1):  # by the short way, and by the long
+        h.dispatch("a")
+        run = h.take_one(client)
+        h.call(fail_queue.dispatch([DispatchItem(f"a:{run.token}", b"mine")]))
+        h.end(run, Fail())
+        jobs, _ = h.call(fail_queue.jobs("waiting", b"", 10))
+        assert [job.payload for job in jobs if job.origin is None] == [b"mine"] * number
+        assert len(jobs) == 2 * number
 
 
 @promise

@@ -7,12 +7,14 @@ import redis
 
 from tests.servers import ServerKind, start_server
 from tests.store import (
+    mutants_given_up,
     mutants_hand,
     mutants_suspects,
     promises,
     promises_bounds,
     promises_calls,
     promises_dispatch,
+    promises_given_up,
     promises_hand,
     promises_order,
     promises_plain,
@@ -24,8 +26,9 @@ from tests.store.mutants import MUTANTS
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # by being imported
-    mutants_hand, mutants_suspects, promises, promises_bounds, promises_calls, promises_dispatch,
-    promises_hand, promises_order, promises_plain, promises_server, promises_suspects,
+    mutants_given_up, mutants_hand, mutants_suspects, promises, promises_bounds, promises_calls,
+    promises_dispatch, promises_given_up, promises_hand, promises_order, promises_plain,
+    promises_server, promises_suspects,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from tests.store import (
     promises_bounds,
     promises_calls,
     promises_dispatch,
+    promises_given_up,
     promises_hand,
     promises_order,
     promises_plain,
@@ -17,7 +18,7 @@ from tests.store.harness import Harness
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # by being imported
-    promises, promises_bounds, promises_calls, promises_dispatch, promises_hand,
+    promises, promises_bounds, promises_calls, promises_dispatch, promises_given_up, promises_hand,
     promises_order, promises_plain, promises_server, promises_suspects,
 )  # fmt: skip
 

@@ -8,9 +8,10 @@ local TRIM_LIMIT = 1000
 -- Notes a record to be kept; `keep_records` writes it, with all others of the call.
 local function keep_failed(q, kind, id, record)
   q.records = q.records or {}
-  local of_kind = q.records[kind] or {}
-  q.records[kind] = of_kind
-  of_kind[#of_kind + 1] = { id = id, record = record }
+  local noted = q.records[kind] or { ids = {}, records = {} }
+  q.records[kind] = noted
+  local n = #noted.ids + 1
+  noted.ids[n], noted.records[n] = id, record
 end
 
 -- Drops the oldest records so that `most` remain with `added` new ones; those in `but` stay.
@@ -25,36 +26,45 @@ local function trim(q, batch, kind, most, added, but)
     stay = stay + 1
   end
   local oldest = redis.call('ZRANGE', order, 0, math.min(excess + stay, TRIM_LIMIT) - 1, 'WITHSCORES')
-  local dropped = 0
+  local ids, scores, n = {}, {}, 0
   for i = 1, #oldest, 2 do
-    if dropped < excess and not but[oldest[i]] then
-      batch:rem(order, oldest[i], oldest[i + 1])
-      batch:del_last(q[kind], oldest[i])
-      dropped = dropped + 1
+    if n < excess and not but[oldest[i]] then
+      n = n + 1
+      ids[n], scores[n] = oldest[i], oldest[i + 1]
     end
   end
-  return dropped
+  if n > 0 then
+    batch:all('zrem', order, ids, n, scores)
+    batch:all_last(q[kind], ids, n)
+  end
+  return n
 end
 
 -- Puts the noted records of one kind into the batch, the newest of them if they are too many.
 local function keep_records_of(q, batch, kind, noted)
   local order, most = q[kind .. '_at'], kind == 'failed' and settings_of(q).failed_limit or math.huge
-  local fresh, kept, added = {}, 0, 0
-  for i = 1, #noted do
-    noted[i].at = tick(q) -- also newer than those of an earlier call in the same instant
+  local fresh, ids, entries, times, n = {}, {}, {}, {}, 0
+  for i = 1, #noted.ids do
+    times[i] = tick(q) -- also newer than those of an earlier call in the same instant
   end
-  for i = #noted, 1, -1 do -- the last one of an id is the one to keep
-    local id = noted[i].id
-    if kept < most and not fresh[id] then
-      fresh[id] = true
-      kept = kept + 1
-      local at = redis.call('ZSCORE', order, id)
-      batch:set(q[kind], id, noted[i].record, at and redis.call('HGET', q[kind], id))
-      batch:add(order, id, noted[i].at, at)
-      if not at then
-        added = added + 1
-      end
+  local places = {}
+  for i = #noted.ids, 1, -1 do -- the last one of an id is the one to keep
+    local id = noted.ids[i]
+    if n < most and not fresh[id] then
+      n, fresh[id] = n + 1, true
+      ids[n], entries[2 * n - 1], entries[2 * n] = id, id, noted.records[i]
+      places[2 * n - 1], places[2 * n] = times[i], id
     end
+  end
+  local before, olds, added = many('ZMSCORE', order, ids), {}, n
+  for i = 1, n do
+    if before[i] then
+      olds[i], added = redis.call('HGET', q[kind], ids[i]), added - 1
+    end
+  end
+  if n > 0 then
+    batch:all('hset', q[kind], entries, 2 * n, olds)
+    batch:all('zadd', order, places, 2 * n, before)
   end
   if kind == 'failed' then
     trim(q, batch, kind, most, added, fresh)

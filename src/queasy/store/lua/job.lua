@@ -82,6 +82,13 @@ local function is_scheduled(raw)
   return not (high % 128 == 127 and low >= 240)
 end
 
+-- The head of the info of a job in a fail queue, if it has none but its origin: it is no suspect.
+local ORIGIN = '\129\166origin'
+
+local function has_only_origin(raw)
+  return string.sub(raw, 1, #ORIGIN) == ORIGIN
+end
+
 -- The bytes of an info; nil when everything in it is default.
 local function pack_info(info, score)
   if info.options and next(info.options) == nil then

@@ -95,6 +95,13 @@ local function put_back(q, batch, run, score)
   made_due(q, score, info.suspect)
 end
 
+local function free_fail_id(fq, id)
+  while redis.call('HEXISTS', fq.data, id) == 1 do
+    id = id .. '+' -- somebody dispatched that very id
+  end
+  return id
+end
+
 -- The job is given up: into the failed record and, if anybody handles failures, a job with
 -- the same payload into the fail queue, whose id comes from (id, token): once per run.
 local function give_up(q, batch, run, problem)
@@ -109,10 +116,7 @@ local function give_up(q, batch, run, problem)
   keep_failed(q, 'failed', run.id, join(record, data))
   local fq = settings_of(q).fail_handler and fail_queue_of(q)
   if fq then
-    local fail_id = run.id .. ':' .. run.token
-    while redis.call('HEXISTS', fq.data, fail_id) == 1 do
-      fail_id = fail_id .. '+' -- somebody dispatched that very id
-    end
+    local fail_id = free_fail_id(fq, run.id .. ':' .. run.token)
     local score = tick(fq)
     record.id, record.options = run.id, nil
     batch:set(fq.data, fail_id, data)

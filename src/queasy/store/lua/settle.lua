@@ -1,96 +1,198 @@
 -- Ending many leases in one call.
 
--- Checks the endings in argv: `n` of five arguments each. Their ids, and the errors they tell of.
-local function read_endings(argv, first, n)
-  local ids, problems = {}, {}
-  for i = 1, n do
-    local at = first + (i - 1) * 5
-    if not ENDINGS[argv[at]] or OF_THE_DEAD[argv[at]] then
-      refuse('unknown way to end a lease: ' .. tostring(argv[at]))
-    end
-    ids[i] = argv[at + 1]
-    if argv[at + 4] ~= '' then
-      problems[i] = unpack_table(argv[at + 4]) or refuse('expected an error as a map')
-    end
-    if argv[at + 3] ~= '' then
-      number((argv[at + 3]:gsub('^%+', '')), 'the time of a retry')
-    end
-  end
-  return ids, problems
-end
+local settle
 
--- The ids of all leases to end: those in `ids`, then those in `finishes`.
-local function add_finishes(ids, n, finishes)
-  for i = 1, #finishes / 2 do
-    local id = finishes[2 * i - 1]
-    if type(id) ~= 'string' or type(finishes[2 * i]) ~= 'string' then
-      refuse('expected leases to finish as text')
+do -- what only that needs: Lua has room for 200 locals only
+  -- The table packed in `raw`, and whether it is a map of a few fields with nothing behind it, and so may
+  -- stand in another record as it is.
+  local function read_problem(raw)
+    local ok, rest, problem = pcall(cmsgpack.unpack_one, raw, 0)
+    if not ok or type(problem) ~= 'table' then
+      refuse('expected an error as a map')
     end
-    ids[n + i] = id
+    local first = raw:byte(1)
+    return problem, rest == -1 and first >= 128 and first <= 143
   end
-end
 
--- Most endings are a finish of what nobody asked anything else of. Of `n` of them: the ids, their
--- entries in `active`, their leases, and the ids and infos of `m` that have one. It is the same as
--- `remove` without a run.
-local function remove_plain(q, batch, n, ids, active, leases, m, with_info, infos)
-  batch:all('hdel', q.active, ids, n, active)
-  batch:all('zrem', q.leases, leases, n, nil, '0')
-  batch:all_last(q.data, ids, n)
-  if m > 0 then
-    batch:all('hdel', q.info, with_info, m, infos)
-  end
-  count(q, 'finished', n)
-end
-
--- Ends leases: from argv[first] verb, id, token, when, problem of each, `n` of them; and those in
--- `finishes`, which are finished: id, token of each. Most are of the client that `asks`. What became of
--- the first, and which of the others, by number, had no lease any more.
-local function settle(q, argv, first, n, finishes, asks)
-  local all = n + #finishes / 2
-  if all == 0 then
-    return {}, {}
-  end
-  local ids, problems = read_endings(argv, first, n)
-  add_finishes(ids, n, finishes)
-  local active = many('HMGET', q.active, ids)
-  local infos, helds = any_of(q.info, ids), any_of(q.blocked, ids)
-  local batch, replies, lost, ended, any = Batch.new(), {}, {}, {}, false
-  local finished, leases, infos_gone, with_info, old_infos = 0, room_for(all), 0, nil, nil
-  local lease_head = asks and asks .. ':'
-  for i = 1, all do
-    local at = first + (i - 1) * 5
-    local id, raw, info, became = ids[i], active[i], infos[i], 'lost'
-    local verb, token = 'finish', finishes[2 * (i - n)]
-    if i <= n then
-      verb, token = argv[at], argv[at + 2]
-    end
-    local plain = raw and verb == 'finish' and not helds[i] and plain_holder(raw, token, asks)
-    local run = raw and not ended[id] and not plain and read_run(id, raw, info, helds[i])
-    if plain and not ended[id] then
-      ended[id], finished = true, finished + 1
-      ids[finished], active[finished] = id, raw -- those before were looked at
-      leases[finished] = (plain == asks and lease_head or plain .. ':') .. id
-      if info then -- whatever it says
-        infos_gone, with_info, old_infos = infos_gone + 1, with_info or {}, old_infos or {}
-        with_info[infos_gone], old_infos[infos_gone] = id, info
+  -- Checks the endings in argv: `n` of five arguments each. Their ids, the errors they tell of, and those
+  -- of these that may be kept as they came.
+  local function read_endings(argv, first, n)
+    local ids, problems, packed = {}, {}, {}
+    for i = 1, n do
+      local at = first + (i - 1) * 5
+      if not ENDINGS[argv[at]] or OF_THE_DEAD[argv[at]] then
+        refuse('unknown way to end a lease: ' .. tostring(argv[at]))
       end
-      became = 'finished'
-    elseif run and run.token == token then
-      became = end_run(q, batch, run, verb, argv[at + 3], problems[i])
-      ended[id], any = true, true
+      ids[i] = argv[at + 1]
+      packed[i] = argv[at + 4]
+      if packed[i] ~= '' then
+        local problem, is_plain = read_problem(packed[i])
+        problems[i], packed[i] = problem, is_plain and packed[i]
+      end
+      if argv[at + 3] ~= '' then
+        number((argv[at + 3]:gsub('^%+', '')), 'the time of a retry')
+      end
     end
-    if i <= n then
-      replies[i] = became
-    elseif became == 'lost' then
-      lost[#lost + 1] = i - n
+    return ids, problems, packed
+  end
+
+  -- The ids of all leases to end: those in `ids`, then those in `finishes`.
+  local function add_finishes(ids, n, finishes)
+    for i = 1, #finishes / 2 do
+      local id = finishes[2 * i - 1]
+      if type(id) ~= 'string' or type(finishes[2 * i]) ~= 'string' then
+        refuse('expected leases to finish as text')
+      end
+      ids[n + i] = id
     end
   end
-  if finished > 0 then
-    remove_plain(q, batch, finished, ids, active, leases, infos_gone, with_info, old_infos)
+
+  -- Leases that are plain (see `plain_holder`), with nothing held behind them: to be ended all at once.
+  local function new_plain(ids, active, most)
+    return { n = 0, ids = ids, active = active, leases = room_for(most) }
   end
-  if any or finished > 0 then
-    commit_runs(q, batch)
+
+  local function add_plain(plain, id, active, lease)
+    local n = plain.n + 1
+    plain.n, plain.ids[n], plain.active[n], plain.leases[n] = n, id, active, lease
   end
-  return replies, lost
+
+  local function end_leases(q, batch, plain)
+    batch:all('hdel', q.active, plain.ids, plain.n, plain.active)
+    batch:all('zrem', q.leases, plain.leases, plain.n, nil, '0')
+  end
+
+  -- Most endings are a finish of what nobody asked anything else of; those in `infos` have one, of
+  -- `with_info`. It is the same as `remove` without a run.
+  local function finish_plain(q, batch, plain, with_info, infos)
+    end_leases(q, batch, plain)
+    batch:all_last(q.data, plain.ids, plain.n)
+    if #with_info > 0 then
+      batch:all('hdel', q.info, with_info, #with_info, infos)
+    end
+    count(q, 'finished', plain.n)
+  end
+
+  -- A record of so many fields: the packed `fields`, and the error, if there is one.
+  local function with_problem(n, fields, problem, rest)
+    if problem == '' then
+      return string.char(128 + n) .. fields .. rest
+    end
+    return string.char(129 + n) .. fields .. '\165error' .. problem .. rest
+  end
+
+  -- The fail queue's jobs for those given up; `fields` are what both records have in common.
+  local function fail_plain(fq, batch, ids, tokens, datas, fields, problems)
+    local n, fail_ids = #ids, {}
+    for i = 1, n do
+      fail_ids[i] = ids[i] .. ':' .. tokens[i]
+    end
+    fail_ids[n + 1] = LONG -- it may be somebody's
+    local taken = any_of(fq.data, fail_ids)
+    if n >= MANY and not taken[n + 1] then
+      make_tables(fq, batch, #(datas[1] or '') <= 64, false)
+    end
+    local values, times, infos = room_for(2 * n), room_for(2 * n), room_for(2 * n)
+    for i = 1, n do
+      local fail_id = taken[i] and free_fail_id(fq, fail_ids[i]) or fail_ids[i]
+      values[2 * i - 1], values[2 * i] = fail_id, datas[i] or ''
+      times[2 * i - 1], times[2 * i] = tick(fq), fail_id
+      local name = '\162id' .. cmsgpack.pack(ids[i])
+      infos[2 * i - 1], infos[2 * i] = fail_id, ORIGIN .. with_problem(4, fields[i], problems[i], name)
+    end
+    batch:all('hset', fq.data, values, 2 * n)
+    batch:all('zadd', fq.waiting, times, 2 * n)
+    batch:all('hset', fq.info, infos, 2 * n)
+    count(fq, 'dispatched', n)
+    fq.due = (fq.due or 0) + n
+  end
+
+  -- Jobs that are given up at their first run: none has an info, and each of the `problems` is packed, or
+  -- ''. It is the same as `give_up` without a run: most of a record is put together once, for both queues.
+  local function give_up_plain(q, batch, plain, problems)
+    local n, ids = plain.n, plain.ids
+    local datas = many('HMGET', q.data, ids)
+    end_leases(q, batch, plain)
+    batch:all('hdel', q.data, ids, n, datas)
+    local head, fields, tokens = '\169failed_at' .. cmsgpack.pack(q.now) .. '\165token', {}, {}
+    for i = 1, n do
+      local token, score = string.match(plain.active[i], '^(%d+):([^:]+):')
+      fields[i] = head .. cmsgpack.pack(token) .. '\173dispatched_at' .. cmsgpack.pack(tonumber(score))
+      tokens[i] = token
+      keep_failed(q, 'failed', ids[i], with_problem(3, fields[i], problems[i], datas[i] or ''))
+    end
+    local fq = settings_of(q).fail_handler and fail_queue_of(q)
+    if fq then
+      fail_plain(fq, batch, ids, tokens, datas, fields, problems)
+    end
+    count(q, 'failed', n)
+  end
+
+  -- Ends leases: from argv[first] verb, id, token, when, problem of each, `n` of them; and those in
+  -- `finishes`, which are finished: id, token of each. Most are of the client that `asks`. What became of
+  -- the first, and which of the others, by number, had no lease any more.
+  function settle(q, argv, first, n, finishes, asks)
+    local all = n + #finishes / 2
+    if all == 0 then
+      return {}, {}
+    end
+    local ids, problems, packed = read_endings(argv, first, n)
+    add_finishes(ids, n, finishes)
+    local active = many('HMGET', q.active, ids)
+    local infos, helds = any_of(q.info, ids), any_of(q.blocked, ids)
+    local batch, replies, lost, ended, any = Batch.new(), {}, {}, {}, false
+    -- In the same tables: those before were looked at.
+    local finished, with_info, old_infos = new_plain(ids, active, all), {}, {}
+    local doomed, why = nil, {}
+    local lease_head = asks and asks .. ':'
+    for i = 1, all do
+      local at = first + (i - 1) * 5
+      local id, raw, info, became = ids[i], active[i], infos[i], 'lost'
+      local verb, token = 'finish', finishes[2 * (i - n)]
+      if i <= n then
+        verb, token = argv[at], argv[at + 2]
+      end
+      local is_plain = raw and not helds[i] and (verb == 'finish' or verb == 'fail' and not info and packed[i])
+      local holder = is_plain and plain_holder(raw, token, asks)
+      local run = raw and not ended[id] and not holder and read_run(id, raw, info, helds[i])
+      if holder and not ended[id] then
+        local lease = (holder == asks and lease_head or holder .. ':') .. id
+        ended[id], any = true, true
+        if verb == 'finish' then
+          add_plain(finished, id, raw, lease)
+          became = 'finished'
+          if info then -- whatever it says
+            with_info[#with_info + 1], old_infos[#with_info + 1] = id, info
+          end
+        else
+          doomed = doomed or new_plain({}, {}, n)
+          add_plain(doomed, id, raw, lease)
+          why[doomed.n] = packed[i]
+          became = 'failed'
+        end
+      elseif run and run.token == token then
+        if doomed then -- in the order in which they are told
+          give_up_plain(q, batch, doomed, why)
+          doomed, why = nil, {}
+        end
+        became = end_run(q, batch, run, verb, argv[at + 3], problems[i])
+        ended[id], any = true, true
+      end
+      if i <= n then
+        replies[i] = became
+      elseif became == 'lost' then
+        lost[#lost + 1] = i - n
+      end
+    end
+    if finished.n > 0 then
+      finish_plain(q, batch, finished, with_info, old_infos)
+    end
+    if doomed then
+      give_up_plain(q, batch, doomed, why)
+    end
+    if any then
+      commit_runs(q, batch)
+    end
+    return replies, lost
+  end
 end

@@ -1,0 +1,62 @@
+"""Seeded mistakes in the short way of giving jobs up."""
+
+from tests.store.mutants import mutant
+
+THE_SAME = "what_is_given_up_by_the_short_way_is_as_by_the_long"
+
+mutant(
+    "given_up_and_still_there",
+    THE_SAME,
+    ("    batch:all('hdel', q.data, ids, n, datas)\n", ""),
+)
+mutant(
+    "a_plain_fail_id_is_the_jobs_own",
+    THE_SAME,
+    ("fail_ids[i] = ids[i] .. ':' .. tokens[i]", "fail_ids[i] = ids[i]"),
+)
+mutant(
+    "the_short_way_has_fail_jobs_for_nobody",
+    "who_is_given_up_by_the_short_way_leaves_the_fail_queue_to_its_handler",
+    ("\n    local fq = settings_of(q).fail_handler and fail", "\n    local fq = fail"),
+)
+mutant(
+    "an_origin_without_an_error",
+    THE_SAME,
+    (
+        "ORIGIN .. with_problem(4, fields[i], problems[i], name)",
+        "ORIGIN .. with_problem(4, fields[i], '', name)",
+    ),
+)
+mutant(
+    "the_short_way_counts_none",
+    THE_SAME,
+    ("    count(q, 'failed', n)\n", ""),
+)
+mutant(
+    "the_short_way_forgets_earlier_tries",
+    "what_was_tried_before_is_told_of_who_is_given_up",
+    ("verb == 'fail' and not info and packed[i]", "verb == 'fail' and packed[i]"),
+)
+mutant(
+    "an_error_with_more_behind_it_is_kept_as_it_is",
+    "an_error_that_is_packed_otherwise_is_read_all_the_same",
+    ("return problem, rest == -1 and first", "return problem, first"),
+)
+mutant(
+    "a_taken_fail_id_is_overwritten_by_the_short_way",
+    "a_fail_id_that_is_taken_is_left_alone",
+    ("taken[i] and free_fail_id(fq, fail_ids[i]) or fail_ids[i]", "fail_ids[i]"),
+)
+mutant(
+    "somebodys_long_id_is_gone",
+    "what_makes_a_table_of_a_fail_queue_is_gone_again_or_is_somebodys",
+    (
+        "if n >= MANY and not taken[n + 1] then\n      make_tables(fq",
+        "if n >= MANY then\n      make_tables(fq",
+    ),
+)
+mutant(
+    "the_long_way_overtakes",
+    "jobs_are_given_up_in_the_order_in_which_they_are_told",
+    ("if doomed then -- in the order", "if false then -- in the order"),
+)

@@ -1,0 +1,159 @@
+"""Jobs given up at their first run, by a client of many leases, have a shorter way, too."""
+
+from typing import Any
+
+import msgspec
+
+from queasy.job import Job, JobError
+from queasy.outcome import Broken, Fail, Finish, Retry
+from queasy.store.records import DispatchItem
+from tests.store.harness import Harness, endings_of
+from tests.store.promise import promise
+
+WHY = JobError("E", "no", "permanent", "line 1\nline 2")
+MANY = [f"job{number:02}" for number in range(20)]
+
+
+def given_up(h: Harness, client: str, ids: list[str], why: JobError | None) -> list[Any]:
+    """What is to be seen of such jobs, but for the tokens: in the record and the fail queue."""
+    h.call(h.commands.configure(fail_handler=True))
+    h.call(h.commands.dispatch([DispatchItem(id_, f"of {id_}".encode()) for id_ in ids]))
+    jobs = h.take(client, limit=len(ids))
+    assert h.call(h.commands.settle(endings_of(jobs, Fail(why)))) == ["failed"] * len(ids)
+    fail_jobs = h.call(h.fail_commands.dequeue("~f", lease=30, limit=99)).jobs
+    token_of = {job.id: job.token for job in jobs}
+    assert [job.id for job in fail_jobs] == [f"{id_}:{token_of[id_]}" for id_ in ids]
+    assert {job.id: job.token for job in h.records()} == token_of
+    assert {job.origin.id: job.origin.token for job in fail_jobs if job.origin} == token_of
+    seen = [_seen(job) for job in h.records()]
+    seen += [(_seen(job.origin), job.payload) for job in fail_jobs if job.origin]
+    assert h.call(h.fail_commands.settle(endings_of(fail_jobs, Finish()))) == ["finished"] * len(
+        ids
+    )
+    return seen
+
+
+def _seen(job: Job) -> Any:
+    counts = job.retry_count, job.stall_count, job.timeout_count
+    times = round(job.ended_at_epoch, 3), round(job.dispatched_at_epoch, 3)
+    return job.id, job.payload, job.error, counts, times
+
+
+@promise
+def what_is_given_up_by_the_short_way_is_as_by_the_long(h: Harness) -> None:
+    h.join("c1")
+    for ids in (MANY[:1], MANY):
+        for why in (WHY, None):
+            short = given_up(h, "c1", ids, why)
+            assert h.left() == {":clients", ":failed", ":failed_at"}
+            assert len(short) == 2 * len(ids)
+            h.call(h.commands.drop("failed", ids))
+            assert short == given_up(h, "~long", ids, why)
+            h.call(h.commands.drop("failed", ids))
+    totals = {line.kind: line.count for line in h.call(h.commands.stats()) if line.minute is None}
+    assert totals["failed"] == 4 * (1 + len(MANY))
+    of_fail_queue = h.call(h.fail_commands.stats())
+    totals = {line.kind: line.count for line in of_fail_queue if line.minute is None}
+    assert totals["dispatched"] == totals["finished"] == 4 * (1 + len(MANY))
+
+
+@promise
+def who_is_given_up_by_the_short_way_leaves_the_fail_queue_to_its_handler(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch()
+    assert h.end(h.take_one("c1"), Fail(WHY)) == "failed"
+    assert not [label for label in h.dump() if label.startswith("-fail")]
+
+
+@promise
+def jobs_are_given_up_in_the_order_in_which_they_are_told(h: Harness) -> None:
+    """Whether by the short way, or by the long one, as who was scheduled."""
+    h.call(h.commands.configure(fail_handler=True))
+    h.join("c1")
+    for id_ in "abcd":
+        h.dispatch(id_, after=0.001 if id_ in "bd" else None)
+    h.later(1)
+    jobs = h.take("c1", limit=4)
+    h.call(h.commands.settle(endings_of(sorted(jobs, key=lambda job: job.id), Fail(WHY))))
+    fail_jobs, _ = h.call(h.fail_commands.jobs("waiting", b"", 9))
+    assert [job.id[0] for job in fail_jobs] == list("abcd")
+    assert sorted([job.id for job in h.records()]) == list("abcd")
+
+
+@promise
+def who_is_given_up_by_the_short_way_is_so_once(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch_many("a", "b")
+    a, b = h.take("c1", limit=2)
+    endings = [*endings_of([a, a], Fail(WHY)), *endings_of([b], Finish())]
+    assert h.call(h.commands.settle(endings)) == ["failed", "lost", "finished"]
+    before = h.dump()
+    assert h.call(h.commands.settle([*endings, *endings_of([b], Fail())])) == ["lost"] * 4
+    assert h.dump() == before
+
+
+@promise
+def what_was_tried_before_is_told_of_who_is_given_up(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch()
+    h.end(h.take_one("c1"), Retry(WHY, after=0))
+    assert h.end(h.take_one("c1"), Fail(WHY)) == "failed"
+    assert [job.retry_count for job in h.records()] == [1]
+
+
+@promise
+def what_is_held_behind_who_is_given_up_comes_up(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch()
+    job = h.take_one("c1")
+    assert h.dispatch(payload=b"2") == "blocked"
+    assert h.end(job, Fail(WHY)) == "failed"
+    assert h.take_one("c1").payload == b"2"
+
+
+@promise
+def an_error_that_is_packed_otherwise_is_read_all_the_same(h: Harness) -> None:
+    """With something behind it, or with a longer head: neither can stand in another record."""
+    h.join("c1")
+    plain = msgspec.msgpack.encode({"type": "E", "message": "no"})
+    long_head = b"\xde\x00\x02" + plain[1:]
+    for packed in (plain + b"\x01", plain + plain, long_head):
+        h.dispatch()
+        job = h.take_one("c1")
+        command = h.commands.settle(endings_of([job], Fail(WHY)))
+        args = (*command.args[:-1], packed)
+        assert h.call(msgspec.structs.replace(command, args=args)) == ["failed"]
+        [record] = h.records()
+        assert record.readable
+        assert (record.error, record.payload) == (JobError("E", "no"), b"1")
+
+
+@promise
+def what_makes_a_table_of_a_fail_queue_is_gone_again_or_is_somebodys(h: Harness) -> None:
+    h.join("c1")
+    long = "-" * 72
+    assert h.call(h.fail_commands.dispatch([DispatchItem(long, b"mine")]))[0].status == "created"
+    for ids in (MANY[:10], MANY[10:]):
+        h.call(h.commands.configure(fail_handler=True))
+        h.dispatch_many(*ids)
+        h.call(h.commands.settle(endings_of(h.take("c1", limit=10), Fail(WHY))))
+        fail_jobs = h.call(h.fail_commands.dequeue("~f", lease=30, limit=99)).jobs
+        assert [job.payload for job in fail_jobs if job.id == long] == [b"mine"] * (
+            ids == MANY[:10]
+        )
+        assert len([job for job in fail_jobs if job.origin]) == 10
+        h.call(h.fail_commands.settle(endings_of(fail_jobs, Finish())))
+    assert not [label for label in h.left() if label.startswith("-fail")]
+
+
+@promise
+def a_fail_job_whose_origin_cannot_be_read_is_told_so(h: Harness) -> None:
+    h.join("c1")
+    h.call(h.commands.configure(fail_handler=True))
+    h.dispatch()
+    h.end(h.take_one("c1"), Fail(WHY))
+    [fail_job] = h.call(h.fail_commands.jobs("waiting", b"", 9))[0]
+    h.redis.hset(h.fail_keys.base + "info", fail_job.id, b"\x81\xa6origin\x85junk")
+    [taken] = h.call(h.fail_commands.dequeue("~f", lease=30, limit=9)).jobs
+    assert not taken.readable
+    assert h.call(h.fail_commands.settle(endings_of([taken], Broken(WHY)))) == ["broken"]

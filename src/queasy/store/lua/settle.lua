@@ -48,10 +48,6 @@ do -- what only that needs: Lua has room for 200 locals only
   end
 
   -- Leases that are plain (see `plain_holder`), with nothing held behind them: to be ended all at once.
-  local function new_plain(ids, active, most)
-    return { n = 0, ids = ids, active = active, leases = room_for(most) }
-  end
-
   local function add_plain(plain, id, active, lease)
     local n = plain.n + 1
     plain.n, plain.ids[n], plain.active[n], plain.leases[n] = n, id, active, lease
@@ -141,8 +137,7 @@ do -- what only that needs: Lua has room for 200 locals only
     local active = many('HMGET', q.active, ids)
     local infos, helds = any_of(q.info, ids), any_of(q.blocked, ids)
     local batch, replies, lost, ended, any = Batch.new(), {}, {}, {}, false
-    -- In the same tables: those before were looked at.
-    local finished, with_info, old_infos = new_plain(ids, active, all), {}, {}
+    local finished, leases, with_info, old_infos = 0, room_for(all), {}, {}
     local doomed, why = nil, {}
     local lease_head = asks and asks .. ':'
     for i = 1, all do
@@ -159,13 +154,13 @@ do -- what only that needs: Lua has room for 200 locals only
         local lease = (holder == asks and lease_head or holder .. ':') .. id
         ended[id], any = true, true
         if verb == 'finish' then
-          add_plain(finished, id, raw, lease)
-          became = 'finished'
+          finished, became = finished + 1, 'finished'
+          ids[finished], active[finished], leases[finished] = id, raw, lease -- those before were looked at
           if info then -- whatever it says
             with_info[#with_info + 1], old_infos[#with_info + 1] = id, info
           end
         else
-          doomed = doomed or new_plain({}, {}, n)
+          doomed = doomed or { n = 0, ids = {}, active = {}, leases = {} }
           add_plain(doomed, id, raw, lease)
           why[doomed.n] = packed[i]
           became = 'failed'
@@ -184,8 +179,9 @@ do -- what only that needs: Lua has room for 200 locals only
         lost[#lost + 1] = i - n
       end
     end
-    if finished.n > 0 then
-      finish_plain(q, batch, finished, with_info, old_infos)
+    if finished > 0 then
+      local plain = { n = finished, ids = ids, active = active, leases = leases }
+      finish_plain(q, batch, plain, with_info, old_infos)
     end
     if doomed then
       give_up_plain(q, batch, doomed, why)

@@ -38,6 +38,11 @@ mutant(
     ("request = '' }, expiry, 1, true)", "request = '' }, q.now + 1000, 1, true)"),
 )
 mutant(
+    "who_was_handed_a_job_keeps_the_time",
+    "another_keeps_the_time_when_who_kept_it_was_handed_a_job",
+    ("        return watch(q)\n", "        return\n"),
+)
+mutant(
     "suspects_are_handed_out",
     "a_suspect_is_handed_to_nobody",
     ("request = '' }, expiry, 1, true)", "request = '' }, expiry, 1)"),

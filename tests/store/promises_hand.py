@@ -97,6 +97,20 @@ def one_who_does_not_hear_does_not_keep_it_from_another(h: Harness) -> None:
 
 
 @promise
+def another_keeps_the_time_when_who_kept_it_was_handed_a_job(h: Harness) -> None:
+    """The job may hold it up, and what comes due meanwhile would wait until others look."""
+    first = Taker(h, "c1")
+    h.later(0.01)
+    second = Taker(h, "c2")
+    h.dispatch("later", after=1)
+    assert first.heard() == "wake"
+    first.sleep()  # and looks in a second
+    h.dispatch("a")
+    assert first.heard().startswith("job:")
+    assert second.heard() == "wake"
+
+
+@promise
 def nothing_is_handed_out_of_a_queue_that_is_paused(h: Harness) -> None:
     taker = Taker(h)
     h.call(h.commands.configure(paused=True))

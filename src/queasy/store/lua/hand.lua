@@ -55,13 +55,14 @@ do -- what only this needs: Lua has room for 200 locals only
     return true
   end
 
-  -- At the end of a call that put jobs. Whoever was handed one looks again right after. What goes wrong in
-  -- handing out is nobody's trouble: the job is put, and somebody is woken for it.
+  -- At the end of a call that put jobs. Whoever was handed one may be held up by it, and it was the first to
+  -- look: another keeps the time. What goes wrong in handing out is nobody's trouble: the job is put, and
+  -- somebody is woken for it.
   function hand_out_or_wake(q)
     if q.due == 1 and q.leases and not q.paused then
       local ok, handed = pcall(hand_out, q)
       if ok and handed then
-        return
+        return watch(q)
       end
       q.due = 1 -- also when it was taken back
     end

@@ -173,6 +173,35 @@ async def test_a_job_that_was_given_back_does_not_start_when_it_is_heard_of(
     assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0), ("b", 0)]
 
 
+async def test_a_job_that_is_handed_out_while_leases_are_compared_is_not_cut_off(
+    monkeypatch: pytest.MonkeyPatch, server: Server, direct: SyncClient, client: Client, seen: Seen
+) -> None:
+    """The server had not given it out when it was asked what it knows."""
+    answered, over, run = asyncio.Event(), asyncio.Event(), AsyncStore.run
+    asked = asyncio.Event()
+
+    async def run_slowly(store: AsyncStore, command: Command[Any]) -> Any:
+        answer = await run(store, command)
+        if command.function == "list":
+            asked.set()
+            await answered.wait()
+        return answer
+
+    emails = emails_of(client, seen, over)
+    async with working(client):
+        await until_it_waits(direct)
+        monkeypatch.setattr(AsyncStore, "run", run_slowly)
+        await asyncio.to_thread(server.call, "CLIENT", "KILL", "TYPE", "pubsub")
+        await asked.wait()
+        direct.queue("emails").dispatch(1, id="a")
+        await seen.runs(1)
+        answered.set()
+        await asyncio.sleep(0.2)  # it would be cut off at once
+        over.set()
+        await until_empty(emails)
+    assert [job.id for job in seen.jobs] == ["a"]
+
+
 async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
     monkeypatch: pytest.MonkeyPatch, direct: SyncClient, client: Client, seen: Seen
 ) -> None:

@@ -300,6 +300,7 @@ class Line:
         doubts = self._doubts
         try:
             await self._overtake()
+            before = held()  # what is handed out from now on may not be in the answer
             ours = await self._leases()
             # Who takes nothing any more listens all the same: it may forget once more.
             await self._subscribe()
@@ -308,7 +309,7 @@ class Line:
             raise
         self._dispelled = doubts
         known = held()
-        return ours - known, known - ours
+        return ours - known, (known & before) - ours
 
     async def _overtake(self) -> None:
         """What was given up and may still be on its way takes nothing any more."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -288,3 +289,28 @@ async def test_an_ending_that_the_server_refuses_holds_up_no_other_and_is_not_ke
     assert job.error is not None
     assert job.error.type == "EndingRefused"
     assert (await emails.counts()).failed == 1
+
+
+async def test_jobs_for_which_there_is_no_thread_are_given_back_and_run_once_there_is(
+    monkeypatch: pytest.MonkeyPatch, emails: Queue, client: Client
+) -> None:
+    """As where a container may have so many processes and threads, and no more."""
+    ran: list[str] = []
+    refused, start = 2, threading.Thread.start
+
+    @emails.handler
+    def handle(data: Any, job: Job) -> None:
+        ran.append(job.id)
+
+    def start_some(thread: threading.Thread) -> None:
+        nonlocal refused
+        if thread.name.startswith("queasy_") and refused:
+            refused -= 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    async with working(client):
+        ids = [job.id for job in await emails.dispatch_many(range(4))]
+        await until_empty(emails)
+    assert sorted(ran) == sorted(ids)

@@ -250,6 +250,7 @@ class Intake:
         except GivenUp:
             line.flows = False
         except Exception:
+            line.doubt()  # what was taken, and is nowhere now, is given back
             line.pause()
             raise
         finally:

@@ -129,13 +129,27 @@ class Runs:
             self._plain += 1
             self._begin(run, now)
             run.call = Call(partial(execute_plain, line.service, job))
-            run.task = self._threads.start(run.call)
-            run.task.add_done_callback(partial(self._returned, run))
+            try:
+                run.task = self._threads.start(run.call)
+            except RuntimeError as problem:
+                self._give_back(run, run.call, problem)
+            else:
+                run.task.add_done_callback(partial(self._returned, run))
         if not self._ticking:
             self._ticking = True
             self.pace.start()
             self._table.beat(now)
             asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
+
+    def _give_back(self, run: Run, call: Call, problem: RuntimeError) -> None:
+        """There are no more threads to be had, by the limits of this machine."""
+        event("cannot start a thread", logging.ERROR, queue=run.line.service.name, job=run.job.id,
+              error=problem)  # fmt: skip
+        call.interrupt()  # it stands in the pool's line all the same
+        self._plain -= 1
+        self.ask(run, "stop")
+        self._ended(run, None, None)
+        run.line.pause()
 
     def go(self, *, at_once: bool = False) -> None:
         """Lets the async handlers begin."""

@@ -75,10 +75,10 @@ end
 local SCHEDULED = '\129\173dispatched_at\203'
 
 local function is_scheduled(raw)
-  if #raw ~= #SCHEDULED + 8 or string.sub(raw, 1, #SCHEDULED) ~= SCHEDULED then
+  if #raw ~= 24 or string.find(raw, SCHEDULED, 1, true) ~= 1 then
     return false
   end
-  local high, low = string.byte(raw, #SCHEDULED + 1, #SCHEDULED + 2)
+  local high, low = string.byte(raw, 17, 18)
   return not (high % 128 == 127 and low >= 240)
 end
 

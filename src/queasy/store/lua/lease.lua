@@ -118,7 +118,7 @@ do -- what only that needs: Lua has room for 200 locals only
       end
       local id, run_at, data, info = ids[i], scores[i], payloads[i - before], infos[i]
       local fine, suspect = data and not active[i], false
-      if not fine or info then
+      if not fine or info and not is_scheduled(info) then
         fine, suspect = look_at(q, batch, id, data, info, active[i])
       end
       if suspect and n > 0 then

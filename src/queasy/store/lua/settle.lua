@@ -137,7 +137,7 @@ do -- what only that needs: Lua has room for 200 locals only
     local active = many('HMGET', q.active, ids)
     local infos, helds = any_of(q.info, ids), any_of(q.blocked, ids)
     local batch, replies, lost, ended, any = Batch.new(), {}, {}, {}, false
-    local finished, leases, with_info, old_infos = 0, room_for(all), {}, {}
+    local finished, leases, with_info, old_infos, m = 0, room_for(all), {}, {}, 0
     local doomed, why = nil, {}
     local lease_head = asks and asks .. ':'
     for i = 1, all do
@@ -157,7 +157,8 @@ do -- what only that needs: Lua has room for 200 locals only
           finished, became = finished + 1, 'finished'
           ids[finished], active[finished], leases[finished] = id, raw, lease -- those before were looked at
           if info then -- whatever it says
-            with_info[#with_info + 1], old_infos[#with_info + 1] = id, info
+            m = m + 1
+            with_info[m], old_infos[m] = id, info
           end
         else
           doomed = doomed or { n = 0, ids = {}, active = {}, leases = {} }

@@ -226,15 +226,18 @@ def test_who_is_fenced_out_is_told_what_to_do(
 
 
 def test_a_full_server_with_an_older_library_is_drained_by_newer_clients(
-    own_server: Server, caplog: pytest.LogCaptureFixture
+    own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They could not even connect: loading the newer library was refused."""
-    own_server.call("FUNCTION", "LOAD", source_of(OURS - 1))
+    own_server.call("FUNCTION", "LOAD", SOURCE)
+    newer = source_of(OURS + 1)
+    monkeypatch.setattr(library, "revision", lambda: OURS + 1)
+    monkeypatch.setattr(library, "source", lambda: newer)
     keys = SyncClient(own_server.url).queue("q").keys.for_dispatch
     own_server.call("FCALL", "queasy_v1_dispatch", len(keys), *keys, "", "a", "1", "", "", "")
     own_server.call("CONFIG", "SET", "maxmemory", "1")
     with SyncClient(own_server.url) as client:
-        assert f"revision {OURS} cannot be loaded" in caplog.text
+        assert f"revision {OURS + 1} cannot be loaded" in caplog.text
         queue = client.queue("q")
         with pytest.raises(OutOfMemory):
             queue.dispatch(2)
@@ -246,4 +249,17 @@ def test_a_full_server_with_an_older_library_is_drained_by_newer_clients(
             queue.counts()
         own_server.call("CONFIG", "SET", "maxmemory", "0")
         assert queue.counts().waiting == 0
+    assert revision_on(own_server) == OURS + 1
+
+
+def test_a_library_from_before_the_first_release_is_refused(own_server: Server) -> None:
+    """It says less than is asked of it: jobs were taken, and never ended."""
+    own_server.call("FUNCTION", "LOAD", source_of(library.LEAST - 1))
+    own_server.call("CONFIG", "SET", "maxmemory", "1")
+    refused = pytest.raises(ProtocolError, match=f"revision {library.LEAST - 1} .* too old")
+    with refused, SyncClient(own_server.url):
+        pass
+    own_server.call("CONFIG", "SET", "maxmemory", "0")
+    with SyncClient(own_server.url) as client:
+        client.queue("q").dispatch(1)
     assert revision_on(own_server) == OURS

@@ -734,6 +734,12 @@ mutant(
     ("  while redis.call('HEXISTS', fq.data, id) == 1 do\n", "  while false do\n"),
 )
 
+mutant(
+    "everybody_is_answered_alike",
+    "who_gives_no_list_of_finishes_is_answered_as_before_there_was_one",
+    ("  if not argv[10 + 5 * ends] then", "  if false then"),
+)
+
 # What somebody put there by hand
 
 mutant(

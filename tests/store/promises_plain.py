@@ -8,6 +8,8 @@ import re
 import struct
 from typing import Any
 
+import msgspec
+
 from queasy.job import JobError
 from queasy.outcome import Finish, Release, Retry
 from queasy.store.library import source
@@ -209,3 +211,16 @@ def who_got_a_job_waits_no_more(h: Harness) -> None:
     h.later(31)
     assert h.take("c1", waiter="c1", waits=60)
     assert set(server(h).zrange(h.keys.base + "waiters", 0, -1)) <= {b"c2"}
+
+
+@promise
+def who_gives_no_list_of_finishes_is_answered_as_before_there_was_one(h: Harness) -> None:
+    """Clients of an older revision go on with a newer library, and count what they are told."""
+    h.join("c1")
+    h.dispatch()
+    command = h.commands.dequeue("c1", lease=30, limit=1)
+    *args, words, _ = command.args
+    for older in (args, [*args, words]):
+        raw = msgspec.structs.replace(command, args=tuple(older), read=list)
+        assert len(h.call(raw)) == 5
+    assert len(h.call(msgspec.structs.replace(command, read=list))) == 7

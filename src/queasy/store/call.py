@@ -300,6 +300,12 @@ def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
     try:
         yield from load_library(route)
     except (OutOfMemory, OutOfMemoryError, ReadOnlyError, NoPermissionError) as problem:
+        if revision < library.LEAST:
+            raise ProtocolError(
+                f"{route.target} has revision {revision} of the library, which is too old for this "
+                f"version of Queasy, and revision {library.revision()} cannot be loaded "
+                f"({problem}). Connect somebody who may load it, when there is memory"
+            ) from None
         log.warning(
             "%s has revision %d of the library, and revision %d cannot be loaded (%s). Going on "
             "with that; connect somebody who may load it, when there is memory",

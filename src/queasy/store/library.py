@@ -6,13 +6,15 @@ import re
 from functools import cache
 from pathlib import Path
 
-__all__ = ["LIBRARY", "PREFIX", "fences", "revision", "source"]
+__all__ = ["LEAST", "LIBRARY", "PREFIX", "fences", "revision", "source"]
 
 PROTOCOL = 1
 LIBRARY = f"queasy_v{PROTOCOL}"
 PREFIX = f"{LIBRARY}_"
 FIRST_MARKED = 3
 """The first revision that registers a function of its own name."""
+LEAST = 4
+"""The first revision that was published: what clients say is understood by every one since."""
 
 ORDER = (
     "keys", "stats", "batch", "job", "client", "call", "queue", "failed", "run", "settle", "lease",

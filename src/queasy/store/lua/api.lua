@@ -122,7 +122,8 @@ end
 --   reply  { ok | lost | paused | overtaken, next_in, { ending of each lease },
 --            { id, token, run_at, data, info of each job }, { id, token of each cancel },
 --            { number of each in the list of finished that was lost },
---            how many leases it holds, if it is to wait: more than it knows of were handed to it, and lost }
+--            how many leases it holds, if it is to wait: more than it knows of were handed to it, and lost };
+--          the last two for those who give a list, if an empty one
 --   writes all; a client that got nothing, holds nothing and waits has its lease from then
 function API.dequeue(keys, argv)
   local q = open(keys, 1, argv[1])
@@ -158,7 +159,11 @@ function API.dequeue(keys, argv)
   if no_use or cut_short then
     pass_on(q)
   end
-  return { state, next_look, settled, jobs, cancels_of(q, client), lost, held }
+  local cancels = cancels_of(q, client)
+  if not argv[10 + 5 * ends] then -- it is of an older revision, and counts what it is told
+    return { state, next_look, settled, jobs, cancels }
+  end
+  return { state, next_look, settled, jobs, cancels, lost, held }
 end
 
 -- settle: end leases.

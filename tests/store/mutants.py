@@ -716,7 +716,7 @@ mutant(
 mutant(
     "a_dispatch_wakes_everybody",
     "a_dispatch_wakes_one_sleeper_who_hears_it",
-    ("        n = n - 1\n", "        n = n\n"),
+    ("n, gone = n - (heard and 1 or 0),", "n, gone = n,"),
 )
 mutant(
     "who_waits_again_is_taken_for_gone",

@@ -10,7 +10,7 @@ mutant(
 mutant(
     "taken_back_although_it_was_heard",
     "a_job_that_two_lines_heard_of_is_taken",
-    ("and heard > 0", "and heard == 1"),
+    ("return heard > 0", "return heard == 1"),
 )
 mutant(
     "handed_out_of_a_paused_queue",

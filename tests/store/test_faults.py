@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from queasy.store.records import DispatchItem
 from tests.servers import Server, ServerKind, start_server
 from tests.store import scenarios_clients
 from tests.store.faults import Seen, Stage, commands_in_the_library, ids_in, wrapped_source
-from tests.store.harness import Dump, Harness, load, words_of
+from tests.store.harness import Dump, Harness, load, send, words_of
 from tests.store.scenarios import SCENARIOS
 
 ENLISTED = (scenarios_clients,)  # by being imported
@@ -87,6 +88,26 @@ def test_a_missing_permission_leaves_a_sound_queue(
         if seen.refused:
             assert DENIED.search(words_of(seen.reply)), words_of(seen.reply)
         tally["denied: " + _check(stage, seen, clean)] += 1
+
+
+@pytest.mark.parametrize("rule", ["-spublish", "resetchannels"])
+def test_who_may_tell_nobody_leaves_those_who_wait_to_others(
+    admin: redis.Redis, limited: redis.Redis, rule: str
+) -> None:
+    """Its dispatch took all of them for gone, and those of others woke nobody, either."""
+    h = Harness(admin)
+    for client in ("c1", "c2"):
+        h.join(client)
+        assert h.dequeue(client, waiter=client, waits=8).jobs == []
+    admin.execute_command("ACL", "SETUSER", "limited", "+@all", rule)
+    try:
+        (done,) = send(limited, h.commands.dispatch([DispatchItem("a", b"1")]))
+    finally:
+        admin.execute_command("ACL", "SETUSER", "limited", "+@all", "&*")
+    assert done.status == "created"
+    assert h.call(h.commands.counts()).waiters == 2
+    h.audit()
+    h.clear()
 
 
 def _check(stage: Stage, seen: Seen, clean: Seen) -> str:

@@ -19,6 +19,11 @@ from queasy import (
     Queue,
     Retry,
 )
+from queasy.store.records import Ending
+from queasy.worker.heartbeat import Pulse
+from queasy.worker.line import Line
+from queasy.worker.plan import IDLE_LEASE, LEASE
+from queasy.worker.table import Table
 from tests.worker.inline import FAR, PATIENCE, Seen, until_empty, until_state, working
 
 # What a handler may say
@@ -314,3 +319,45 @@ async def test_jobs_for_which_there_is_no_thread_are_given_back_and_run_once_the
         ids = [job.id for job in await emails.dispatch_many(range(4))]
         await until_empty(emails)
     assert sorted(ran) == sorted(ids)
+
+
+async def test_more_runs_than_one_call_may_end_are_ended_by_a_few(
+    monkeypatch: pytest.MonkeyPatch, emails: Queue, client: Client
+) -> None:
+    """The server refused all of them at once, and each was told by itself."""
+    over, running = asyncio.Event(), 0
+    told: list[int] = []
+    settle_each = Line._settle_each  # pyright: ignore[reportPrivateUsage]
+
+    async def note(line: Line, endings: list[Ending], problem: Exception) -> None:
+        told.append(len(endings))
+        await settle_each(line, endings, problem)
+
+    @emails.handler(size=1)
+    async def handle(data: Any) -> None:
+        nonlocal running
+        running += 1
+        await over.wait()
+
+    monkeypatch.setattr(Line, "_settle_each", note)
+    async with working(client, capacity=1500):
+        await emails.dispatch_many(range(1500))
+        async with asyncio.timeout(PATIENCE):
+            while running < 1500:
+                await asyncio.sleep(0.01)
+        over.set()
+        await until_empty(emails)
+    assert told == []
+
+
+def test_a_worker_at_rest_is_not_kept_alive_while_its_application_holds_it_up() -> None:
+    """A job that it was handed stayed with it for as long as that lasted, with others idle."""
+    table, now = Table(1, 1), 1000.0
+    pulse = Pulse("c", [], table, lambda: None, lambda index, cancelled: None, inline=True)
+    table.rest(0, now + 1)
+    table.beat(now - 1)
+    assert pulse.needs(0, now) == IDLE_LEASE
+    table.beat(now - 30)
+    assert pulse.needs(0, now) is None
+    table.attend(0, 1)  # what it runs is its own, however long it takes
+    assert pulse.needs(0, now) == LEASE

@@ -28,6 +28,8 @@ TICK = 0.2
 EXCUSES = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
 # A worker at rest is bumped when this is left of its lease: less than a look leaves it.
 SPARE = LEASE / 2
+# An event loop that turns says so every second.
+HELD_UP = 3.0
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +47,8 @@ class Pulse:
     kept: dict[int, float] = field(default_factory=dict[int, float])
     """Of queues of which it holds jobs: when their leases were last in order."""
     gone: bool = False
+    inline: bool = False
+    """It shares its event loop with an application, which may hold it up."""
 
     def needs(self, queue: int, now: float) -> float | None:
         """The lease to ask for, if it is time."""
@@ -54,6 +58,8 @@ class Pulse:
         if self.table.attention(queue):
             self.resting.pop(queue, None)
             return LEASE
+        if self.inline and now - self.table.last_beat > HELD_UP:
+            return None  # it can start nothing: what it is handed now is to be another's in time
         until = max(until, self.resting.get(queue, 0.0))
         return IDLE_LEASE if until - now < SPARE else None
 

@@ -200,7 +200,9 @@ def _beating(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[
     store = plan.place.store(timeout=LEASE / 3)
     heartbeat = Heartbeat(store)
     queues = [service.commands for service in plan.services]
-    heartbeat.pulses.append(Pulse(worker.client, queues, worker.table, lambda: tell(lost), cancel))
+    heartbeat.pulses.append(
+        Pulse(worker.client, queues, worker.table, lambda: tell(lost), cancel, inline=True)
+    )
 
     async def beat() -> None:
         beating = asyncio.create_task(heartbeat.run())

@@ -40,6 +40,7 @@ Lease = tuple[str, int]  # a job's id, and the token of its run
 
 DEFAULT_SIZE = 10
 PAGE = 100
+MOST_ENDINGS = 1000  # in one call
 # Who could not subscribe to the wake-ups of a queue looks this often.
 DEAF = 1.0
 SOON = 1.0  # on the monotonic clock: long ago
@@ -191,7 +192,7 @@ class Line:
         if waits or self.unsure:
             self._hears = await self._subscribe()
         self.woken = False
-        endings, self.endings = self.endings, []
+        endings = self._some_endings()
         self._table.attend(self.index, 1)  # the answer may be long in coming
         request, sent, unclear = self._next_request(), 0.0, False
 
@@ -236,6 +237,13 @@ class Line:
             self.next_look = 0.0  # the queue was found elsewhere: nobody wakes us here
         self._became.note(endings, taken.settled)
         return taken
+
+    def _some_endings(self) -> list[Ending]:
+        """As many as one call may end."""
+        endings, self.endings = self.endings, []
+        if len(endings) > MOST_ENDINGS:
+            endings, self.endings = endings[:MOST_ENDINGS], endings[MOST_ENDINGS:]
+        return endings
 
     def _next_request(self) -> str:
         """Higher each time: one that is given up takes nothing when it comes after a later one."""
@@ -364,7 +372,7 @@ class Line:
 
     async def report(self) -> None:
         """Reports what ended, and takes nothing."""
-        endings, self.endings = self.endings, []
+        endings = self._some_endings()
         words: list[str] = []
         try:
             try:

@@ -11,15 +11,19 @@
 local WAITER_GONE_MS = 60000
 
 -- Tells a waiter something; it waits no more. Whether it was heard, by however many: a line of a
--- client that is dead may be counted beside its new one, for as long as its end is not told.
+-- client that is dead may be counted beside its new one, for as long as its end is not told. nil when
+-- this user may tell nobody anything: then it waits on, for others.
 local function tell(q, client, message)
-  redis.pcall('ZREM', q.waiters, client)
   local heard = redis.pcall('SPUBLISH', channel(q, client), message)
-  return type(heard) == 'number' and heard > 0
+  if type(heard) ~= 'number' then
+    return nil
+  end
+  redis.pcall('ZREM', q.waiters, client)
+  return heard > 0
 end
 
 -- Tells up to `n` waiters that there is work, or is about to be. Who does not hear is gone. Returns
--- whether nobody waits any more.
+-- whether nobody waits any more, or can be told.
 local function wake(q, n)
   local gone = 0
   while n > 0 and gone < CHUNK do
@@ -28,11 +32,11 @@ local function wake(q, n)
       return true
     end
     for _, client in ipairs(waiters) do
-      if tell(q, client, 'wake') then
-        n = n - 1
-      else
-        gone = gone + 1
+      local heard = tell(q, client, 'wake')
+      if heard == nil then
+        return true
       end
+      n, gone = n - (heard and 1 or 0), gone + (heard and 0 or 1)
     end
   end
   return false

@@ -3,6 +3,9 @@
 For a queue of which a worker holds jobs, every few seconds; for others only when the worker
 has not said itself, by looking, how long it will be there. One call for each queue, whatever
 the number of workers.
+
+And a worker that is held up, by a handler that does not let the event loop turn, waits for no job
+any more: others are woken in its place.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from queasy.errors import EmbeddedServerError, NotReady, NotRunning, ProtocolError, QueasyError
+from queasy.flow import pass_on
 from queasy.store.commands import Commands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
@@ -28,8 +32,10 @@ TICK = 0.2
 EXCUSES = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
 # A worker at rest is bumped when this is left of its lease: less than a look leaves it.
 SPARE = LEASE / 2
-# An event loop that turns says so every second.
-HELD_UP = 3.0
+# An event loop that turns says so every second, and more often while anything runs.
+HELD_UP, RUNNING_HELD_UP = 3.0, 0.3
+# So long nothing is said again of one that is held up now and then.
+AGAIN = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +53,8 @@ class Pulse:
     kept: dict[int, float] = field(default_factory=dict[int, float])
     """Of queues of which it holds jobs: when their leases were last in order."""
     gone: bool = False
+    unheard_at: float = 0.0
+    """When the queues were told that it waits no more."""
     inline: bool = False
     """It shares its event loop with an application, which may hold it up."""
 
@@ -62,6 +70,12 @@ class Pulse:
             return None  # it can start nothing: what it is handed now is to be another's in time
         until = max(until, self.resting.get(queue, 0.0))
         return IDLE_LEASE if until - now < SPARE else None
+
+    def is_held_up(self, now: float) -> bool:
+        """A handler keeps the event loop from turning, and that was not told yet."""
+        beat = self.table.last_beat
+        told = self.unheard_at > beat or now - self.unheard_at < AGAIN
+        return now - beat > RUNNING_HELD_UP and not told and self.table.runs > 0
 
     def keep(self, now: float) -> None:
         """Tells the worker since when the server was not heard about what it holds."""
@@ -94,6 +108,7 @@ class Heartbeat:
         self._away: set[str] = set()
         """Queues that could not be told."""
         self._bumping: dict[str, asyncio.Task[None]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
         self.pulses: list[Pulse] = []
 
     @property
@@ -114,7 +129,7 @@ class Heartbeat:
                 self._beat()
                 await asyncio.sleep(TICK)
         finally:
-            for task in self._bumping.values():
+            for task in [*self._bumping.values(), *self._telling]:
                 task.cancel()
 
     def _beat(self) -> None:
@@ -123,6 +138,11 @@ class Heartbeat:
         due: dict[tuple[str, float], list[tuple[Pulse, int]]] = {}
         for pulse in self.pulses:
             pulse.keep(now)
+            if pulse.is_held_up(now):
+                pulse.unheard_at = now
+                task = asyncio.create_task(self._stand_down(pulse))
+                self._telling.add(task)
+                task.add_done_callback(self._telling.discard)
             for index, commands in enumerate(pulse.queues):
                 lease = pulse.needs(index, now)
                 if lease is not None and commands.keys.base not in self._bumping:
@@ -132,6 +152,18 @@ class Heartbeat:
         for (base, lease), those in due.items():
             if base not in self._bumping:
                 self._bumping[base] = asyncio.create_task(self._bump(base, lease, those))
+
+    async def _stand_down(self, pulse: Pulse) -> None:
+        """It would be woken, and not hear it; others sleep, who could have the job."""
+        try:
+            for index, commands in enumerate(pulse.queues):
+                if not pulse.gone and pulse.table.rests_until(index):  # it serves this queue
+                    await self._store.run(pass_on(commands, pulse.client))
+        except QueasyError:  # best effort, as all waking is
+            pass
+        finally:
+            if not pulse.gone:  # and its table with it
+                pulse.table.unheard = True
 
     def _back(self, bases: set[str]) -> None:
         if self._away:

@@ -97,6 +97,8 @@ class Intake:
         self.held.start_suspect(busy=self.closing or bool(self._reserved.all))
         self.held.start_behind(self._accept, closing=self.closing)
         now = time.monotonic()
+        if self._table.unheard:
+            self._wait_again()
         reserved_above = -1
         for line in self._in_turn():
             priority = line.service.handler.options.priority
@@ -124,6 +126,12 @@ class Intake:
                 line.pass_on()
         self._set_timer(now)
         self.runs.go()  # behind what is sent: the server works while these run
+
+    def _wait_again(self) -> None:
+        """The servers were told that this worker hears nothing; by now it does."""
+        self._table.unheard = False
+        for line in self._lines:
+            line.look_again()
 
     def _oversleeps(self, line: Line, now: float) -> bool:
         """It said when it looks again; now there is no room, or it takes nothing more. Room that is

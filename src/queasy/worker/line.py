@@ -170,6 +170,12 @@ class Line:
         self.woken = False
         self._store.run_later(pass_on(self._commands))
 
+    def look_again(self) -> None:
+        """The server does not think that this worker waits, whatever an answer says that was given
+        before and comes after this.
+        """
+        self.woken, self.next_look = self.under_way > 0, self.pause_until
+
     async def stand_down(self) -> None:
         """It does not look when it said it would, and others sleep for they rely on it: another
         one keeps the time.

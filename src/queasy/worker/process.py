@@ -55,6 +55,7 @@ class ChildProcess:
         self.killed_at = 0.0
         self.drain_by = 0.0
         self.stopped_since: float | None = None
+        self.dumb_since: float | None = None
         self.planned: Planned | None = None
         self.cancels: dict[tuple[int, str, int], float] = {}
         """Runs it was told to cancel, and when."""

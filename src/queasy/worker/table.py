@@ -5,7 +5,7 @@ process learns from it which runs are past their deadline and, when the worker d
 jobs had started. No message is sent for a job, and nothing is locked: the supervisor's view
 of a living worker is a hint, and it acts on the table of a dead one only.
 
-    header   beat (f64), supervisor's beat (f64), passes (u32), declined (u32)
+    header   beat (f64), supervisor's beat (f64), passes (u32), declined (u32), unheard (u32)
     queues   attention (u32), idle until (f64), taken (f64), lease kept (f64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
 
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 
 __all__ = ["Entry", "Table"]
 
-HEADER = struct.Struct("<ddII")
+HEADER = struct.Struct("<ddIIIxxxx")
 QUEUE = struct.Struct("<Ixxxxddd")
 SLOT = struct.Struct("<BxHHxxQdd")
 FLOAT = struct.Struct("<d")
 COUNT = struct.Struct("<I")
 MAX_ID = 1200  # of a job in a fail queue: an id of 512 bytes, a token, and some
 SLOT_BYTES = SLOT.size + MAX_ID
-BEAT, SUPERVISED, PASSES, DECLINED = 0, 8, 16, 20
+BEAT, SUPERVISED, PASSES, DECLINED, UNHEARD = 0, 8, 16, 20, 24
 IDLE, TAKEN, KEPT = 8, 16, 24
 DEADLINE, ID = SLOT.size - 8, SLOT.size
 
@@ -163,6 +163,17 @@ class Table:
     @property
     def supervised(self) -> float:
         return FLOAT.unpack_from(self._memory, SUPERVISED)[0]
+
+    @property
+    def unheard(self) -> bool:
+        """Whether the servers were told that this worker hears nothing: it waits for no job, unless
+        it looks again.
+        """
+        return COUNT.unpack_from(self._memory, UNHEARD)[0] != 0
+
+    @unheard.setter
+    def unheard(self, value: bool) -> None:
+        COUNT.pack_into(self._memory, UNHEARD, value)
 
     # Suspects
 

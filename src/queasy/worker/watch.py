@@ -29,11 +29,9 @@ def look_at_runs(child: ChildProcess, now: float, grace: float) -> None:
     """
     if not child.table.runs:
         child.cancels.clear()
-        if is_dumb(child) and not child.killed:
-            event("killing", logging.WARNING, pid=child.pid, client=child.client,
-                  why="its event loop is blocked, and nothing runs")  # fmt: skip
-            child.kill("dumb")
+        look_whether_it_reports(child, now)
         return
+    child.dumb_since = None
     entries = child.table.entries()
     overdue = [entry for entry in entries if now > _due(child, entry) + ASKED]
     if not overdue or child.killed:
@@ -63,12 +61,19 @@ def is_frozen(child: ChildProcess) -> bool:
     return child.table.runs > 0 and time.monotonic() - child.table.last_beat > FROZEN
 
 
-def is_dumb(child: ChildProcess) -> bool:
-    """Nothing runs, it holds jobs, and the event loop does not turn: they are never reported."""
+def look_whether_it_reports(child: ChildProcess, now: float) -> None:
+    """Nothing runs, it holds jobs, and the event loop does not turn: they are never reported. But
+    what ran until now may have held it up: it has a lease's time from its end.
+    """
     table, planned = child.table, child.planned
-    if planned is None or table.runs or time.monotonic() - table.last_beat <= LEASE:
-        return False
-    return table.held(len(planned.queues)) > 0
+    if now - table.last_beat <= FROZEN or not planned or not table.held(len(planned.queues)):
+        child.dumb_since = None
+    elif child.dumb_since is None:
+        child.dumb_since = now
+    elif now - child.dumb_since > LEASE and not child.killed:
+        event("killing", logging.WARNING, pid=child.pid, client=child.client,
+              why="its event loop is blocked, and nothing runs")  # fmt: skip
+        child.kill("dumb")
 
 
 def look_for_life(child: ChildProcess, now: float) -> None:

@@ -95,6 +95,8 @@ class Worker:
         now = time.monotonic()
         self.table.beat(now)
         tell_untold(now)
+        if self.table.unheard:
+            self._intake.fill_soon()
         if self.table.passes != self._passes:  # what is due may now be for us, or for others
             self._passes = self.table.passes
             for line in self._lines:

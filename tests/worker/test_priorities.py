@@ -1,12 +1,15 @@
 """Queues that share one worker: who goes first, and that everybody has a turn."""
 
+import asyncio
 import random
 import threading
+from functools import partial
 from typing import Any
 
-from queasy import SyncClient
+from queasy import Client, SyncClient
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet
+from tests.worker.inline import until, until_empty, working
 
 pytestmark = ON_ONE_SERVER
 FEW = 8  # what is being taken while the higher jobs come: two looks of four
@@ -125,3 +128,77 @@ def test_a_job_scheduled_while_the_worker_is_full_starts_when_it_is_due(
     fleet.journal.wait_for("end", 8, queue="high")
     fleet.journal.wait_for("start", queue="low", seconds=5)
     assert worker.stop() == 0
+
+
+async def test_a_job_that_does_not_fit_keeps_no_room_that_it_does_not_need(client: Client) -> None:
+    """Nothing of the same priority was started, with half of the worker idle, until it fitted."""
+    over = [asyncio.Event(), asyncio.Event()]
+    begun: list[int] = []
+    ended: list[int] = []
+    big, small = client.queue("big"), client.queue("small")
+
+    @big.handler(size=60)
+    async def large(number: int) -> None:
+        begun.append(number)
+        await over[number].wait()
+
+    @small.handler(size=1)
+    async def little(number: int) -> None:
+        ended.append(number)
+        await asyncio.sleep(0.001)
+
+    async with working(client):
+        await big.dispatch_many([0, 1])
+        for number in range(60):  # for longer than the other is patient
+            await small.dispatch(number)
+            await until(partial(done, ended, number), "it runs beside the large one")
+            await asyncio.sleep(0.02)
+        assert begun == [0]
+        over[0].set()
+        await until(partial(done, begun, 1), "the other fits now")
+        over[1].set()
+        await until_empty(big)
+
+
+async def test_a_job_that_does_not_fit_is_the_next_to_have_the_room_it_needs(
+    client: Client,
+) -> None:
+    over, rest = [asyncio.Event(), asyncio.Event()], asyncio.Event()
+    begun: list[int] = []
+    big, small = client.queue("big"), client.queue("small")
+
+    @big.handler(size=60)
+    async def large(number: int) -> None:
+        begun.append(number)
+        await over[number].wait()
+
+    @small.handler(size=1)
+    async def little(number: int) -> None:
+        begun.append(number)
+        await rest.wait()
+
+    async with working(client) as worker:
+        await big.dispatch_many([0, 1])
+        await until(partial(done, begun, 0), "the first runs")
+        await small.dispatch_many(range(100, 200))
+        await until(partial(enough, begun, 41), "the rest of the worker is full")
+        await until(partial(starves, worker), "it has waited for long enough")
+        over[0].set()
+        await until(partial(done, begun, 1), "the other has the room of the first")
+        assert len(begun) <= 42
+        over[1].set()
+        await until(partial(enough, begun, 102), "and then the others")
+        rest.set()
+        await until_empty(small)
+
+
+async def starves(worker: Any) -> bool:
+    return any(line.starved for line in worker._worker._lines)
+
+
+async def done(these: list[int], number: int) -> bool:
+    return number in these
+
+
+async def enough(these: list[int], count: int) -> bool:
+    return len(these) >= count

@@ -17,7 +17,8 @@ from queasy.store.records import Ending, Taken
 from queasy.worker.events import event
 from queasy.worker.held import Held
 from queasy.worker.line import GivenUp, Lease, Line
-from queasy.worker.runs import Runs, Units
+from queasy.worker.room import Room
+from queasy.worker.runs import Runs
 from queasy.worker.table import Table
 
 __all__ = ["Intake"]
@@ -29,10 +30,6 @@ AGAIN = 1.0
 # A look takes a moment; so long nobody of a lower priority takes what it may need.
 MOMENT = 0.05
 UNSEEN = 2.0
-MOST_JOBS = 1000  # in one call
-# Who has room for so many asks for the next ones while the last are on their way: for so many at a
-# time, server and worker are busy all the time.
-MANY = 30
 
 
 class Intake:
@@ -57,12 +54,12 @@ class Intake:
         self.held = Held(lines, self.runs, table, capacity)
         self._lines = lines
         self._table = table
-        self._capacity = capacity
         self._safety = safety
         self._lost = lost
         self._most_jobs = most_jobs
         self._worn_out = worn_out
-        self._reserved = Units()
+        self._room = Room(capacity, self.runs)
+        self._reserved = self._room.reserved
         self._favourite = lines[0] if len(lines) == 1 else None
         """The queue of which a job came last."""
         self._by_hand: Line | None = None
@@ -99,12 +96,12 @@ class Intake:
         now = time.monotonic()
         if self._table.unheard:
             self._wait_again()
-        reserved_above = -1
+        reserved_above, starved = -1, list[Line]()
         for line in self._in_turn():
             priority = line.service.handler.options.priority
             if line.under_way:
                 if self._may_ask_ahead(line) and priority >= reserved_above:
-                    self._ask_ahead(line)
+                    self._ask_ahead(line, starved)
                 if now - line.asked_at < MOMENT:  # what is free may be for its answer
                     reserved_above = max(reserved_above, priority)
                 continue
@@ -112,8 +109,8 @@ class Intake:
             if line.open and not self.closing and now >= max(line.next_look, line.avoid_until):
                 if priority < reserved_above:
                     self.runs.full = True
-                elif not (limit := self._room_for(line)) and self._passed_over(line, now):
-                    reserved_above = max(reserved_above, priority + 1)
+                elif not (limit := self._room_for(line, starved)) and self._passed_over(line, now):
+                    starved.append(line)
             owes = bool(line.endings) or self._must_compare(line)
             if not line.under_way and (limit or (owes and now >= line.pause_until)):
                 self._talk(line, limit)
@@ -168,38 +165,23 @@ class Intake:
             ),
         )
 
-    def _room_for(self, line: Line) -> int:
+    def _room_for(self, line: Line, starved: Sequence[Line] = ()) -> int:
         """How many jobs of the queue can start now."""
         if self.held.in_the_way or self._unsupervised():
             return 0
-        pace, used, held = self.runs.pace, self.runs.used, self._reserved
-        size, kind = line.size(pace), line.is_async
-        most = self._portion(size)
-        if not used.all and not held.all:  # one fits into a worker with nothing to do
-            return most
-        part = int(self._capacity * pace.of(is_async=kind))
-        free = min(
-            self._capacity - used.all - held.all,
-            part - used.of(is_async=kind) - held.of(is_async=kind),
-        )
-        return min(most, max(0, free // size))
-
-    def _portion(self, size: int) -> int:
-        """How many to ask for at a time, at most: while some run, as many are on their way."""
-        slots = self._capacity // size
-        return min(MOST_JOBS, max(1, slots // (3 if slots >= MANY else 2)))
+        return self._room.of(line, starved)
 
     def _may_ask_ahead(self, line: Line) -> bool:
         """While another call is under way, of which it is likely that it is not the last."""
         goes_on = line.flows and line.open and not self.closing
         return goes_on and line.under_way == 1 and not self._must_compare(line)
 
-    def _ask_ahead(self, line: Line) -> None:
+    def _ask_ahead(self, line: Line, starved: Sequence[Line]) -> None:
         """For a whole portion, or it can wait."""
-        size = line.size(self.runs.pace)
-        limit = self._room_for(line)
-        if self._capacity // size >= MANY and limit == self._portion(size):
-            self._talk(line, limit)
+        if self._room.is_for_many(line):
+            limit = self._room_for(line, starved)
+            if limit == self._room.portion(line):
+                self._talk(line, limit)
 
     def _unsupervised(self) -> bool:
         """Nobody keeps the leases: what is taken now would be lost."""
@@ -208,7 +190,7 @@ class Intake:
 
     def _passed_over(self, line: Line, now: float) -> bool:
         """Notes that a queue's job, if it has one, did not fit; after a while asks whether it
-        has. True: nobody of the same or a lower priority is served until it fits.
+        has. True: nobody of the same or a lower priority has room that it needs, until it fits.
         """
         self.runs.full = True
         if line.passed_over is None:

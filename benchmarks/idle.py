@@ -193,9 +193,8 @@ def main() -> int:
         try:
             time.sleep(SETTLING)
             sent, cpu = idle(worker, url, options.seconds)
-            minute = sent.total() * 60 / options.seconds
             print(f"a worker of {QUEUES} empty queues, 2 processes, {options.seconds:g} s")
-            print(f"  {minute:.0f} commands a minute, {cpu:.2%} of a CPU")
+            print(f"  {sent.total()} commands, {cpu:.2%} of a CPU")
             print("  " + json.dumps({command: n for command, n in sent.most_common() if n}))
             reference = bare(url, options.dispatches)
             picked_up = pickup(worker, url, options.dispatches)

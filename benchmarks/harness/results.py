@@ -110,13 +110,15 @@ class Results:
             return None
         return (max if ALL[figure][2] else min)(value for value, _ in rounds)
 
-    def spread(self, who: str, figure: str) -> float:
-        """Between the rounds in the placement of the best, as a part of the best."""
+    def spread(self, who: str, figure: str) -> float | None:
+        """Between the rounds in the placement of the best, as a part of the best; None of one."""
         best = self.best(who, figure)
         assert best is not None
         rounds = self.figures[who][figure]
         placement = next(pinned for value, pinned in rounds if value == best)
         same = [value for value, pinned in rounds if pinned == placement]
+        if len(same) < 2:
+            return None
         return (max(same) - min(same)) / best if best else 0.0
 
     def table(self) -> str:

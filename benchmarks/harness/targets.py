@@ -34,7 +34,8 @@ Line = Callable[[Results], Verdict | None]
 def _told(results: Results, who: str, figure: str) -> str:
     """A figure, and how much of it was between the rounds."""
     value, digits = results.best(who, figure), ALL[figure][1]
-    return f"{value:,.{digits}f} ({results.spread(who, figure):.0%})"
+    spread = results.spread(who, figure)
+    return f"{value:,.{digits}f}" + ("" if spread is None else f" ({spread:.0%})")
 
 
 def _best_peer(results: Results, figure: str, safe: bool) -> str | None:

@@ -205,7 +205,7 @@ def _undo_owed(store: SyncStore) -> None:
                 state, _ = store.run(owed.undo)
                 owed.looks = 0 if state == "gone" else owed.looks - 1
             except QueasyError as problem:
-                log.warning("%s in the background failed: %s", owed.undo.function, problem)
+                log.debug("%s failed, and is tried again: %s", owed.undo.function, problem)
                 away = True
             owed.next_look = now + BETWEEN_LOOKS
         if owed.looks and now < owed.over_at:

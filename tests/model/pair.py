@@ -169,11 +169,14 @@ def _dequeue(
         args += ["pass" if passes else "", _packed(finishes)]
     elif passes:
         args.append("pass")
-    return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2))
+    return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2 if short else None))
 
 
-def _read_dequeue(reply: list[Any], finishes: int) -> tuple[Any, ...]:
-    state, look, settled, flat, cancels, lost, _ = reply
+def _read_dequeue(reply: list[Any], finishes: int | None) -> tuple[Any, ...]:
+    """Who gives no list, be it an empty one, is told less: as before there were any."""
+    state, look, settled, flat, cancels, *more = reply
+    lost, _ = more if finishes is not None else (more, None)
+    finishes = finishes or 0
     words = ["lost" if number + 1 in lost else "finished" for number in range(finishes)]
     rows = [
         (id_.decode(), int(token), float(run_at), data, unpack(info) if info else {})

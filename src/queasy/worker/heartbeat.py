@@ -66,10 +66,17 @@ class Pulse:
         if self.table.attention(queue):
             self.resting.pop(queue, None)
             return LEASE
-        if self.inline and now - self.table.last_beat > HELD_UP:
-            return None  # it can start nothing: what it is handed now is to be another's in time
+        if self._is_of_no_use(now):
+            return None
         until = max(until, self.resting.get(queue, 0.0))
         return IDLE_LEASE if until - now < SPARE else None
+
+    def _is_of_no_use(self, now: float) -> bool:
+        """It holds nothing, and an application holds it up: it could not start what it is handed,
+        which is to be another's in time.
+        """
+        still = self.inline and now - self.table.last_beat > HELD_UP
+        return still and not self.table.held(len(self.queues))
 
     def is_held_up(self, now: float) -> bool:
         """A handler keeps the event loop from turning, and that was not told yet."""

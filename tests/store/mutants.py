@@ -568,7 +568,7 @@ mutant(
 mutant(
     "a_plain_finish_forgets_what_is_held",
     "what_is_held_behind_a_plain_run_comes_up",
-    ("raw and not helds[i] and (verb == 'finish'", "raw and (verb == 'finish'"),
+    ("raw and not helds[i] and has_short_way", "raw and has_short_way"),
 )
 mutant(
     "the_long_member_stays_among_the_leases",

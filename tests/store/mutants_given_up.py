@@ -35,7 +35,7 @@ mutant(
 mutant(
     "the_short_way_forgets_earlier_tries",
     "what_was_tried_before_is_told_of_who_is_given_up",
-    ("verb == 'fail' and not info and packed[i]", "verb == 'fail' and packed[i]"),
+    ("elseif info or not problem then", "elseif not problem then"),
 )
 mutant(
     "an_error_with_more_behind_it_is_kept_as_it_is",
@@ -59,4 +59,32 @@ mutant(
     "the_long_way_overtakes",
     "jobs_are_given_up_in_the_order_in_which_they_are_told",
     ("if doomed then -- in the order", "if false then -- in the order"),
+)
+mutant(
+    "a_first_retry_is_not_counted",
+    "a_first_retry_by_the_short_way_is_as_by_the_long",
+    ("\\171retry_count\\001", "\\171retry_count\\000"),
+)
+mutant(
+    "a_first_retry_is_due_at_once",
+    "a_first_retry_by_the_short_way_is_as_by_the_long",
+    ("when = string.format('+%.17g', backoff(q, none, 0))", "when = '+0'"),
+)
+mutant(
+    "a_first_retry_forgets_when_it_was_dispatched",
+    "a_first_retry_by_the_short_way_is_as_by_the_long",
+    ("cmsgpack.pack(tonumber(run_at))\n    plain", "cmsgpack.pack(q.now)\n    plain"),
+)
+mutant(
+    "who_has_no_retries_has_one",
+    "who_has_no_retries_is_given_up",
+    ("and limit_of(q, {}, 'max_retries') > 0", ""),
+)
+mutant(
+    "a_first_retry_wakes_nobody",
+    "who_waits_is_woken_for_a_retry_that_is_due",
+    (
+        "    made_due(q, score)\n  end\n\n  local function retry_plain",
+        "  end\n\n  local function retry_plain",
+    ),
 )

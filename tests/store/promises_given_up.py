@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from queasy.job import Job, JobError
+from queasy.options import JobOptions
 from queasy.outcome import Broken, Fail, Finish, Retry
 from queasy.store.records import DispatchItem
 from tests.store.harness import Harness, endings_of
@@ -157,3 +158,43 @@ def a_fail_job_whose_origin_cannot_be_read_is_told_so(h: Harness) -> None:
     [taken] = h.call(h.fail_commands.dequeue("~f", lease=30, limit=9)).jobs
     assert not taken.readable
     assert h.call(h.fail_commands.settle(endings_of([taken], Broken(WHY)))) == ["broken"]
+
+
+@promise
+def a_first_retry_by_the_short_way_is_as_by_the_long(h: Harness) -> None:
+    h.join("c1", lease=3600)
+    for after, why in ((None, WHY), (None, None), (5, WHY), (0, WHY)):
+        seen: list[Any] = []
+        for client in ("c1", "~long"):
+            h.dispatch_many(*MANY)
+            h.later(3)
+            jobs = h.take(client, limit=len(MANY))
+            words = h.call(h.commands.settle(endings_of(jobs, Retry(why, after=after))))
+            assert words == ["retried"] * len(MANY)
+            again, _ = h.call(h.commands.jobs("waiting", b"", 99))
+            ages = [round(h.time - job.dispatched_at_epoch, 3) for job in again]
+            assert ages == [3] * len(MANY)
+            seen.append([(*_seen(job)[:4], h.due_in(job), job.state) for job in again])
+            h.cancel(*MANY)
+            h.later(1)
+        assert [row[0] for row in seen[0]] == MANY
+        assert seen[0] == seen[1]
+    assert h.left() == {":clients"}
+
+
+@promise
+def who_has_no_retries_is_given_up(h: Harness) -> None:
+    h.call(h.commands.configure(limits=JobOptions(max_retries=0)))
+    h.join("c1")
+    h.dispatch()
+    assert h.end(h.take_one("c1"), Retry(WHY)) == "failed"
+
+
+@promise
+def who_waits_is_woken_for_a_retry_that_is_due(h: Harness) -> None:
+    h.join("c1", "c2")
+    h.dispatch()
+    job = h.take_one("c1")
+    assert h.dequeue("c2", waiter="c2", waits=8).jobs == []
+    assert h.end(job, Retry(WHY, after=0)) == "retried"
+    assert h.call(h.commands.counts()).waiters == 0

@@ -49,8 +49,10 @@ do -- what only that needs: Lua has room for 200 locals only
 
   -- Leases that are plain (see `plain_holder`), with nothing held behind them: to be ended all at once.
   local function add_plain(plain, id, active, lease)
+    plain = plain or { n = 0, ids = {}, active = {}, leases = {} }
     local n = plain.n + 1
     plain.n, plain.ids[n], plain.active[n], plain.leases[n] = n, id, active, lease
+    return plain
   end
 
   local function end_leases(q, batch, plain)
@@ -124,6 +126,40 @@ do -- what only that needs: Lua has room for 200 locals only
     count(q, 'failed', n)
   end
 
+  -- The first retry of a job: its place among the `times`, and its info. It is the same as `try_again`
+  -- without a run; `retry_plain` writes it.
+  local function note_retry(q, plain, when, problem)
+    local n, none = plain.n, {}
+    if when == '' then
+      when = string.format('+%.17g', backoff(q, none, 0))
+    end
+    local score = schedule(q, when)
+    local _, run_at = string.match(plain.active[n], '^(%d+):([^:]+):')
+    local dispatched_at = '\173dispatched_at' .. cmsgpack.pack(tonumber(run_at))
+    plain.times, plain.infos = plain.times or {}, plain.infos or {}
+    plain.times[2 * n - 1], plain.times[2 * n] = score, plain.ids[n]
+    plain.infos[2 * n - 1] = plain.ids[n]
+    plain.infos[2 * n] = with_problem(2, '\171retry_count\001', problem, dispatched_at)
+    made_due(q, score)
+  end
+
+  local function retry_plain(q, batch, plain)
+    end_leases(q, batch, plain)
+    batch:all('zadd', q.waiting, plain.times, 2 * plain.n)
+    batch:all('hset', q.info, plain.infos, 2 * plain.n)
+    count(q, 'retried', plain.n)
+  end
+
+  -- Whether it is an ending of which there is a short way, where the lease is plain.
+  local function has_short_way(q, verb, info, problem)
+    if verb == 'finish' then
+      return true
+    elseif info or not problem then
+      return false
+    end
+    return verb == 'fail' or verb == 'retry' and limit_of(q, {}, 'max_retries') > 0
+  end
+
   -- Ends leases: from argv[first] verb, id, token, when, problem of each, `n` of them; and those in
   -- `finishes`, which are finished: id, token of each. Most are of the client that `asks`. What became of
   -- the first, and which of the others, by number, had no lease any more.
@@ -138,7 +174,7 @@ do -- what only that needs: Lua has room for 200 locals only
     local infos, helds = any_of(q.info, ids), any_of(q.blocked, ids)
     local batch, replies, lost, ended, any = Batch.new(), {}, {}, {}, false
     local finished, leases, with_info, old_infos, m = 0, room_for(all), {}, {}, 0
-    local doomed, why = nil, {}
+    local doomed, why, again = nil, {}, nil
     local lease_head = asks and asks .. ':'
     for i = 1, all do
       local at = first + (i - 1) * 5
@@ -147,8 +183,8 @@ do -- what only that needs: Lua has room for 200 locals only
       if i <= n then
         verb, token = argv[at], argv[at + 2]
       end
-      local is_plain = raw and not helds[i] and (verb == 'finish' or verb == 'fail' and not info and packed[i])
-      local holder = is_plain and plain_holder(raw, token, asks)
+      local is_short = raw and not helds[i] and has_short_way(q, verb, info, packed[i])
+      local holder = is_short and plain_holder(raw, token, asks)
       local run = raw and not ended[id] and not holder and read_run(id, raw, info, helds[i])
       if holder and not ended[id] then
         local lease = (holder == asks and lease_head or holder .. ':') .. id
@@ -160,11 +196,12 @@ do -- what only that needs: Lua has room for 200 locals only
             m = m + 1
             with_info[m], old_infos[m] = id, info
           end
-        else
-          doomed = doomed or { n = 0, ids = {}, active = {}, leases = {} }
-          add_plain(doomed, id, raw, lease)
+        elseif verb == 'fail' then
+          doomed, became = add_plain(doomed, id, raw, lease), 'failed'
           why[doomed.n] = packed[i]
-          became = 'failed'
+        else
+          again, became = add_plain(again, id, raw, lease), 'retried'
+          note_retry(q, again, argv[at + 3], packed[i])
         end
       elseif run and run.token == token then
         if doomed then -- in the order in which they are told
@@ -186,6 +223,9 @@ do -- what only that needs: Lua has room for 200 locals only
     end
     if doomed then
       give_up_plain(q, batch, doomed, why)
+    end
+    if again then
+      retry_plain(q, batch, again)
     end
     if any then
       commit_runs(q, batch)

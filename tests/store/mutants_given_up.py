@@ -63,7 +63,7 @@ mutant(
 mutant(
     "a_first_retry_is_not_counted",
     "a_first_retry_by_the_short_way_is_as_by_the_long",
-    ("\\171retry_count\\001", "\\171retry_count\\000"),
+    ("with_problem(2, RETRIED,", "with_problem(2, '\\171retry_count\\000',"),
 )
 mutant(
     "a_first_retry_is_due_at_once",

@@ -161,6 +161,29 @@ def a_fail_job_whose_origin_cannot_be_read_is_told_so(h: Harness) -> None:
 
 
 @promise
+def a_retried_job_whose_record_cannot_be_read_is_told_so(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch()
+    h.end(h.take_one("c1"), Retry(WHY, after=0))
+    info = bytes(h.redis.hget(h.keys.base + "info", "a") or b"")  # pyright: ignore[reportArgumentType]
+    h.redis.hset(h.keys.base + "info", "a", info[:-3])
+    taken = h.take_one("c1")
+    assert not taken.readable
+    assert h.end(taken, Broken(WHY)) == "broken"
+
+
+@promise
+def a_suspect_that_was_retried_once_is_one(h: Harness) -> None:
+    h.join("c1", "c2")
+    h.dispatch("a")
+    h.end(h.take_one("c1"), Retry(WHY, after=0))
+    h.take_one("c1")
+    h.call(h.commands.evict("c1", "stall", ["a"]))
+    h.dispatch("b")
+    assert [job.id for job in h.take("c2", limit=9)] == ["a"], "it comes alone"
+
+
+@promise
 def a_first_retry_by_the_short_way_is_as_by_the_long(h: Harness) -> None:
     h.join("c1", lease=3600)
     for after, why in ((None, WHY), (None, None), (5, WHY), (0, WHY)):

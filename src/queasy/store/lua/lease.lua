@@ -73,7 +73,7 @@ do -- what only that needs: Lua has room for 200 locals only
     elseif not data then
       quarantine(q, batch, id, nil, info, 'the payload is missing')
       return false
-    elseif not info or is_scheduled(info) or has_only_origin(info) then
+    elseif not info or need_not_be_read(info) then
       return true
     end
     local record = read_info(info)

@@ -139,7 +139,7 @@ do -- what only that needs: Lua has room for 200 locals only
     plain.times, plain.infos = plain.times or {}, plain.infos or {}
     plain.times[2 * n - 1], plain.times[2 * n] = score, plain.ids[n]
     plain.infos[2 * n - 1] = plain.ids[n]
-    plain.infos[2 * n] = with_problem(2, '\171retry_count\001', problem, dispatched_at)
+    plain.infos[2 * n] = with_problem(2, RETRIED, problem, dispatched_at)
     made_due(q, score)
   end
 

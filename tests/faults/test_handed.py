@@ -187,8 +187,12 @@ async def test_a_job_that_is_handed_out_while_leases_are_compared_is_not_cut_off
             await answered.wait()
         return answer
 
+    async def compared() -> bool:
+        return not any(line.unsure for line in worker._worker._lines)
+
     emails = emails_of(client, seen, over)
-    async with working(client):
+    worker: Any
+    async with working(client) as worker:
         await until_it_waits(direct)
         monkeypatch.setattr(AsyncStore, "run", run_slowly)
         await asyncio.to_thread(server.call, "CLIENT", "KILL", "TYPE", "pubsub")
@@ -196,7 +200,7 @@ async def test_a_job_that_is_handed_out_while_leases_are_compared_is_not_cut_off
         direct.queue("emails").dispatch(1, id="a")
         await seen.runs(1)
         answered.set()
-        await asyncio.sleep(0.2)  # it would be cut off at once
+        await until(compared, "the comparison is over, with which it was cut off")
         over.set()
         await until_empty(emails)
     assert [job.id for job in seen.jobs] == ["a"]

@@ -3,10 +3,11 @@
 import asyncio
 import random
 import threading
+from collections import defaultdict
 from functools import partial
 from typing import Any
 
-from queasy import Client, SyncClient
+from queasy import Client, Queue, SyncClient
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet
 from tests.worker.inline import until, until_empty, working
@@ -130,70 +131,64 @@ def test_a_job_scheduled_while_the_worker_is_full_starts_when_it_is_due(
     assert worker.stop() == 0
 
 
+class Both:
+    """A queue of large jobs and one of small ones, in one worker; each run waits to be let go."""
+
+    def __init__(self, client: Client) -> None:
+        self.big, self.small = client.queue("big"), client.queue("small")
+        self.over = defaultdict[int, asyncio.Event](asyncio.Event)
+        self.begun: list[int] = []
+        self.big.handler(size=60)(self._run)
+        self.small.handler(size=1)(self._run)
+
+    async def _run(self, number: int) -> None:
+        self.begun.append(number)
+        await self.over[number].wait()
+
+
 async def test_a_job_that_does_not_fit_keeps_no_room_that_it_does_not_need(client: Client) -> None:
     """Nothing of the same priority was started, with half of the worker idle, until it fitted."""
-    over = [asyncio.Event(), asyncio.Event()]
-    begun: list[int] = []
-    ended: list[int] = []
-    big, small = client.queue("big"), client.queue("small")
-
-    @big.handler(size=60)
-    async def large(number: int) -> None:
-        begun.append(number)
-        await over[number].wait()
-
-    @small.handler(size=1)
-    async def little(number: int) -> None:
-        ended.append(number)
-        await asyncio.sleep(0.001)
-
-    async with working(client):
-        await big.dispatch_many([0, 1])
-        for number in range(60):  # for longer than the other is patient
-            await small.dispatch(number)
-            await until(partial(done, ended, number), "it runs beside the large one")
-            await asyncio.sleep(0.02)
-        assert begun == [0]
-        over[0].set()
-        await until(partial(done, begun, 1), "the other fits now")
-        over[1].set()
-        await until_empty(big)
+    both = Both(client)
+    async with working(client) as worker:
+        await both.big.dispatch_many([0, 1])
+        await until(partial(starves, worker), "the second has waited for long enough")
+        for number in range(100, 110):
+            both.over[number].set()
+            await both.small.dispatch(number)
+            await until(partial(done, both.begun, number), "it runs beside the large one")
+        assert 1 not in both.begun
+        both.over[0].set()
+        await until(partial(done, both.begun, 1), "the other fits now")
+        both.over[1].set()
+        await until_empty(both.big)
 
 
-async def test_a_job_that_does_not_fit_is_the_next_to_have_the_room_it_needs(
+async def test_room_that_comes_free_bit_by_bit_is_kept_for_a_job_that_does_not_fit(
     client: Client,
 ) -> None:
-    over, rest = [asyncio.Event(), asyncio.Event()], asyncio.Event()
-    begun: list[int] = []
-    big, small = client.queue("big"), client.queue("small")
-
-    @big.handler(size=60)
-    async def large(number: int) -> None:
-        begun.append(number)
-        await over[number].wait()
-
-    @small.handler(size=1)
-    async def little(number: int) -> None:
-        begun.append(number)
-        await rest.wait()
-
+    both = Both(client)
     async with working(client) as worker:
-        await big.dispatch_many([0, 1])
-        await until(partial(done, begun, 0), "the first runs")
-        await small.dispatch_many(range(100, 200))
-        await until(partial(enough, begun, 41), "the rest of the worker is full")
+        await both.small.dispatch_many(range(100, 300))
+        await until(partial(enough, both.begun, 100), "the worker is full")
+        await both.big.dispatch(0)
         await until(partial(starves, worker), "it has waited for long enough")
-        over[0].set()
-        await until(partial(done, begun, 1), "the other has the room of the first")
-        assert len(begun) <= 42
-        over[1].set()
-        await until(partial(enough, begun, 102), "and then the others")
-        rest.set()
-        await until_empty(small)
+        for ended, number in enumerate(both.begun[:100], 1):
+            both.over[number].set()
+            await until(partial(left, both.small, 200 - ended), "it is told, and another asked for")
+        await until(partial(done, both.begun, 0), "it fits now")
+        assert len(both.begun) < 201, "the others had a turn, and no more"
+        for number in range(300):
+            both.over[number].set()
+        await until_empty(both.small)
 
 
 async def starves(worker: Any) -> bool:
     return any(line.starved for line in worker._worker._lines)
+
+
+async def left(queue: Queue, jobs: int) -> bool:
+    counts = await queue.counts()
+    return counts.due + counts.active == jobs
 
 
 async def done(these: list[int], number: int) -> bool:

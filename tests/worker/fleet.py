@@ -162,6 +162,10 @@ class Fleet:
         running = self.start("--processes", str(processes), *options, app=app, folder=folder)
         return running.wait_until_serving(processes)
 
+    def told(self) -> str:
+        """What its workers wrote."""
+        return "\n".join(f"--- {r.process.args!r}\n{r.log}" for r in self._running)
+
     def end(self) -> None:
         for running in self._running:
             children = running.children()
@@ -247,5 +251,9 @@ def _play(scene: Scene, server: Server, folder: Path) -> None:
         SyncClient(server.url, prefix=prefix) as client,
         fleet_on(server.url, prefix, folder) as fleet,
     ):
-        scene(fleet, client)
+        try:
+            scene(fleet, client)
+        except BaseException as problem:
+            problem.add_note(fleet.told())
+            raise
     audit_all(server, prefix)

@@ -11,9 +11,10 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from queasy.dispatch import new_id
 from queasy.errors import (
@@ -47,8 +48,7 @@ MOST_LOOKS, BETWEEN_LOOKS = 3, 1.0
 AGAIN = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Listen:
+class Listen(msgspec.Struct, frozen=True):
     """Hear a channel until the flow ends; answered with a signal."""
 
     channel: str
@@ -58,23 +58,20 @@ class Listen:
     """What to do when the last who waited was interrupted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """Make sure that the signal's channel is heard: a connection may have been lost."""
 
     signal: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(msgspec.Struct, frozen=True):
     """Until the signal is heard, at most some seconds."""
 
     signal: Any
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Undoable:
+class Undoable(msgspec.Struct, frozen=True):
     """Run a command; when nobody learns what came of it, undo it behind his back."""
 
     command: Command[Any]

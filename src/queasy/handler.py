@@ -9,6 +9,8 @@ from functools import partial, reduce
 from importlib import import_module
 from typing import Any, Literal, TypedDict, cast, get_args
 
+import msgspec
+
 from queasy.codec import Codec
 from queasy.errors import HandlerNotFound, InvalidOption
 from queasy.job import Job, JobError
@@ -128,8 +130,7 @@ def check_timeout(value: Seconds | None) -> float | None:
     return length
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(msgspec.Struct, frozen=True):
     """A handler's function, ready to be called."""
 
     call: Callable[[Any, Job, JobError | None], Any]

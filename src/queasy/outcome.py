@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from queasy.job import JobError
 
 __all__ = ["Broken", "Cancel", "Fail", "Finish", "Outcome", "Release", "Retry", "TimedOut"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """Done: nothing is kept of the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """Not done, and no attempt either: back to the front of the queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(msgspec.Struct, frozen=True):
     """Somebody asked to cancel the job: it is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """Again: at a time (epoch seconds), after some seconds, or after its backoff."""
 
     error: JobError | None = None
@@ -33,22 +29,19 @@ class Retry:
     after: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(msgspec.Struct, frozen=True):
     """The run was ended because it took too long; retried until max_timeouts."""
 
-    error: JobError = field(default_factory=lambda: JobError(kind="timeout"))
+    error: JobError = msgspec.field(default_factory=lambda: JobError(kind="timeout"))
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(msgspec.Struct, frozen=True):
     """Given up: into the failed record, and to the fail handler if there is one."""
 
     error: JobError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(msgspec.Struct, frozen=True):
     """The payload cannot be decoded: set aside."""
 
     error: JobError

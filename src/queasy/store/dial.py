@@ -9,11 +9,11 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import hiredis
+import msgspec
 
 from queasy.store.faults import NotSent
 from queasy.store.replies import ResponseError, parse_error
@@ -73,8 +73,7 @@ def limit_of(target: Target, timeout: float, sentinel: bool = False) -> float:
     return timeout / 2 if target.kind in ("sentinel", "cluster") else timeout
 
 
-@dataclass(frozen=True, slots=True)
-class Dial:
+class Dial(msgspec.Struct, frozen=True):
     """All that it takes to open a connection to one server."""
 
     address: Address

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 from queasy.errors import (
     AccessDenied,
@@ -62,8 +63,7 @@ class Remedy(Enum):
     ASK = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     remedy: Remedy
     error: QueasyError
     """What to raise when the remedy does not help in time."""

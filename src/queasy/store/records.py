@@ -75,8 +75,7 @@ class Ending(msgspec.Struct, frozen=True):
         return (verb, encode_id(self.id), self.token, when, error)
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(msgspec.Struct, frozen=True):
     """A run somebody asked to cancel."""
 
     id: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from binascii import crc_hqx
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 from queasy.errors import ServerError
 from queasy.store.dial import Words
@@ -32,20 +33,17 @@ class Exchange(NamedTuple):  # made for every call, and cheaper than a frozen da
     """They wait on the server: who shared the connection would wait with them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """Wait some seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ensure:
+class Ensure(msgspec.Struct, frozen=True):
     """Start the embedded server if it is not running; answered with its address."""
 
 
-@dataclass(frozen=True, slots=True)
-class HangUp:
+class HangUp(msgspec.Struct, frozen=True):
     """Close the idle connections to an address: its name may stand for another server by now."""
 
     address: Address

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,7 @@ from queasy.store.commands import Commands
 from queasy.store.keys import QueueKeys
 from queasy.store.store import AsyncStore
 from queasy.store.url import target_of
+from queasy.version import VERSION
 
 __all__ = ["CAPACITY", "CUT_OFF", "DEADLY", "Place", "Plan", "Record", "Service"]
 
@@ -69,8 +69,7 @@ class Place:
         return {self.group_control(group), *map(self.queue_control, queues)}
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(msgspec.Struct, frozen=True):
     """One queue and what runs its jobs."""
 
     handler: Handler
@@ -87,8 +86,7 @@ class Service:
         return self.commands.keys.name
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """All that a worker needs to know."""
 
     place: Place
@@ -130,7 +128,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
             host=socket.gethostname(),
             pid=os.getpid(),
             supervisor=supervisor,
-            version=version("queasy"),
+            version=VERSION,
             started=time.time(),
             capacity=capacity,
             queues=queues,

@@ -20,7 +20,8 @@ import mmap
 import os
 import struct
 import tempfile
-from dataclasses import dataclass
+
+import msgspec
 
 __all__ = ["Entry", "Table"]
 
@@ -37,8 +38,7 @@ IDLE, TAKEN, KEPT = 1, 2, 3
 DEADLINE, ID = SLOT.size - 8, SLOT.size
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One run, as the table has it."""
 
     queue: int

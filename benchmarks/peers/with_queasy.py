@@ -6,7 +6,7 @@
 # settings = "defaults, async handler; `queasy worker --processes N`"
 # jobs = 100000
 # enqueues = 50000
-# burst = 50000
+# burst = 100000
 # ///
 """Queasy itself, by its public API, run by the interpreter of the harness."""
 

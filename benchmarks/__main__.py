@@ -32,12 +32,18 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="a file for all figures, as JSON")
     parser.add_argument("--document", action="store_true", help="write docs/performance.md")
     options = parser.parse_args()
-    chosen = competitors([name for name in options.peers.split(",") if name])
+    workloads = options.workloads.split(",")
+    if unknown := [name for name in workloads if name not in ALL]:
+        parser.error(f"expected workloads among {', '.join(ALL)}, got {', '.join(unknown)}")
+    try:
+        chosen = competitors([name for name in options.peers.split(",") if name])
+    except ValueError as problem:
+        parser.error(str(problem))
     with bench_server() as server:
         results = Results.begin(server, chosen, options)
         ready = [one for one in chosen if set_up(results, one, server)]
         for number in range(options.rounds):
-            for name in options.workloads.split(","):
+            for name in workloads:
                 for one in ready if name in WORKLOADS else ready[:1]:
                     measure(results, number, name, one, server, options.scale)
     print(f"\n{results.table()}\n\n{summary(results)}")

@@ -51,6 +51,16 @@ def test_a_run_of_queasy_alone_gives_its_figures(
     assert all(results.best("Queasy", figure) is not None for figure in found)
 
 
+@pytest.mark.parametrize("option", ["--peers", "--workloads"])
+def test_a_name_that_nobody_has_is_refused_with_those_there_are(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", option, "nobody"])
+    with pytest.raises(SystemExit, match="2"):
+        program.main()
+    assert f"expected {option[2:]} among" in capsys.readouterr().err
+
+
 def test_jobs_scheduled_too_late_are_scheduled_again_with_more_time() -> None:
     [queasy] = competitors([])
     queasy.set_up()

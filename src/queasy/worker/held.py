@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from queasy.job import Job
 from queasy.outcome import Cancel, Outcome, Release
 from queasy.store.records import Ending
 from queasy.worker.events import event
 from queasy.worker.line import Lease, Line
-from queasy.worker.runs import Runs
+from queasy.worker.runs import Runs, Units
 from queasy.worker.table import Table
 
 __all__ = ["Held"]
@@ -26,19 +27,24 @@ HOLD = 2.0
 class Held:
     """See above. It starts suspects itself, and gives those behind back to be `accept`ed again."""
 
-    def __init__(self, lines: Sequence[Line], runs: Runs, table: Table, capacity: int) -> None:
+    def __init__(
+        self, lines: Sequence[Line], runs: Runs, reserved: Units, table: Table, capacity: int
+    ) -> None:
         self.alone = False
         """A suspect runs."""
         self._lines = lines
         self._runs = runs
+        self._reserved = reserved
         self._table = table
         self._capacity = capacity
         self._suspects: list[tuple[Line, Job]] = []
-        self._behind: list[tuple[Line, Job]] = []
+        self._behind: list[tuple[Line, Job, int]] = []
+        """With the room that is kept for each: others must not have it when it can start."""
         self._hold, self._hold_until = HOLD, 0.0
 
     def of(self, line: Line) -> list[Job]:
-        return [job for other, job in self._suspects + self._behind if other is line]
+        suspects = [job for other, job in self._suspects if other is line]
+        return suspects + [job for other, job, _ in self._behind if other is line]
 
     @property
     def in_the_way(self) -> bool:
@@ -54,14 +60,13 @@ class Held:
 
     def forget(self, line: Line, leases: set[Lease]) -> None:
         """The server does not know of these: they are not to start."""
-        for waiting in (self._suspects, self._behind):
-            kept = [
-                (other, job)
-                for other, job in waiting
-                if other is not line or (job.id, job.token) not in leases
-            ]
-            line.drop(len(waiting) - len(kept))
-            waiting[:] = kept
+        for held in [held for held in self._suspects if _is_of(held, line, leases)]:
+            self._suspects.remove(held)
+            line.drop(1)
+        for held in [held for held in self._behind if _is_of(held, line, leases)]:
+            self._behind.remove(held)
+            self._reserved.add(line, -held[2])
+            line.drop(1)
 
     # Suspects
 
@@ -109,17 +114,23 @@ class Held:
 
     # Those behind
 
-    def behind(self, line: Line, job: Job) -> None:
-        self._behind.append((line, job))
+    def behind(self, line: Line, job: Job, size: int) -> None:
+        self._behind.append((line, job, size))
+        self._reserved.add(line, size)
 
     def start_behind(self, accept: Callable[[Line, Job], None], *, closing: bool) -> None:
         """Those whose earlier run has ended; the others are put behind it again."""
         waiting, self._behind = self._behind, []
-        for line, job in waiting:
+        for line, job, size in waiting:
             if line.unsure and not closing:
-                self._behind.append((line, job))
+                self._behind.append((line, job, size))
             else:
+                self._reserved.add(line, -size)
                 accept(line, job)
+
+
+def _is_of(held: tuple[Any, ...], line: Line, leases: set[Lease]) -> bool:
+    return held[0] is line and (held[1].id, held[1].token) in leases
 
 
 def _end(line: Line, job: Job, outcome: Outcome) -> None:

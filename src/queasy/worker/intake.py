@@ -51,15 +51,15 @@ class Intake:
         self.changed = asyncio.Event()
         """Set whenever something began, ended, or was reported."""
         self.runs = Runs(table, capacity, self.fill_soon)
-        self.held = Held(lines, self.runs, table, capacity)
+        self._room = Room(capacity, self.runs)
+        self._reserved = self._room.reserved
+        self.held = Held(lines, self.runs, self._reserved, table, capacity)
         self._lines = lines
         self._table = table
         self._safety = safety
         self._lost = lost
         self._most_jobs = most_jobs
         self._worn_out = worn_out
-        self._room = Room(capacity, self.runs)
-        self._reserved = self._room.reserved
         self._favourite = lines[0] if len(lines) == 1 else None
         """The queue of which a job came last."""
         self._by_hand: Line | None = None
@@ -275,15 +275,16 @@ class Intake:
             self.cancel(line.index, cancelled.id, cancelled.token)
 
     def _accept(self, line: Line, job: Job) -> None:
+        size = line.size(self.runs.pace)
         if self.runs.supersede(line, job):  # nor may another have it yet
-            self.held.behind(line, job)
+            self.held.behind(line, job, size)
         elif self.closing or not line.open:  # it was asked before
             line.endings.append(Ending(job.id, job.token, Release()))
         elif job.suspect:
             self.held.suspect(line, job)
         else:
             self._favourite = line
-            self.runs.start(line, job, line.size(self.runs.pace))
+            self.runs.start(line, job, size)
 
     async def _compare(self, line: Line) -> None:
         """With what the server knows. What it gives to others is not to go on here, nor to begin;

@@ -47,6 +47,8 @@ class World:
     """We have killed or frozen the server just now."""
     cut_off_until: float = 0.0
     """One of those networks, while the others are fine."""
+    struck_until: float = 0.0
+    """Any of them, or anything else that ends by itself."""
     forgiven: list[tuple[float, float]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     disk: Disk = field(init=False)
@@ -65,6 +67,7 @@ class World:
 
     def note(self, kind: str, *pids: int, at: float | None = None, until: float = 0.0) -> None:
         self.counts[kind] += 1
+        self.struck_until = max(self.struck_until, until)
         self.pen(Fault(now() if at is None else at, kind, pids, until))
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
@@ -136,6 +139,7 @@ class World:
             everything = queues + [queue.fail_queue for queue in queues]
             remaining = self._drain(everything)
             took = now() - began
+            self._wait_for_the_network()
             self.problems += self.crew.stop("consumer") + self.crew.stop("worker")
             self.problems += self.crew.exits
             failed = [job.data["n"] for queue in queues for job in queue.jobs("failed")]
@@ -146,6 +150,12 @@ class World:
         self._look_for_connections()
         aftermath = Aftermath(failed, remaining, audit, self.problems, self.forgiven, durable)
         return aftermath, took
+
+    def _wait_for_the_network(self) -> None:
+        """Others may have done everything while somebody was cut off, who cannot even leave yet."""
+        while now() < self.struck_until:
+            self.turn()
+            time.sleep(0.05)
 
     def _look_for_connections(self) -> None:
         """Nobody is connected any more but who asks; servers of a group are, to each other."""

@@ -5,6 +5,7 @@ behind. Here the snapshot is taken at the very moment that matters.
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,32 @@ def test_a_job_that_waited_for_its_earlier_run_does_not_start_if_it_is_forgotten
         wait_until(lambda: worker.events("result refused"), "its first run has ended")
         queue.resume()
         let_go(journal, 1)
+        wait_until(lambda: not (queue.counts().due or queue.counts().active), "all is settled")
+        assert len(journal.lines("start", id="a")) == 2
+    assert worker.stop() == 0
+    audit_all(forgetful, PREFIX)
+
+
+def test_room_is_kept_for_a_job_that_waits_for_its_earlier_run(
+    forgetful: Server, own_fleet: Fleet
+) -> None:
+    """Others had it. With no room left in the table of runs it never began, and nobody was told."""
+    journal = own_fleet.journal
+    worker = own_fleet.serve("--queue", "plain", "--capacity", "20", processes=1)
+    with SyncClient(forgetful.url, prefix=PREFIX) as client:
+        queue = client.queue("plain")
+        queue.dispatch({"spawn": 60}, id="a", delay=0.5)
+        forgetful.call("SAVE")
+        journal.wait_for("spawned")
+        go_back(forgetful)
+        wait_until(lambda: queue.counts().active == 1, "it is taken again, and waits")
+        queue.dispatch({"sleep": 0}, id="b")
+        watched_until = time.monotonic() + 1  # it would be taken at once
+        while time.monotonic() < watched_until:
+            assert queue.counts().due == 1
+        let_go(journal, 0)
+        let_go(journal, 1)
+        journal.wait_for("end", id="b")
         wait_until(lambda: not (queue.counts().due or queue.counts().active), "all is settled")
         assert len(journal.lines("start", id="a")) == 2
     assert worker.stop() == 0

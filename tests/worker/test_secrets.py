@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from queasy import Client, SyncClient, Unreachable
+from queasy.store.dial import Dial
+from queasy.store.url import parse_url
 from queasy.worker.orders import Planned
 from tests.access import documented_rules
 from tests.servers import Server, ServerKind, free_port, start_server, wait_until
@@ -60,8 +62,16 @@ async def test_neither_a_client_nor_an_error_shows_the_password() -> None:
     url = f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0"
     client = Client(url)
     client.queue("q").handler(print)
-    planned = Planned(url, "queasy", 1.0, None, [])
-    shown = [repr(client), repr(SyncClient(url)), repr(client.queue("q")), repr(client.plan())]
+    planned, target = Planned(url, "queasy", 1.0, None, []), parse_url(url)
+    dial = Dial.to(target, target.addresses[0], 1.0, sentinel=False)
+    shown = [
+        repr(target),
+        repr(dial),
+        repr(client),
+        repr(SyncClient(url)),
+        repr(client.queue("q")),
+        repr(client.plan()),
+    ]
     with pytest.raises(Unreachable) as caught:
         await client.connect()
     for text in [*shown, repr(planned), str(caught.value), repr(caught.value)]:

@@ -83,6 +83,9 @@ class Dial(msgspec.Struct, frozen=True):
     limit: float
     """Seconds that an answer may take."""
 
+    def __repr__(self) -> str:
+        return f"Dial({self.address}, tls={self.tls})"  # the options hold a password
+
     @classmethod
     def to(cls, target: Target, address: Address, timeout: float, sentinel: bool) -> Dial:
         options = target.sentinel_connect if sentinel else target.connect

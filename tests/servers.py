@@ -193,6 +193,11 @@ class Server:
         return f"unix://{access.credentials}{self._socket}"
 
     @property
+    def admin_url(self) -> str:
+        """Of one who may call anything, for tests that speak to the server themselves."""
+        return f"unix://{self._socket}"
+
+    @property
     def tcp_url(self) -> str:
         return self.url if self._tls else f"redis://{access.credentials}{self.address}"
 
@@ -221,7 +226,7 @@ class Server:
         """The administrator's, which sends every command once. Use it in a `with`, or close it."""
         once = Retry(NoBackoff(), 0)
         defaults = {"decode_responses": True, "protocol": 2, "socket_timeout": 5, "retry": once}
-        return redis.Redis.from_url(f"unix://{self._socket}", **(defaults | options))
+        return redis.Redis.from_url(self.admin_url, **(defaults | options))
 
     def call(self, *command: Setting) -> Any:
         """One command, on a connection of its own."""

@@ -23,6 +23,6 @@ def own_server(kind: ServerKind) -> Iterator[Server]:
 
 @pytest.fixture
 def pair(own_server: Server) -> Iterator[Pair]:
-    pair = Pair(f"unix://{own_server.directory}/server.sock")  # as one who may see every key
+    pair = Pair(own_server.admin_url)  # who may see every key
     yield pair
     pair.link.close()

@@ -38,7 +38,7 @@ def run(request: pytest.FixtureRequest, kind: ServerKind) -> Run:
 
 
 def dial_to(server: Server, limit: float = 5.0, **options: Any) -> Dial:
-    target = parse_url(server.url)
+    target = parse_url(server.admin_url)
     dial = Dial.to(target, target.addresses[0], limit, False)
     return Dial(dial.address, {**dial.options, **options}, dial.tls, limit)
 
@@ -297,7 +297,7 @@ def test_whoever_is_cancelled_while_connecting_leaves_nothing_behind(
 
 def test_what_is_large_does_not_hold_up_what_is_small(run: Run, server: Server) -> None:
     async def work() -> None:
-        target = parse_url(server.url)
+        target = parse_url(server.admin_url)
         address = target.addresses[0]
         transport = AsyncTransport(target, 20, None, connections=4)
         large = bytes(50_000_000)
@@ -321,7 +321,7 @@ def test_what_is_large_does_not_hold_up_what_is_small(run: Run, server: Server) 
 
 def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Server) -> None:
     async def work() -> None:
-        target = parse_url(server.url)
+        target = parse_url(server.admin_url)
         address = target.addresses[0]
         transport = AsyncTransport(target, 20, None, connections=4)
         before = server.call("CLIENT", "LIST").count("name=queasy")
@@ -341,7 +341,7 @@ def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Serv
 
 def test_what_was_called_before_it_is_closed_is_answered(run: Run, server: Server) -> None:
     async def work() -> None:
-        target = parse_url(server.url)
+        target = parse_url(server.admin_url)
         ask = Exchange(target.addresses[0], (("PING",),))
         for turns in range(8):  # not yet connected, greeting, asking
             transport = AsyncTransport(target, 20, None)
@@ -356,7 +356,7 @@ def test_what_was_called_before_it_is_closed_is_answered(run: Run, server: Serve
 
 def test_hanging_up_lets_answers_come_and_opens_only_one_more(run: Run, server: Server) -> None:
     async def work() -> None:
-        target = parse_url(server.url)
+        target = parse_url(server.admin_url)
         address = target.addresses[0]
         transport = AsyncTransport(target, 20, None)
         received = int(server.call("INFO", "stats")["total_connections_received"])
@@ -377,7 +377,7 @@ def test_hanging_up_lets_answers_come_and_opens_only_one_more(run: Run, server: 
 
 def test_a_burst_of_messages_is_heard_in_order(run: Run, server: Server) -> None:
     async def work() -> None:
-        target = parse_url(server.url)
+        target = parse_url(server.admin_url)
         transport = AsyncTransport(target, 20, None)
         heard: list[Any] = []
         enough = asyncio.Event()

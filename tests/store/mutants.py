@@ -322,12 +322,12 @@ mutant(
     "only_if_absent_is_ignored",
     "only_if_absent_changes_nothing_that_is_there",
     (
-        "  local changed = false\n  local info = load_info",
-        "  local changed = d.only_if_absent\n  local info = load_info",
+        "    local changed = false\n    local info = load_info",
+        "    local changed = d.only_if_absent\n    local info = load_info",
     ),
     (
-        "  if d.only_if_absent then\n    return 'unchanged'\n  end\n  local changed",
-        "  local changed",
+        "    if d.only_if_absent then\n      return 'unchanged'\n    end\n    local changed",
+        "    local changed",
     ),
 )
 mutant(
@@ -628,7 +628,30 @@ mutant(
 mutant(
     "a_plain_finish_keeps_info",
     "a_plain_finish_leaves_nothing_of_an_earlier_try",
-    ("      batch:all('hdel', q.info, with_info, #with_info, infos)\n", ""),
+    ("      batch:all_last(q.info, plain.ids, plain.n)\n", ""),
+)
+mutant(
+    "what_cannot_be_taken_back_is_tried",
+    "a_finish_that_is_refused_has_changed_nothing",
+    ("    check_lasts(self)\n", ""),
+)
+mutant(
+    "a_plain_job_that_is_scheduled_forgets_when_it_was_dispatched",
+    "a_scheduled_dispatch_may_follow_itself_in_a_batch",
+    (
+        "        if not due then\n          add_scheduled",
+        "        if false then\n          add_scheduled",
+    ),
+)
+mutant(
+    "a_scheduled_dispatch_forgets_the_one_before",
+    "a_scheduled_dispatch_may_follow_itself_in_a_batch",
+    ("      if plain.infos[i] == id then", "      if false then"),
+)
+mutant(
+    "who_waits_is_woken_for_what_is_scheduled",
+    "what_is_scheduled_wakes_nobody",
+    ("(q.due or 0) + plain.n - plain.scheduled", "(q.due or 0) + plain.n"),
 )
 mutant(
     "a_plain_dispatch_forgets_the_one_before",

@@ -14,7 +14,7 @@ from queasy.job import JobError
 from queasy.outcome import Finish, Release, Retry
 from queasy.store.library import source
 from queasy.store.records import DispatchItem, Ending
-from tests.store.harness import Harness, endings_of
+from tests.store.harness import Harness, endings_of, refused
 from tests.store.promise import promise
 
 MANY = [f"job{number:02}" for number in range(40)]
@@ -97,6 +97,47 @@ def a_plain_dispatch_may_follow_itself_in_a_large_batch(h: Harness) -> None:
     assert [one.status for one in done] == ["created"] * 40 + ["updated"] * 2
     assert h.waiting() == [*(id_ for id_ in MANY if id_ != "job07"), "job07"]
     assert (h.row("scheduled", "job07").payload, h.row("due", "job09").payload) == (b"2", b"3")
+
+
+@promise
+def a_scheduled_dispatch_may_follow_itself_in_a_batch(h: Harness) -> None:
+    first = [DispatchItem(id_, b"1", "+5000") for id_ in MANY]
+    later = [DispatchItem("job07", b"2", "+9000"), DispatchItem("job09", b"3", "")]
+    done = h.call(h.commands.dispatch([*first, *later]))
+    assert [one.status for one in done] == ["created"] * 40 + ["updated"] * 2
+    others = [id_ for id_ in MANY if id_ not in {"job07", "job09"}]
+    assert h.waiting() == ["job09", *others, "job07"]
+    jobs = [h.row("scheduled", id_) for id_ in ("job06", "job07")] + [h.row("due", "job09")]
+    assert [job.payload for job in jobs] == [b"1", b"2", b"3"]
+    assert [h.due_in(job) for job in jobs] == [5, 9, 0]
+    assert [round(job.dispatched_at.timestamp() - h.time, 2) for job in jobs] == [0, 0, 0]
+
+
+@promise
+def what_is_scheduled_wakes_nobody(h: Harness) -> None:
+    h.join("c1", "c2")
+    for client in ("c1", "c2"):
+        assert h.take(client, waiter=client, waits=4.0) == []
+    h.call(h.commands.dispatch([DispatchItem(id_, b"1", "+50000") for id_ in MANY]))
+    assert h.call(h.commands.counts()).waiters == 2
+
+
+@promise
+def a_finish_that_is_refused_has_changed_nothing(h: Harness) -> None:
+    """Neither what it deletes without having read it: the infos, and then the payloads."""
+    h.join("c1")
+    h.dispatch()
+    assert h.end(h.take_one("c1"), Retry(JobError("E", "no"), after=0)) == "retried"
+    job = h.take_one("c1")
+    before = h.dump()
+    data = h.keys.base + "data"
+    server(h).rename(data, data + "-of-before")
+    server(h).set(data, "junk")
+    with refused("expected a hash"):
+        h.end(job, Finish())
+    server(h).rename(data + "-of-before", data)
+    assert h.dump() == before
+    assert h.end(job, Finish()) == "finished"
 
 
 @promise

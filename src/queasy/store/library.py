@@ -17,8 +17,8 @@ LEAST = 4
 """The first revision that was published: what clients say is understood by every one since."""
 
 ORDER = (
-    "keys", "stats", "batch", "job", "client", "call", "queue", "failed", "run", "settle", "lease",
-    "take", "hand", "sweep", "inspect", "audit", "arguments", "api",
+    "keys", "stats", "batch", "job", "client", "call", "queue", "dispatch", "failed", "run",
+    "settle", "lease", "take", "hand", "sweep", "inspect", "audit", "arguments", "api",
 )  # fmt: skip
 
 

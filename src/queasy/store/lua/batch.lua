@@ -52,7 +52,7 @@ do -- what only a batch needs: Lua has room for 200 locals only
     of_kind[key] = nil -- what comes later is written later
   end
 
-  -- The same of fields whose values were not read. Only one command at the end may delete such.
+  -- HDEL of fields whose values were not read: see `check_lasts`.
   function Batch:all_last(key, fields, n)
     local l = self.last[key]
     if not l then
@@ -140,11 +140,10 @@ do -- what only a batch needs: Lua has room for 200 locals only
     end
   end
 
-  TAKE_BACK.last = TAKE_BACK.hdel
-
-  -- All that was applied, the last first: of a field that was written twice the first `old` holds.
+  -- All that was applied, the last first: of a field that was written twice the first `old` holds. When
+  -- one of `last` fails, none of them was.
   local function take_back(batch)
-    for k = #ORDER, 1, -1 do
+    for k = #ORDER - 1, 1, -1 do
       local kind = ORDER[k]
       for i = #batch[kind], 1, -1 do
         local l, width = batch[kind][i], WIDTH[kind]
@@ -179,20 +178,11 @@ do -- what only a batch needs: Lua has room for 200 locals only
     end
   end
 
-  -- Of the commands that cannot be taken back only the very last may stay so: nothing follows it.
-  -- What the others delete is read first.
-  local function read_lasts(batch)
-    local lasts = batch.last
-    for i = 1, #lasts do
-      local l = lasts[i]
-      local final = i < #lasts and l.n or math.floor((l.n - 1) / CHUNK) * CHUNK
-      for first = 1, final, CHUNK do
-        local upto = math.min(first + CHUNK - 1, final)
-        local old = redis.call('HMGET', l.key, unpack(l.args or l, first, upto))
-        for n = first, upto do
-          keep_old(l, n, old[n - first + 1])
-        end
-      end
+  -- What deletes values that nobody read cannot be taken back. The first of those commands may fail, and
+  -- the others cannot: HDEL needs nothing but a hash, or no key, which is seen to before anything is written.
+  local function check_lasts(batch)
+    for i = 2, #batch.last do
+      redis.call('HLEN', batch.last[i].key)
     end
   end
 
@@ -231,7 +221,7 @@ do -- what only a batch needs: Lua has room for 200 locals only
       keep_stats(self, fq)
       keep_meta(self, fq)
     end
-    read_lasts(self)
+    check_lasts(self)
     check_writes(q, q.meta)
     for k = 1, #ORDER do
       local of_kind, command = self[ORDER[k]], COMMAND[ORDER[k]]

@@ -72,7 +72,8 @@ end
 
 -- Whether `raw` is the info of a job that was scheduled, and says when it was dispatched and nothing
 -- else: a map of one double, which is finite.
-local SCHEDULED = '\129\173dispatched_at\203'
+local DISPATCHED_AT = '\129\173dispatched_at'
+local SCHEDULED = DISPATCHED_AT .. '\203'
 
 local function is_scheduled(raw)
   if #raw ~= 24 or string.find(raw, SCHEDULED, 1, true) ~= 1 then

@@ -47,6 +47,24 @@ do -- what only that needs: Lua has room for 200 locals only
     end
   end
 
+  -- The infos of the first `n`. Who finishes a job does not need it.
+  local function read_infos(q, argv, first, n, ids)
+    for i = 1, n do
+      if argv[first + (i - 1) * 5] ~= 'finish' then
+        return many('HMGET', q.info, { unpack(ids, 1, n) })
+      end
+    end
+    return nil
+  end
+
+  -- The info of a job; `read` if it was, and then it is false for none.
+  local function info_of(q, id, read)
+    if read == nil and q.has_infos then
+      return redis.call('HGET', q.info, id)
+    end
+    return read
+  end
+
   -- Leases that are plain (see `plain_holder`), with nothing held behind them: to be ended all at once.
   local function add_plain(plain, id, active, lease)
     plain = plain or { n = 0, ids = {}, active = {}, leases = {} }
@@ -60,14 +78,14 @@ do -- what only that needs: Lua has room for 200 locals only
     batch:all('zrem', q.leases, plain.leases, plain.n, nil, '0')
   end
 
-  -- Most endings are a finish of what nobody asked anything else of; those in `infos` have one, of
-  -- `with_info`. It is the same as `remove` without a run.
-  local function finish_plain(q, batch, plain, with_info, infos)
+  -- Most endings are a finish of what nobody asked anything else of, whatever its info says, if it has
+  -- one. It is the same as `remove` without a run.
+  local function finish_plain(q, batch, plain)
     end_leases(q, batch, plain)
-    batch:all_last(q.data, plain.ids, plain.n)
-    if #with_info > 0 then
-      batch:all('hdel', q.info, with_info, #with_info, infos)
+    if q.has_infos then
+      batch:all_last(q.info, plain.ids, plain.n)
     end
+    batch:all_last(q.data, plain.ids, plain.n)
     count(q, 'finished', plain.n)
   end
 
@@ -170,10 +188,11 @@ do -- what only that needs: Lua has room for 200 locals only
     end
     local ids, problems, packed = read_endings(argv, first, n)
     add_finishes(ids, n, finishes)
-    local active = many('HMGET', q.active, ids)
-    local infos, helds = any_of(q.info, ids), any_of(q.blocked, ids)
+    local active, helds = many('HMGET', q.active, ids), any_of(q.blocked, ids)
+    q.has_infos = redis.call('HLEN', q.info) > 0
+    local infos = q.has_infos and n > 0 and read_infos(q, argv, first, n, ids) or {}
     local batch, replies, lost, ended, any = Batch.new(), {}, {}, {}, false
-    local finished, leases, with_info, old_infos, m = 0, room_for(all), {}, {}, 0
+    local finished, leases = 0, room_for(all)
     local doomed, why, again = nil, {}, nil
     local lease_head = asks and asks .. ':'
     for i = 1, all do
@@ -185,17 +204,13 @@ do -- what only that needs: Lua has room for 200 locals only
       end
       local is_short = raw and not helds[i] and has_short_way(q, verb, info, packed[i])
       local holder = is_short and plain_holder(raw, token, asks)
-      local run = raw and not ended[id] and not holder and read_run(id, raw, info, helds[i])
+      local run = raw and not ended[id] and not holder and read_run(id, raw, info_of(q, id, info), helds[i])
       if holder and not ended[id] then
         local lease = (holder == asks and lease_head or holder .. ':') .. id
         ended[id], any = true, true
         if verb == 'finish' then
           finished, became = finished + 1, 'finished'
           ids[finished], active[finished], leases[finished] = id, raw, lease -- those before were looked at
-          if info then -- whatever it says
-            m = m + 1
-            with_info[m], old_infos[m] = id, info
-          end
         elseif verb == 'fail' then
           doomed, became = add_plain(doomed, id, raw, lease), 'failed'
           why[doomed.n] = packed[i]
@@ -219,7 +234,7 @@ do -- what only that needs: Lua has room for 200 locals only
     end
     if finished > 0 then
       local plain = { n = finished, ids = ids, active = active, leases = leases }
-      finish_plain(q, batch, plain, with_info, old_infos)
+      finish_plain(q, batch, plain)
     end
     if doomed then
       give_up_plain(q, batch, doomed, why)

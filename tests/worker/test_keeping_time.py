@@ -1,14 +1,20 @@
 """Of those who sleep one looks in time for what comes; when it cannot, another does."""
 
+import asyncio
 import signal
 import time
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
-from queasy import SyncClient
+from queasy import Client, SyncClient
+from queasy.store.command import Command
+from queasy.store.records import Taken
+from queasy.store.store import AsyncStore
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Running, Together
+from tests.worker.inline import until, until_empty, working
 
 pytestmark = ON_ONE_SERVER
 together = Together()
@@ -65,3 +71,30 @@ def _ran_in_time(fleet: Fleet, sent: float, worker: Running) -> None:
     (start,) = fleet.journal.wait_for("start", id="later")
     assert start["at"] - sent < 4
     assert start["pid"] in worker.children()
+
+
+async def test_an_answer_that_was_long_on_its_way_makes_no_job_late(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how long there is nothing to do from when it was given, not from when it came."""
+    small, run, asked = client.queue("small"), AsyncStore.run, asyncio.Event()
+
+    async def run_slowly(store: AsyncStore, command: Command[Any]) -> Any:
+        answer = await run(store, command)
+        if isinstance(answer, Taken) and answer.next_in is not None:
+            await asyncio.sleep(0.3)
+            asked.set()
+        return answer
+
+    @small.handler()
+    async def nothing(data: None) -> None: ...
+
+    await small.dispatch(None, id="later", delay=5)
+    due = time.monotonic() + 5
+    monkeypatch.setattr(AsyncStore, "run", run_slowly)
+    async with working(client) as worker:
+        await asked.wait()
+        (line,) = cast("Any", worker)._worker._lines
+        await until(lambda: asyncio.sleep(0, line.next_look), "it sleeps")
+        assert line.next_look <= due
+        await until_empty(small)

@@ -43,6 +43,7 @@ PAGE = 100
 MOST_ENDINGS = 1000  # in one call
 # Who could not subscribe to the wake-ups of a queue looks this often.
 DEAF = 1.0
+MILLISECOND = 0.001
 SOON = 1.0  # on the monotonic clock: long ago
 # Between two tries, each of which has waited for the server already.
 LONGEST_PAUSE = 2.0
@@ -370,9 +371,13 @@ class Line:
             elif not self._table.attention(self.index):
                 self._sure_until = sent + 2 * waits + LEASE
                 self._table.rest(self.index, self._sure_until)
-            sleep = waits if taken.next_in is None else min(waits, taken.next_in)
-            if sleep:
-                self.next_look = now + (sleep if self._hears else min(sleep, DEAF))
+            until = now + (waits if self._hears else min(waits, DEAF))
+            if taken.next_in is not None:
+                # It counted from when it answered, which was no earlier than this, and rounded up: who
+                # looks a moment too early looks again, and who is late lets a job wait.
+                until = min(until, sent + taken.next_in - MILLISECOND)
+            if until > now:
+                self.next_look = until
         if self.woken:
             self.next_look = 0.0
 

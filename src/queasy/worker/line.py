@@ -373,8 +373,8 @@ class Line:
                 self._table.rest(self.index, self._sure_until)
             until = now + (waits if self._hears else min(waits, DEAF))
             if taken.next_in is not None:
-                # It counted from when it answered, which was no earlier than this, and rounded up: who
-                # looks a moment too early looks again, and who is late lets a job wait.
+                # It counted from when it answered, which was no earlier than this, and rounded up:
+                # who looks a moment too early looks again, and who is late lets a job wait.
                 until = min(until, sent + taken.next_in - MILLISECOND)
             if until > now:
                 self.next_look = until

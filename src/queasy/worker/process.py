@@ -59,13 +59,16 @@ class ChildProcess:
         self.planned: Planned | None = None
         self.cancels: dict[tuple[int, str, int], float] = {}
         """Runs it was told to cancel, and when."""
-        table = Table.create_file(config.most_queues, config.capacity)
-        self.table = Table(config.most_queues, config.capacity, table)
+        with contextlib.ExitStack() as opened:  # closed, should there be no more files
+            table = Table.create_file(config.most_queues, config.capacity)
+            opened.callback(os.close, table)
+            self.table = Table(config.most_queues, config.capacity, table)
+            opened.callback(self.table.close)
+            self._socket, theirs = map(opened.enter_context, socket.socketpair())
+            life, self._life = os.pipe()
+            opened.pop_all()
         self.table.supervise(self.born)
         self.table.passes = True  # until it is chosen
-        ours, theirs = socket.socketpair()
-        life, self._life = os.pipe()
-        self._socket = ours
         self._theirs = (theirs, life, table)
         self._config = msgspec.structs.replace(
             config, client=self.client, control=theirs.fileno(), life=life, table=table

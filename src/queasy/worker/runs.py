@@ -120,6 +120,11 @@ class Runs:
         run = Run(line, job, size, now)
         self._runs[line.index, job.id] = run
         self.used.add(line, size)
+        if not self._ticking:
+            self._ticking = True
+            self.pace.start()
+            self._table.beat(now)  # before anybody sees that something runs
+            asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
         if line.is_async:
             self._tasks.add(run)
         elif self._is_too_late(line, now):
@@ -135,11 +140,6 @@ class Runs:
                 self._give_back(run, run.call, problem)
             else:
                 run.task.add_done_callback(partial(self._returned, run))
-        if not self._ticking:
-            self._ticking = True
-            self.pace.start()
-            self._table.beat(now)
-            asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
 
     def _give_back(self, run: Run, call: Call, problem: RuntimeError) -> None:
         """There are no more threads to be had, by the limits of this machine."""

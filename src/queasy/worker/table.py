@@ -69,7 +69,11 @@ class Table:
         else:
             with tempfile.TemporaryFile(prefix="queasy-table-") as file:
                 fd = os.dup(file.fileno())
-        os.ftruncate(fd, HEADER.size + queues * QUEUE.size + slots * SLOT_BYTES)
+        try:
+            os.ftruncate(fd, HEADER.size + queues * QUEUE.size + slots * SLOT_BYTES)
+        except OSError:
+            os.close(fd)
+            raise
         return fd
 
     # Runs

@@ -11,7 +11,7 @@ from queasy.worker.plan import LEASE
 from queasy.worker.process import ChildProcess
 from queasy.worker.table import Entry
 
-__all__ = ["ASKED", "is_frozen", "look_at_runs", "look_for_life", "outgrew"]
+__all__ = ["ASKED", "forget_cancels", "is_frozen", "look_at_runs", "look_for_life", "outgrew"]
 
 # What was asked to end has this long to do so.
 ASKED = 1.0
@@ -33,6 +33,7 @@ def look_at_runs(child: ChildProcess, now: float, grace: float) -> None:
         return
     child.dumb_since = None
     entries = child.table.entries()
+    forget_cancels(child, entries, now)
     overdue = [entry for entry in entries if now > _due(child, entry) + ASKED]
     if not overdue or child.killed:
         return
@@ -48,6 +49,15 @@ def look_at_runs(child: ChildProcess, now: float, grace: float) -> None:
         child.drain_by = now + grace
         if not child.ending:
             child.end(Drain())
+
+
+def forget_cancels(child: ChildProcess, entries: list[Entry], now: float) -> None:
+    """Of runs that have ended. Of one that has not begun the child is told again, if need be."""
+    if child.cancels:
+        running = {(entry.queue, entry.id, entry.token) for entry in entries}
+        for run, at in list(child.cancels.items()):
+            if run not in running and now - at > LEASE:
+                del child.cancels[run]
 
 
 def _due(child: ChildProcess, entry: Entry) -> float:

@@ -1,0 +1,83 @@
+"""What a supervisor keeps of a child, and what it must not."""
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from queasy.worker.orders import ChildConfig
+from queasy.worker.plan import LEASE
+from queasy.worker.process import ChildProcess
+from queasy.worker.watch import look_at_runs
+
+CONFIG = ChildConfig(
+    app="app:client", path=[], client="", group="g", capacity=10, processes=1, grace=1.0,
+    queues=None, unserved=[], most_jobs=None, most_queues=3, control=0, life=0, table=0,
+    log_level="info", log_format="text", log_errors="all",
+)  # fmt: skip
+
+
+FILES = 300
+
+
+def open_files() -> set[int]:
+    return {number for number in range(FILES) if is_open(number)}
+
+
+def is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def files_left(count: int) -> Iterator[None]:
+    """This process may open so many more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, before[1]))
+    filling: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                filling.append(os.dup(1))
+        for _ in range(count):
+            os.close(filling.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for file in filling:
+            os.close(file)
+
+
+@pytest.mark.parametrize("left", range(5))
+def test_a_child_for_which_there_are_no_files_leaves_none_open(left: int) -> None:
+    """It needs five. One was lost at each try, of one that tries for ever."""
+    with files_left(left):
+        before = open_files()
+        with pytest.raises(OSError, match="Too many open files"):
+            ChildProcess(CONFIG)
+        assert open_files() == before
+
+
+async def test_a_run_that_was_cancelled_is_forgotten_when_it_has_ended() -> None:
+    """It was kept until nothing ran at all, which in a busy child is never."""
+    child = ChildProcess(CONFIG)
+    now = time.monotonic()
+    child.table.start(0, "busy", 1, now, now + 1000)
+    slot = child.table.start(0, "asked", 2, now, now + 1000)
+    child.cancels = {(0, "asked", 2): now, (0, "not begun", 3): now}
+    look_at_runs(child, now + 0.5, 60)
+    assert len(child.cancels) == 2
+    child.table.end(slot)
+    look_at_runs(child, now + LEASE / 2, 60)
+    assert len(child.cancels) == 2
+    look_at_runs(child, now + LEASE + 1, 60)
+    assert child.cancels == {}
+    await child.start()  # which closes what is the child's
+    await child.live(lambda _: None)
+    await child.close()

@@ -190,7 +190,8 @@ class Client:
         patience = seconds(grace, "grace")
         if processes:
             from queasy.worker.app import check_not_importing, reference_to
-            from queasy.worker.supervisor import Supervisor, SupervisorOptions
+            from queasy.worker.options import SupervisorOptions
+            from queasy.worker.supervisor import Supervisor
 
             check_not_importing()
             options = SupervisorOptions(

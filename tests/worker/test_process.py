@@ -8,18 +8,12 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from queasy.worker.orders import ChildConfig
+from queasy.worker.options import SupervisorOptions, child_config
 from queasy.worker.plan import LEASE
 from queasy.worker.process import ChildProcess
 from queasy.worker.watch import look_at_runs
 
-CONFIG = ChildConfig(
-    app="app:client", path=[], client="", group="g", capacity=10, processes=1, grace=1.0,
-    queues=None, unserved=[], most_jobs=None, most_queues=3, control=0, life=0, table=0,
-    log_level="info", log_format="text", log_errors="all",
-)  # fmt: skip
-
-
+CONFIG = child_config(SupervisorOptions(app="absent:client", processes=1), "group", ())
 FILES = 300
 
 

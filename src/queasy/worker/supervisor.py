@@ -19,27 +19,23 @@ import itertools
 import logging
 import os
 import random
-import sys
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from queasy.dispatch import new_id
 from queasy.errors import CannotWork, InvalidOption, QueasyError
-from queasy.options import check_whole, seconds
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.burial import bury
 from queasy.worker.control import Control
 from queasy.worker.events import event, log
 from queasy.worker.heartbeat import Heartbeat, Pulse
+from queasy.worker.options import SupervisorOptions, child_config
 from queasy.worker.orders import (
     CancelRun,
     CannotStart,
-    ChildConfig,
     Drain,
     Leaving,
     Planned,
@@ -51,53 +47,22 @@ from queasy.worker.orders import (
     Unserve,
     WornOut,
 )
-from queasy.worker.plan import CAPACITY, LEASE, MOST_CAPACITY, MOST_PROCESSES
+from queasy.worker.plan import LEASE
 from queasy.worker.process import ChildProcess
-from queasy.worker.reload import check_reload, watch_code
+from queasy.worker.reload import watch_code
 from queasy.worker.signals import stop_on_signals
 from queasy.worker.takers import choose_takers
 from queasy.worker.watch import ASKED, is_frozen, look_at_runs, look_for_life, outgrew
 
-__all__ = ["Supervisor", "SupervisorOptions"]
+__all__ = ["Supervisor"]
 
 TICK = 0.25
 # A child interrupts and reports for a while after the grace time; then it is killed.
 PATIENCE = 10.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
-MOST_QUEUES = 1024
 SHOWN = 5
 # A child that held nothing is forgotten by the server in time; no need to insist.
 SHORT = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorOptions:
-    """How to run the workers of an application."""
-
-    app: str
-    processes: int
-    queues: tuple[str, ...] | None = None
-    capacity: int = CAPACITY
-    grace: float = 30.0
-    max_jobs: int | None = None
-    """After so many a child is replaced."""
-    max_memory: int | None = None
-    """Bytes; a child that has more is replaced, and one that has half as much again is killed."""
-    reload: bool = False
-    """New children whenever the code changes."""
-    log_level: str = "info"
-    log_format: str = "text"
-    log_errors: str = "traceback"
-
-    def __post_init__(self) -> None:
-        check_whole(self.processes, "processes", 1, MOST_PROCESSES)
-        check_whole(self.capacity, "capacity", 1, MOST_CAPACITY)
-        seconds(self.grace, "grace")
-        for value, name in ((self.max_jobs, "max_jobs"), (self.max_memory, "max_memory")):
-            if value is not None:
-                check_whole(value, name, 1, 2**62)
-        if self.reload:
-            check_reload()
 
 
 class Supervisor:
@@ -193,7 +158,7 @@ class Supervisor:
                         await self._stop_event.wait()
             if self._stopping:
                 return
-            child = ChildProcess(self._child_config())
+            child = ChildProcess(child_config(self._options, self._group, self._unserved))
             self._children.append(child)
         except OSError as problem:  # out of files
             event("cannot start", logging.ERROR, app=self._options.app, error=problem)
@@ -221,19 +186,6 @@ class Supervisor:
             await self._bury(child)
         finally:
             await child.close()
-
-    def _child_config(self) -> ChildConfig:
-        options = self._options
-        return ChildConfig(
-            app=options.app, path=[path or str(Path.cwd()) for path in sys.path],
-            client="", group=self._group, capacity=options.capacity,
-            processes=options.processes, grace=options.grace,
-            queues=None if options.queues is None else list(options.queues),
-            unserved=sorted(self._unserved), most_jobs=options.max_jobs, most_queues=MOST_QUEUES,
-            control=-1, life=-1, table=-1,
-            log_level=options.log_level, log_format=options.log_format,
-            log_errors=options.log_errors,
-        )  # fmt: skip
 
     def _hear(self, child: ChildProcess, report: Report) -> None:
         match report:

@@ -15,6 +15,7 @@ from queasy import (
 from tests.access import PASSWORD, documented_rules
 from tests.e2e.waiting import until_waiting
 from tests.servers import Server, ServerKind, start_replica, start_server
+from tests.store.harness import send
 
 
 def user_of(server: Server, name: str, *, without: str = "") -> str:
@@ -103,6 +104,26 @@ async def produce(client: Client, queue: Queue) -> None:
     assert await queue.cancel("held", running=True)
 
 
+async def hand(server: Server, queue: Queue) -> None:
+    """A job comes with the message that wakes a worker; one that is too large waits."""
+    commands = queue._commands
+    with server.client(decode_responses=False) as admin, admin.pubsub() as ears:
+        ears.ssubscribe(commands.keys.channel("taker"))
+        ears.get_sharded_message(timeout=5)
+        send(admin, commands.register("taker", 5))
+        for data, word in ((1, b"job:"), ("x" * 70_000, b"wake")):
+            taken = send(
+                admin,
+                commands.dequeue("taker", lease=5, limit=1, waiter="taker", waits=3, by_hand=True),
+            )
+            assert not taken.count
+            await queue.dispatch(data)
+            said = ears.get_sharded_message(timeout=1)
+            if not said or not said["data"].startswith(word):
+                raise TimeoutError("the worker has to ask for it")
+        assert send(admin, commands.counts()).waiting == 1
+
+
 Purpose = Callable[[Client, Queue], Awaitable[None]]
 PURPOSES: dict[str, Purpose] = {"worker": work, "producer": produce, "viewer": look}
 
@@ -113,6 +134,7 @@ async def use(server: Server, url: str, name: str, purpose: Purpose, patience: f
         server.call("FUNCTION", "FLUSH")
         async with Client(url) as client:
             await work(client, client.queue(name))
+            await hand(server, client.queue(f"{name}-handed"))
         return
     async with Client(server.url_as("default", "")) as owner:
         queue = owner.queue(name)
@@ -128,6 +150,8 @@ async def use(server: Server, url: str, name: str, purpose: Purpose, patience: f
                 await queue.dispatch_many(range(102))  # two pages
             async with Client(url) as client:
                 await purpose(client, client.queue(name))
+                if purpose is produce:
+                    await hand(server, client.queue(f"{name}-handed"))
             async with asyncio.timeout(patience):
                 assert await waiting is not None
         finally:

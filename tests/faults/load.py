@@ -220,7 +220,9 @@ class Load:
             if len(in_order) > 1:
                 found.again.append(id_)
             for (token, run), (later, next_run) in itertools.pairwise(in_order):
-                if next_run["start"] < run.get("end", time.monotonic()):
+                # One that was asked to stop, as its lease was lost, has ended as well.
+                ended = run.get("end", run.get("cancelled", time.monotonic()))
+                if next_run["start"] < ended:
                     found.overlaps.append((id_, token, later))
                 if later <= token:
                     found.backwards.append((id_, (token, run), (later, next_run)))

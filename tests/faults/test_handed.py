@@ -15,7 +15,8 @@ from queasy.worker.intake import Intake
 from queasy.worker.line import Line
 from queasy.worker.plan import LEASE
 from tests.proxy import Proxy
-from tests.servers import Server
+from tests.servers import Server, ServerKind, start_replica, start_server
+from tests.store.harness import Harness, load
 from tests.worker.fleet import ON_ONE_SERVER
 from tests.worker.inline import Seen, until, until_empty, working
 
@@ -346,3 +347,25 @@ async def test_a_job_does_not_run_twice_at_once_when_a_lost_line_still_listens(
                 over.set()
                 await until_empty(emails)
     assert sorted(seen.data) == [1, 2, 3]
+
+
+def test_nothing_is_handed_to_one_who_listens_to_a_replica(kind: ServerKind) -> None:
+    """As to what was the primary, after a failover. The message was heard there, and whoever sent
+    it did not know: the job was taken back, and ran twice at once.
+    """
+    with (
+        start_server(kind) as primary,
+        start_replica(primary) as replica,
+        primary.client(decode_responses=False) as connection,
+        replica.client(decode_responses=False) as other,
+        other.pubsub() as ears,
+    ):
+        load(connection)
+        h = Harness(connection)
+        ears.ssubscribe(h.keys.channel("c1"))
+        assert ears.get_sharded_message(timeout=5)["data"] == 1
+        h.join("c1", lease=5)
+        assert not h.take("c1", lease=5, waiter="c1", waits=3, by_hand=True)
+        h.dispatch("a")
+        assert ears.get_sharded_message(timeout=5)["data"] == b"wake"
+        assert h.take_one("c1").id == "a"

@@ -5,6 +5,7 @@ from tests.store.mutants import mutant
 mutant(
     "a_job_nobody_heard_of_stays_with_the_waiter",
     "a_job_that_nobody_hears_of_waits",
+    (" or not hears(q, client) then", " then"),
     ("  if not tell(q, client, message) then\n", "  if tell(q, client, message) == nil then\n"),
 )
 mutant(

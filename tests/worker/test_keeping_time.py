@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from queasy import Client, SyncClient
+from queasy import Client, Queue, SyncClient
 from queasy.store.command import Command
 from queasy.store.records import Taken
 from queasy.store.store import AsyncStore
@@ -96,5 +96,29 @@ async def test_an_answer_that_was_long_on_its_way_makes_no_job_late(
         await asked.wait()
         (line,) = cast("Any", worker)._worker._lines
         await until(lambda: asyncio.sleep(0, line.next_look), "it sleeps")
-        assert line.next_look <= due
+        assert line.next_look <= due + 0.001  # the server counts in whole milliseconds
         await until_empty(small)
+
+
+async def test_who_was_to_look_before_the_answer_came_and_has_no_room_stands_down(
+    client: Client,
+) -> None:
+    """It kept the time, was busy by then, and nobody else was woken: the job waited for its end."""
+    small = client.queue("small")
+
+    @small.handler()
+    async def nothing(data: None) -> None: ...
+
+    async with working(client) as worker:
+        await until(lambda: _waiters(small), "it sleeps")
+        inner = cast("Any", worker)._worker
+        (line,) = inner._lines
+        now = time.monotonic()
+        soon = Taken("ok", 0.008, [], [], 0, 0, list)
+        line._look_again(soon, 1, 8.0, now - 0.02)
+        assert 0 < line.next_look <= now
+        assert inner._intake._oversleeps(line, now)
+
+
+async def _waiters(queue: Queue) -> int:
+    return (await queue.counts()).waiters

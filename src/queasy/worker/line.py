@@ -43,7 +43,6 @@ PAGE = 100
 MOST_ENDINGS = 1000  # in one call
 # Who could not subscribe to the wake-ups of a queue looks this often.
 DEAF = 1.0
-MILLISECOND = 0.001
 SOON = 1.0  # on the monotonic clock: long ago
 # Between two tries, each of which has waited for the server already.
 LONGEST_PAUSE = 2.0
@@ -373,10 +372,9 @@ class Line:
                 self._table.rest(self.index, self._sure_until)
             until = now + (waits if self._hears else min(waits, DEAF))
             if taken.next_in is not None:
-                # It counted from when it answered, which was no earlier than this, and rounded up:
-                # who looks a moment too early looks again, and who is late lets a job wait.
-                until = min(until, sent + taken.next_in - MILLISECOND)
-            if until > now:
+                # It counted from when it answered, which was no earlier than this.
+                until = min(until, sent + taken.next_in)
+            if until > now or taken.next_in:  # who has no room by then stands down
                 self.next_look = until
         if self.woken:
             self.next_look = 0.0

@@ -19,7 +19,14 @@ do -- what only this needs: Lua has room for 200 locals only
     return (tonumber(look_at) or 0) % 0.5 == 0.25
   end
 
-  -- Nobody heard it: the job waits as before.
+  -- Whether the client hears what is said on this server. One that listens to a replica, as to what was the
+  -- primary before, hears it as well, but nobody tells here: it would run what is taken back, as unheard.
+  local function hears(q, client)
+    local listeners = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel(q, client))
+    return (listeners[2] or 0) > 0
+  end
+
+  -- Nothing was said of it: the job waits as before.
   local function take_back(q, id, token)
     settle(q, { 'release', id, token, '', '' }, 1, 1, {})
   end
@@ -34,7 +41,7 @@ do -- what only this needs: Lua has room for 200 locals only
     -- It sleeps, so its lease lasts until after it would look by itself: nothing need be added.
     local expiry = alive(q, client)
     local left = expiry and tonumber(expiry) - q.now
-    if not left or left <= 0 or left > LONGEST_MS then
+    if not left or left <= 0 or left > LONGEST_MS or not hears(q, client) then
       return false
     end
     local jobs = take(q, { client = client, old_expiry = expiry, request = '' }, expiry, 1, true)

@@ -47,14 +47,20 @@ do -- what only that needs: Lua has room for 200 locals only
     end
   end
 
-  -- The infos of the first `n`. Who finishes a job does not need it.
+  -- The infos of a few; of many those of the first `n`, if there are any: who finishes a job does not need it.
   local function read_infos(q, argv, first, n, ids)
-    for i = 1, n do
+    if #ids <= 3 then -- as who only puts jobs takes one back: he may not ask how many there are
+      local infos = many('HMGET', q.info, ids)
+      q.has_infos = infos[1] or infos[2] or infos[3]
+      return infos
+    end
+    q.has_infos = redis.call('HLEN', q.info) > 0
+    for i = 1, q.has_infos and n or 0 do
       if argv[first + (i - 1) * 5] ~= 'finish' then
         return many('HMGET', q.info, { unpack(ids, 1, n) })
       end
     end
-    return nil
+    return {}
   end
 
   -- The info of a job; `read` if it was, and then it is false for none.
@@ -189,8 +195,7 @@ do -- what only that needs: Lua has room for 200 locals only
     local ids, problems, packed = read_endings(argv, first, n)
     add_finishes(ids, n, finishes)
     local active, helds = many('HMGET', q.active, ids), any_of(q.blocked, ids)
-    q.has_infos = redis.call('HLEN', q.info) > 0
-    local infos = q.has_infos and n > 0 and read_infos(q, argv, first, n, ids) or {}
+    local infos = read_infos(q, argv, first, n, ids)
     local batch, replies, lost, ended, any = Batch.new(), {}, {}, {}, false
     local finished, leases = 0, room_for(all)
     local doomed, why, again = nil, {}, nil

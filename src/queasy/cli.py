@@ -1,4 +1,7 @@
-"""The command line: `queasy worker app:client`, and what operators need besides."""
+"""Run workers of an application, and see and steer those that run.
+
+An application is named by the client in it: `queasy worker app:client`.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class HandlerOptions:
         unknown = [str(name) for name in given if name not in HANDLER_OPTION_NAMES]
         if unknown:
             raise InvalidOption(
-                f"unknown {', '.join(unknown)}; expected {', '.join(HANDLER_OPTION_NAMES)}"
+                f"options: unknown {', '.join(unknown)}; expected {', '.join(HANDLER_OPTION_NAMES)}"
             )
         return cls(**({**FAIL_DEFAULTS, **given} if fail else given))
 

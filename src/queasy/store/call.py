@@ -76,14 +76,18 @@ def answer_of(command: Command[T], reply: Any) -> T:
         return command.read(reply)
     except Exception as problem:
         raise ProtocolError(
-            f"{command.function}{_queue_of(command)}: an answer that cannot be read "
+            f"{_what(command)}: an answer that cannot be read "
             f"({type(problem).__name__}: {problem}). Is this a server with Queasy's library, "
             "and nobody else's? Run the audit"
         ) from problem
 
 
+def _what(command: Command[Any]) -> str:
+    """For errors, in the words of whoever called."""
+    return ("dispatch" if command.function == "put" else command.function) + _queue_of(command)
+
+
 def _queue_of(command: Command[Any]) -> str:
-    """For errors."""
     key = command.keys[0] if command.keys else ""
     name = key.partition("{")[2].partition("}")[0]
     return f" of queue {name!r}" if name else ""
@@ -115,7 +119,7 @@ def call(
             return (yield from attempt.once(route))
         except PROBLEMS as problem:
             pauses = pauses or _Pauses(give_up_at)
-            fault = diagnose(problem, str(route.target), f"{command.function}{attempt.queue} on")
+            fault = diagnose(problem, str(route.target), f"{attempt.what} on")
             attempt.repeated |= fault.uncertain
             hopeless = not connected and not attempt.in_group(route)
             if isinstance(problem, NotSent) and hopeless and pauses.made >= PAUSES_TO_CONNECT:
@@ -168,9 +172,9 @@ class _Attempt:
         self.key = command.keys[0] if command.keys else None
 
     @property
-    def queue(self) -> str:
+    def what(self) -> str:
         """For errors."""
-        return _queue_of(self.command)
+        return _what(self.command)
 
     def once(self, route: Route) -> Generator[Effect, Any, Any]:
         if self.lacking is not None:
@@ -200,7 +204,7 @@ class _Attempt:
         unclear = command.unclear_when_repeated
         if self.repeated and unclear is not None and unclear(result):
             raise Unanswered(
-                f"{command.function}{self.queue}: the answer to a first try was lost, and the "
+                f"{self.what}: the answer to a first try was lost, and the "
                 "second cannot tell whether the first was carried out"
             )
         return result
@@ -224,7 +228,7 @@ class _Attempt:
         if isinstance(reply, Exception):
             if "unknown command" in str(reply).lower():
                 raise NotDurable(
-                    f"{self.command.function}{self.queue} was accepted, but not confirmed to be on "
+                    f"{self.what} was accepted, but not confirmed to be on "
                     "disk: durability='fsynced' needs WAITAOF, of Redis 7.2+ or Valkey"
                 ) from reply
             if str(reply).startswith("UNBLOCKED"):
@@ -236,7 +240,7 @@ class _Attempt:
         reached = reply[0] if self.durability == "fsynced" else reply
         if reached < 1:
             raise NotDurable(
-                f"{self.command.function}{self.queue} was accepted, but durability="
+                f"{self.what} was accepted, but durability="
                 f"{self.durability!r} was not reached within {self.within:g} s: is a replica (or "
                 "the disk) there, and keeping up?"
             )
@@ -244,7 +248,7 @@ class _Attempt:
     def failure(self, fault: Fault) -> QueasyError:
         if self.repeated and not self.command.read_only:
             return Unanswered(
-                f"{self.command.function}{self.queue}: sent, but the answer was lost, and a second "
+                f"{self.what}: sent, but the answer was lost, and a second "
                 f"try failed ({fault.error}). The first may have been carried out"
             )
         return fault.error
@@ -261,8 +265,8 @@ def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> 
             attempt.called_again = True
         case Remedy.MOVED | Remedy.ASK if not route.has_slots:
             raise ServerError(
-                f"{route.target} is a node of a cluster, and another has the keys{attempt.queue}. "
-                "Use redis+cluster:// instead of redis://"
+                f"{route.target} is a node of a cluster, and another has the keys"
+                f"{_queue_of(attempt.command)}. Use redis+cluster:// instead of redis://"
             ) from None
         case Remedy.MOVED | Remedy.ASK:
             assert isinstance(problem, AskError)

@@ -74,10 +74,10 @@ def _module(name: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as problem:
-        if problem.name is None or not name.startswith(problem.name):
+        if problem.name is None or not f"{name}.".startswith(f"{problem.name}."):
             raise  # something that the application imports
         raise HandlerNotFound(
-            f"app: there is no module {name!r}. Modules are looked for in the folder the worker is "
+            f"app: there is no module {name!r}. Modules are looked for in the folder this is "
             f"started in ({Path.cwd()}) and where Python has its packages"
         ) from None
 

@@ -10,9 +10,10 @@ import logging
 import math
 import time
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Flood", "event", "log", "tell_untold"]
+__all__ = ["Flood", "event", "log", "tell", "tell_untold"]
 
 log = logging.getLogger("queasy.worker")
 
@@ -56,10 +57,21 @@ def tell_untold(now: float = math.inf) -> None:
 
 def event(what: str, level: int = logging.INFO, /, **fields: Any) -> None:
     """Logs that something happened."""
-    if log.isEnabledFor(level):
+    tell(log, level, what, fields)
+
+
+def tell(
+    logger: logging.Logger,
+    level: int,
+    what: str,
+    fields: Mapping[str, Any],
+    error: BaseException | None = None,
+) -> None:
+    """The same by another logger, or with the traceback of an error."""
+    if logger.isEnabledFor(level):
         shown = {name: value for name, value in fields.items() if value not in (None, "", [])}
         text = " ".join([what, *(f"{name}={_text(value)}" for name, value in shown.items())])
-        log.log(level, "%s", text, extra={"event": what, "fields": shown})
+        logger.log(level, "%s", text, exc_info=error, extra={"event": what, "fields": shown})
 
 
 def _text(value: object) -> str:

@@ -15,7 +15,7 @@ from queasy.options import epoch, seconds
 from queasy.outcome import Broken, Fail, Finish, Outcome
 from queasy.outcome import Retry as Again
 from queasy.verdict import Failure, Retry
-from queasy.worker.events import Flood, log
+from queasy.worker.events import Flood, log, tell
 from queasy.worker.plan import Service
 
 __all__ = ["execute", "execute_plain"]
@@ -36,7 +36,7 @@ async def execute(service: Service, job: Job) -> Outcome:
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         _tell(service, job, error)
         return outcome_of_error(error, options.on_exception)
-    return FINISH if result is None else outcome_of(result)
+    return FINISH if result is None else _returned(service, job, result)
 
 
 def execute_plain(service: Service, job: Job) -> Outcome:
@@ -44,25 +44,38 @@ def execute_plain(service: Service, job: Job) -> Outcome:
     options = service.handler.options
     try:
         result = service.function.call(*_arguments(service, job))
-        if inspect.iscoroutine(result):
-            result.close()
-            raise TypeError(  # noqa: TRY301 - it is treated as the handler's own
-                f"{service.function.name} returned a coroutine nobody awaits: make it `async def`"
-            )
     except _Undecodable as problem:
         return Broken(problem.error)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         _tell(service, job, error)
         return outcome_of_error(error, options.on_exception)
-    return FINISH if result is None else outcome_of(result)
+    return FINISH if result is None else _returned(service, job, result)
 
 
 def _tell(service: Service, job: Job, error: BaseException) -> None:
-    """With a traceback, as its author would want to see it; not what was meant to be raised."""
-    if not isinstance(error, (Retry, Failure)) and _told.lets():
-        handler_log.warning(
-            "queue=%s job=%s retries=%d", service.name, job.id, job.retry_count, exc_info=error
-        )
+    """With a traceback, as its author would want to see it; of what was meant, what it says."""
+    if not _told.lets():
+        return
+    fields = {"queue": service.name, "job": job.id, "retries": job.retry_count}
+    if not isinstance(error, (Retry, Failure)):
+        tell(handler_log, logging.WARNING, "handler raised", fields, error)
+    elif message := str(error):
+        tell(handler_log, logging.INFO, "handler said", {**fields, "message": message})
+
+
+def _returned(service: Service, job: Job, result: object) -> Outcome:
+    """What came of a run that returned something."""
+    if inspect.iscoroutine(result):
+        result.close()
+        hint = "forgotten `await`?" if service.function.is_async else "make it `async def`"
+        error = TypeError(f"{service.function.name} returned a coroutine nobody awaits: {hint}")
+        _tell(service, job, error)
+        return outcome_of_error(error, service.handler.options.on_exception)
+    if result is Retry or result is Failure:  # as with `raise`, parentheses may be left out
+        result = result()
+    if isinstance(result, (Retry, Failure)):
+        _tell(service, job, result)
+    return outcome_of(result)
 
 
 class _Undecodable(Exception):

@@ -87,6 +87,9 @@ class Unblocked(logging.Handler):
 
 def set_up(level: str, style: str, errors: str = "traceback", *, unblocked: bool = False) -> None:
     """For the whole process, unless the application has seen to that itself."""
+    for name in ("queasy", "queasy.worker", "queasy.handler"):
+        # dictConfig and fileConfig silence every logger that is there already, unless told not to.
+        logging.getLogger(name).disabled = False
     if errors == "type":  # what a handler raised is in its job's error, not here
         logging.getLogger("queasy.handler").setLevel(logging.CRITICAL)
     root = logging.getLogger()

@@ -28,6 +28,7 @@ from queasy.store.embedded import ensure
 
 QUEUES = 20
 SETTLING = 5.0
+A_MINUTE = 60.0
 TICKS = os.sysconf("SC_CLK_TCK")
 PAUSE = 0.05  # between two dispatches: long enough for everybody to sleep again
 LIBRARY = """#!lua name=queasy_bench
@@ -196,6 +197,8 @@ def main() -> int:
             print(f"a worker of {QUEUES} empty queues, 2 processes, {options.seconds:g} s")
             print(f"  {sent.total()} commands, {cpu:.2%} of a CPU")
             print("  " + json.dumps({command: n for command, n in sent.most_common() if n}))
+            if options.seconds < A_MINUTE:
+                print("  (a queue is looked at about once a minute: for a rate, --seconds 120)")
             reference = bare(url, options.dispatches)
             picked_up = pickup(worker, url, options.dispatches)
             print(f"{options.dispatches} jobs, one at a time")

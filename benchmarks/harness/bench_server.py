@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from tests.servers import Server, ServerKind, start_server
+from tests.servers import Server, ServerKind, start_server, wait_until
 
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 
@@ -38,6 +38,19 @@ class BenchServer:
         """All data gone, without the memory of it; functions and scripts stay loaded."""
         self.redis.flushall()
         self.redis.config_resetstat()
+
+    @contextmanager
+    def persistent(self) -> Generator[None]:
+        """With an append-only file, synced every second."""
+        self.redis.config_set("appendonly", "yes")
+        try:
+            wait_until(lambda: not self._rewrites(), "the file is there")
+            yield
+        finally:
+            self.redis.config_set("appendonly", "no")
+
+    def _rewrites(self) -> bool:
+        return bool(self.info("persistence")["aof_rewrite_in_progress"])
 
     def pin(self, pinned: bool) -> None:
         """To the first core, or to none."""

@@ -36,6 +36,8 @@ FIGURES: dict[str, tuple[str, int, bool]] = {
 OURS: dict[str, tuple[str, int, bool]] = {
     "drain size 1": ("drain with size=1, jobs/s", 0, True),
     "bulk sync": ("SyncClient.dispatch_many, jobs/s", 0, True),
+    "drain kept": ("drain, 1 process, with appendonly, jobs/s", 0, True),
+    "bulk kept": ("enqueue in bulk, with appendonly, jobs/s", 0, True),
     "supervisor": ("supervisor, % of a core during the drain", 2, False),
     "retried": ("jobs retried once, runs/s", 0, True),
     "retried part": ("jobs retried once, as a part of success", 2, True),

@@ -120,6 +120,8 @@ LINES: list[Line] = [
     against_peers("drain 2", safe=True),
     against_own("drain 2", "drain", 1.7),
     alone("drain size 1"),
+    alone("drain kept"),
+    alone("bulk kept"),
     against_peers("bulk", 10),
     alone("bulk sync"),
     against_peers("concurrent", 10, safe=True),

@@ -206,6 +206,22 @@ async def test_a_fail_handler_hears_of_a_timeout(client: Client, emails: Queue, 
         await until_empty(emails.fail_queue)
     assert (job.id, job.timeout_count) == ("job", 1)
     assert errors[0].kind == "timeout"
+    assert "await asyncio.sleep(PATIENCE)" in errors[0].traceback, "it says where it was"
+
+
+async def test_a_plain_function_that_is_too_long_says_where_it_was(
+    client: Client, emails: Queue
+) -> None:
+    @emails.handler(timeout=0.2, max_timeouts=1)
+    def handle(data: Any) -> None:
+        for _ in range(100_000):
+            time.sleep(0.001)
+
+    await emails.dispatch(1, id="job")
+    async with working(client):
+        job = await until_state(emails, "job", "failed")
+    assert job.error is not None
+    assert "time.sleep(0.001)" in job.error.traceback
 
 
 async def test_a_fail_handler_hears_of_a_stall(client: Client, emails: Queue, seen: Seen) -> None:

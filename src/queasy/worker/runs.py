@@ -20,6 +20,7 @@ from queasy.job import Job, JobError
 from queasy.outcome import Cancel, Finish, Outcome, Release, TimedOut
 from queasy.outcome import Retry as Again
 from queasy.store.records import Ending
+from queasy.trace import trace_of
 from queasy.worker.events import event
 from queasy.worker.executor import execute, execute_plain, outcome_of_error
 from queasy.worker.line import Line
@@ -224,7 +225,9 @@ class Runs:
                 return outcome_of_error(problem, run.line.service.handler.options.on_exception)
             case "timeout":
                 seconds = run.job.options.timeout
-                return TimedOut(JobError("Timeout", f"ran longer than {seconds:g} s", "timeout"))
+                where = trace_of(problem) if problem is not None else run.call and run.call.where
+                why = f"ran longer than {seconds:g} s"
+                return TimedOut(JobError("Timeout", why, "timeout", where or "").clean())
             case "cancel":
                 return Cancel()
             case "stop":

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from queasy.trace import trace_of
+
 __all__ = ["Call", "Interrupted", "Threads"]
 
 
@@ -30,6 +32,8 @@ class Call:
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._interrupted = False
+        self.where = ""
+        """The traceback of an interruption."""
 
     def __call__(self) -> Any:
         """What the function returned; None when it was interrupted."""
@@ -39,8 +43,8 @@ class Call:
                     return None
                 self._thread = threading.get_ident()
             result = self._function()
-        except Interrupted:
-            result = None
+        except Interrupted as interruption:
+            result, self.where = None, trace_of(interruption)
         while True:
             try:
                 self._leave()

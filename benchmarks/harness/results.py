@@ -72,7 +72,7 @@ class Results:
         cls, server: BenchServer, chosen: list[Competitor], options: argparse.Namespace
     ) -> Results:
         about = {
-            "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
+            "command": ".venv/bin/python -m benchmarks " + " ".join(sys.argv[1:]),
             "date": datetime.now(UTC).date().isoformat(),
             "server": f"Valkey {server.version}",
             "python": platform.python_version(),

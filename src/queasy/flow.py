@@ -137,7 +137,7 @@ async def _undo(store: AsyncStore, done: Undoable, running: asyncio.Future[Any])
             looks = 0 if state == "gone" else looks - 1
         except QueasyError as problem:
             if not unanswered or time.monotonic() > over_at:
-                log.warning("%s in the background failed: %s", done.undo.function, problem)
+                log.warning("a lease that nobody waits for runs out by itself: %s", problem)
                 return
         if looks and not await store.rest(BETWEEN_LOOKS):
             return
@@ -212,9 +212,16 @@ def _undo_owed(store: SyncStore) -> None:
 
 
 def take_one(
-    commands: Commands, seconds: float, timeout: float | None, waiter: str
+    commands: Commands,
+    seconds: float,
+    timeout: float | None,
+    waiter: str,
+    reached: Callable[[], bool],
 ) -> Flow[Job | None]:
     """Leases one job; None when none came in `timeout` seconds (None: wait for ever).
+
+    A server that was `reached` before and is away is waited for, too; one that never was is a
+    mistake, and said at once.
 
     A job whose payload cannot be decoded is set aside as broken, and the next is taken; but a
     consumer that cannot decode one after another is the one that is wrong, and is told so.
@@ -233,12 +240,14 @@ def take_one(
         try:
             taken: Taken = yield _look(commands, seconds, waiter if signal else "", waits, broken)
         except (Unreachable, NotReady) as away:
-            if not waits:  # it was never there, or there is no time left
+            if last or not reached():
                 raise
             if type(away) is not said:
                 log.warning("waiting for a job of queue %r: %s", commands.keys.name, away)
             said = type(away)
-            yield Sleep(signal, min(waits, AGAIN))
+            if signal is None:
+                signal = yield _listen(commands, waiter)
+            yield Sleep(signal, min(left, AGAIN))
             continue
         said = None
         broken = []
@@ -257,11 +266,13 @@ def take_one(
         elif signal is None:
             # Only now is it worth a subscription. Look once more behind it: a job that
             # came in between told nobody.
-            signal = yield Listen(
-                commands.keys.channel(waiter), pass_on(commands), pass_on(commands, waiter)
-            )
+            signal = yield _listen(commands, waiter)
         else:
             yield Sleep(signal, waits if taken.next_in is None else min(waits, taken.next_in))
+
+
+def _listen(commands: Commands, waiter: str) -> Listen:
+    return Listen(commands.keys.channel(waiter), pass_on(commands), pass_on(commands, waiter))
 
 
 def _look(

@@ -187,16 +187,17 @@ class Queue(HandledQueue):
     def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> LeaseRequest[Any]:
         """Take one job for some seconds: `await` it, or use it in `async with`.
 
-        Waits without polling until a job comes, and then also through a restart of the server;
-        None after `timeout` seconds. One that finds the server away when it begins raises a
-        `ServerError` after the client's `timeout`. After `seconds` without an answer the job
-        goes to the next who asks. (If nobody at all was heard for ten seconds the server may
-        have been away, and whoever holds a lease has ten more to come back.)
+        Waits without polling until a job comes, also through a restart of the server; None
+        after `timeout` seconds. After `seconds` without an answer the job goes to the next who
+        asks. (If nobody at all was heard for ten seconds the server may have been away, and
+        whoever holds a lease has ten more to come back.)
         """
         length, patience = check_lease(seconds), check_timeout(timeout)
 
         async def take() -> Lease | None:
-            flow = take_one(self._commands, length, patience, self._waiter)
+            flow = take_one(
+                self._commands, length, patience, self._waiter, lambda: self._store.connected
+            )
             job = await follow(self._store, flow)
             return None if job is None else Lease(job, self._commands, self._store)
 

@@ -184,7 +184,13 @@ class SyncQueue(NamedQueue):
         answer the job goes to the next who asks.
         """
         # A waiter of its own for each call: threads wait side by side.
-        flow = take_one(self._commands, check_lease(seconds), check_timeout(timeout), new_id())
+        flow = take_one(
+            self._commands,
+            check_lease(seconds),
+            check_timeout(timeout),
+            new_id(),
+            lambda: self._store.connected,
+        )
         job = follow_sync(self._store, flow)
         return None if job is None else SyncLease(job, self._commands, self._store)
 

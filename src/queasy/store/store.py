@@ -87,6 +87,11 @@ class AsyncStore:
                 await self._transport.run(connect(self._route, self._timeout))
                 self._connected = True
 
+    @property
+    def connected(self) -> bool:
+        """Whether the server was ever reached."""
+        return self._connected
+
     async def health(self) -> Health:
         """A look at the server; says rather than raises what is wrong with it."""
         self._bind()
@@ -191,6 +196,11 @@ class SyncStore:
             if not self._connected:
                 self._transport.run(connect(self._route, self._timeout))
                 self._connected = True
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server was ever reached."""
+        return self._connected
 
     def health(self) -> Health:
         """A look at the server; says rather than raises what is wrong with it."""

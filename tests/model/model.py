@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tests.model.clock import HEARD_EVERY
 from tests.model.jobs import BYTES, Jobs
 from tests.model.values import Ending, Run
 
@@ -285,6 +286,8 @@ class Queue(Jobs):
         for expiry in self.clients.values() if leases else ():
             spared = self.in_grace() and expiry > self.gap_from
             times.append(max(expiry, self.grace_until) if spared else expiry)
+        if leases and self.active:
+            times.append((self.now if self.seen is None else self.seen) + HEARD_EVERY)
         return min(times, default=None)
 
     def next_in(self, passes: bool) -> int:

@@ -217,6 +217,16 @@ mutant(
     ("    q.gap_from = q.time\n", "    q.gap_from = 0\n"),
 )
 mutant(
+    "nobody_is_heard_until_a_lease_runs_out",
+    "the_jobs_of_the_dead_come_back_in_time_although_nobody_else_is_heard",
+    ("if (not at or at > silent_at) and any_leases(q) then", "if false then"),
+)
+mutant(
+    "who_looks_when_the_grace_is_over_begins_another",
+    "after_an_outage_the_jobs_of_the_dead_come_back_when_the_grace_is_over",
+    ("OUTAGE_MS - 1000", "OUTAGE_MS + 1000"),
+)
+mutant(
     "bump_does_not_sweep",
     "bump_and_dequeue_sweep_as_well",
     ("'the lease'), clients)\n  sweep(q)", "'the lease'), clients)"),
@@ -683,7 +693,7 @@ mutant(
 mutant(
     "who_sleeps_until_something_happens_is_woken_for_it",
     "who_sleeps_until_a_lease_runs_out_is_not_woken_for_it_before",
-    ("at < tonumber(first[2]) - 1 then", "at < tonumber(first[2]) then"),
+    ("at < tonumber(first[2]) - 1.25 then", "at < tonumber(first[2]) then"),
 )
 mutant(
     "a_sleeper_keeps_the_others_awake",

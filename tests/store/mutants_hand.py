@@ -53,3 +53,8 @@ mutant(
     "what_is_large_or_many_is_asked_for",
     ("if #data > HANDED_BYTES then", "if false then"),
 )
+mutant(
+    "who_takes_by_hand_is_woken_for_what_it_wakes_for",
+    "who_sleeps_until_a_lease_runs_out_is_not_woken_although_it_takes_by_hand",
+    ("at < tonumber(first[2]) - 1.25 then", "at < tonumber(first[2]) - 1 then"),
+)

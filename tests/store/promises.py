@@ -3,6 +3,8 @@
 
 from typing import Any
 
+import pytest
+
 from queasy.job import JobError
 from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, Retry, TimedOut
 from tests.store.harness import Harness, endings_of
@@ -372,3 +374,33 @@ def an_outage_saves_nobody_who_was_dead_before_it(h: Harness) -> None:
     h.later(3600)
     assert h.sweep() == 1
     assert h.row("due", "a").stall_count == 1
+
+
+@promise
+def the_jobs_of_the_dead_come_back_in_time_although_nobody_else_is_heard(h: Harness) -> None:
+    h.join("c1", "dead", "second", lease=3600)
+    for client, lease in (("dead", 13), ("second", 13.01), ("~pulled", 45)):
+        h.dispatch(client)
+        h.take_one(client, lease=lease)
+        start = h.time
+    back: dict[str, float] = {}
+    while len(back) < 3:
+        looked = h.dequeue("c1", lease=3600, waiter="c1", waits=60)
+        for job in looked.jobs:
+            back[job.id] = h.time - start
+            h.end(job, Finish())
+        h.later(0 if looked.jobs else min(looked.next_in or 60, 60))
+    assert back == pytest.approx({"dead": 13, "second": 13.01, "~pulled": 45}, abs=0.1)
+
+
+@promise
+def after_an_outage_the_jobs_of_the_dead_come_back_when_the_grace_is_over(h: Harness) -> None:
+    h.join("c1", lease=7200)
+    h.join("dead", lease=15)
+    h.dispatch()
+    h.take_one("dead", lease=15)
+    h.later(12)
+    start = h.time
+    while not (looked := h.dequeue("c1", lease=3600, waiter="c1", waits=60)).jobs:
+        h.later(min(looked.next_in or 60, 60) + 0.002)  # nobody is in time to the millisecond
+    assert h.time - start == pytest.approx(10, abs=0.1)

@@ -143,6 +143,16 @@ def one_whose_death_would_be_noticed_late_is_woken(h: Harness) -> None:
 
 
 @promise
+def who_sleeps_until_a_lease_runs_out_is_not_woken_although_it_takes_by_hand(h: Harness) -> None:
+    h.dispatch("a")
+    h.later(0.000_2)  # a lease may run out in the middle of a millisecond
+    h.take_one(lease=5)
+    h.later(0.999_9)
+    Taker(h).sleep(seconds=8)
+    assert h.call(h.commands.counts()).waiters == 1
+
+
+@promise
 def those_who_do_not_take_by_hand_are_woken(h: Harness) -> None:
     taker = Taker(h)
     h.dequeue("c1", lease=5, waiter="c1", waits=3)

@@ -81,7 +81,13 @@ local function begins_with_a_suspect(q)
   return type(info) == 'string' and is_suspect(info)
 end
 
--- When something happens next: a job comes due, `at` that time, or a lease runs out. nil for never.
+local function any_leases(q)
+  local held = q.leases and redis.pcall('ZCARD', q.leases)
+  return type(held) == 'number' and held > 0
+end
+
+-- When somebody has to look next: a job comes due, `at` that time, a lease runs out, or nobody was heard for
+-- long. nil for never.
 local function next_event(q, at)
   local first_out = q.clients and redis.pcall('ZRANGE', q.clients, 0, 0, 'WITHSCORES') or {}
   local expiry = not first_out.err and tonumber(first_out[2] or nil) or nil
@@ -90,6 +96,10 @@ local function next_event(q, at)
       expiry = math.max(expiry, q.grace_until)
     end
     at = math.min(at or expiry, expiry)
+  end
+  local silent_at = (q.heard or q.now) + HEARD_EVERY_MS
+  if (not at or at > silent_at) and any_leases(q) then
+    at = silent_at
   end
   return at
 end
@@ -109,8 +119,9 @@ local function watch(q)
     at = next_to_come(q)
   end
   at = next_event(q, at)
-  -- A waiter sleeps for whole milliseconds, and looks up to one later than it was told.
-  if at and at > q.time and at < tonumber(first[2]) - 1 then
+  -- A waiter sleeps for whole milliseconds, and looks up to one later than it was told; who takes by hand
+  -- stands a quarter behind that.
+  if at and at > q.time and at < tonumber(first[2]) - 1.25 then
     wake(q, 1)
   end
 end

@@ -128,7 +128,10 @@ async def _undo(store: AsyncStore, done: Undoable, running: asyncio.Future[Any])
     it. What was given up may arrive yet, when a network that stalls lets go of it: so insist.
     """
     await asyncio.wait([running])
-    unanswered = isinstance(running.exception(), Unanswered)
+    failure = running.exception()
+    unanswered = isinstance(failure, Unanswered)
+    if isinstance(failure, Unreachable) and not unanswered:
+        return  # it was never sent
     over_at = time.monotonic() + done.seconds
     looks = MOST_LOOKS if unanswered else 1
     while looks:

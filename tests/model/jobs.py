@@ -77,7 +77,9 @@ class Jobs(Clock):
         order = sorted((job.run_at, id_.encode(), id_) for id_, job in self.waiting.items())
         at = self.next_event(leases, bool(order) and self.waiting[order[0][2]].suspect)
         looks = min(self.waiters.values(), default=0.0)
-        late = at is not None and self.time < at < looks - 1.25  # whole milliseconds are slept, and a quarter
+        late = (
+            at is not None and self.time < at < looks - 1.25
+        )  # whole milliseconds are slept, and a quarter
         if self.due_suspects:
             self.wake_for_suspects()
         if self.due_news or late:

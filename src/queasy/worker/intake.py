@@ -29,6 +29,9 @@ PATIENCE = 0.1
 AGAIN = 1.0
 # A look takes a moment; so long nobody of a lower priority takes what it may need.
 MOMENT = 0.05
+# Jobs of which a portion is over in this time are swift; they are not when none of them ended in so
+# many passes of the event loop. It takes some to start them.
+SWIFT, STILL = 0.01, 10
 UNSEEN = 2.0
 
 
@@ -203,11 +206,19 @@ class Intake:
     def _talk(self, line: Line, limit: int, *, asks: bool = False) -> None:
         line.under_way += 1
         line.asked_at = time.monotonic() if limit else 0.0
-        units = limit * line.size(self.runs.pace)
-        self._reserved.add(line, units)
-        self._in_background(self._converse(line, limit, units, asks=asks))
+        units = self._room.units(line, limit)
+        self._reserve(line, units, swift=line.swift)
+        talk = self._converse(line, limit, units, asks=asks, swift=line.swift)
+        self._in_background(talk)
 
-    async def _converse(self, line: Line, limit: int, units: int, *, asks: bool) -> None:
+    def _reserve(self, line: Line, units: int, *, swift: bool) -> None:
+        self._reserved.add(line, units)
+        if swift:
+            line.ahead += units
+
+    async def _converse(
+        self, line: Line, limit: int, units: int, *, asks: bool, swift: bool
+    ) -> None:
         over, rested = False, line.dry
         """Whether the next one may have begun; and whether there was nothing to do until now."""
         try:
@@ -217,18 +228,20 @@ class Intake:
                 if not line.starved:
                     line.passed_over = None
                 if limit:
-                    line.last_served = time.monotonic()
-                    self._note_pace(line, taken, limit)
+                    before, line.last_served = line.last_served, time.monotonic()
+                    self._note_pace(line, taken, limit, line.last_served - before)
                 # Of one alone, it may be a suspect; and who always has more to ask for would never
                 # come to compare.
                 line.flows = limit > 1 and taken.count == limit
                 if line.flows and not rested and not self._must_compare(line):
                     over = True
                     await self._ask_for_more(line, taken)
-                self._reserved.add(line, -units)
+                if swift:
+                    await self._make_way(line, taken)
+                self._reserve(line, -units, swift=swift)
                 units = 0
                 waits_for_another = taken.count > 0 and self._take_no_more_by_hand(line)
-                self._taken(line, taken)
+                self._taken(line, taken, self._room.left(line) if swift else taken.count)
                 if taken.state == "lost":
                     return
                 if (rested or taken.count < limit) and not waits_for_another:
@@ -244,16 +257,19 @@ class Intake:
             line.pause()
             raise
         finally:
-            self._reserved.add(line, -units)
+            self._reserve(line, -units, swift=swift)
             if not over:
                 line.under_way -= 1
             self.fill_soon()
 
-    def _note_pace(self, line: Line, taken: Taken, limit: int) -> None:
+    def _note_pace(self, line: Line, taken: Taken, limit: int, seconds: float) -> None:
+        """After so many since the answer before."""
+        line.swift = False
         if taken.count == limit:  # there may be more
             self.runs.full = True
             if taken.settled and line.is_async and not self.runs:
                 self.runs.pace.hasten()
+                line.swift = seconds < SWIFT and self._room.is_for_many(line)
 
     async def _ask_for_more(self, line: Line, taken: Taken) -> None:
         """Before anything is done with what was taken: the server works on it meanwhile."""
@@ -265,12 +281,29 @@ class Intake:
         finally:
             line.arriving.remove(taken)
 
-    def _taken(self, line: Line, taken: Taken) -> None:
+    async def _make_way(self, line: Line, taken: Taken) -> None:
+        """More was asked for than there is room for, because those before end in a moment: for as
+        long as some do.
+        """
+        line.arriving.append(taken)
+        passes, done = 0, self.runs.done
+        try:
+            while self._room.left(line) < taken.count and passes < STILL:
+                await asyncio.sleep(0)
+                passes = passes + 1 if self.runs.done == done else 0
+                done = self.runs.done
+        finally:
+            line.arriving.remove(taken)
+
+    def _taken(self, line: Line, taken: Taken, room: int) -> None:
+        """There is room for so many; the others go back to the front of their queue."""
         if taken.state == "lost":
             self._lost()
             return
-        for job in taken.jobs:
+        for job in taken.jobs[:room]:
             self._accept(line, job)
+        for job in taken.jobs[room:]:
+            line.endings.append(Ending(job.id, job.token, Release()))
         for cancelled in taken.cancels:
             self.cancel(line.index, cancelled.id, cancelled.token)
 

@@ -75,6 +75,10 @@ class Line:
         """How many calls are."""
         self.flows = False
         """The last that took jobs got as many as it asked for: there are more, most likely."""
+        self.swift = False
+        """And those before had ended by then, all in a moment."""
+        self.ahead = 0
+        """Units that are reserved for answers with more jobs than that, while it is swift."""
         self.asked_at = 0.0
         self.asked_for_jobs = 0.0
         """When, for those that came last: their lease is no older."""

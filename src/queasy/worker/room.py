@@ -13,6 +13,8 @@ MOST_JOBS = 1000  # in one call
 # Who has room for so many asks for the next ones while the last are on their way: for so many at a
 # time, server and worker are busy all the time.
 MANY = 30
+# Of those some start, some are on their way, and some are asked for.
+STAGES = 3
 
 
 class Room:
@@ -29,6 +31,8 @@ class Room:
         used, held = self._runs.used, self.reserved
         size, kind = line.size(self._runs.pace), line.is_async
         most = self.portion(line)
+        if line.ahead and not line.swift:  # more is on its way than was reserved: it comes first
+            return 0
         if not used.all and not held.all:  # one fits into a worker with nothing to do
             return most
         free = min(
@@ -37,7 +41,20 @@ class Room:
         )
         for other in starved:
             free = min(free, self._beside(other, is_async=kind))
-        return min(most, max(0, free // size))
+        return min(most, max(0, free * self._stages_in_one(line) // size))
+
+    def units(self, line: Line, jobs: int) -> int:
+        """What to reserve for an answer with so many jobs."""
+        return -(-jobs * line.size(self._runs.pace) // self._stages_in_one(line))
+
+    def left(self, line: Line) -> int:
+        """How many of a swift queue can start now, beside whatever else has room reserved."""
+        free = self._capacity - self._runs.used.all - (self.reserved.all - line.ahead)
+        return max(0, free // line.size(self._runs.pace))
+
+    def _stages_in_one(self, line: Line) -> int:
+        """In what room for one a swift queue has them all: each is over before the next comes."""
+        return STAGES if line.swift else 1
 
     def _part(self, *, is_async: bool) -> int:
         """What handlers of this kind may use, at their pace."""
@@ -59,7 +76,8 @@ class Room:
     def portion(self, line: Line) -> int:
         """How many to ask for at a time, at most: while some run, as many are on their way."""
         slots = self._capacity // line.size(self._runs.pace)
-        return min(MOST_JOBS, max(1, slots // (3 if slots >= MANY else 2)))
+        one = max(1, slots // (STAGES if slots >= MANY else 2))
+        return min(MOST_JOBS, one * self._stages_in_one(line))
 
     def is_for_many(self, line: Line) -> bool:
         return self._capacity // line.size(self._runs.pace) >= MANY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TICK = 2**-11
 OUTAGE = 10_000.0
-HEARD_EVERY = OUTAGE - 1_000.0  # while jobs are leased
+HEARD_EVERY = OUTAGE - 1_000.0  # before a lease runs out
 
 
 class Clock:

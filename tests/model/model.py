@@ -283,11 +283,14 @@ class Queue(Jobs):
     def next_event(self, leases: bool = True, passed: bool = False) -> float | None:
         job_due = super().next_event(passed=passed)
         times = [] if job_due is None else [job_due if job_due > self.time else self.now]
-        for expiry in self.clients.values() if leases else ():
-            spared = self.in_grace() and expiry > self.gap_from
-            times.append(max(expiry, self.grace_until) if spared else expiry)
-        if leases and self.active:
-            times.append((self.now if self.seen is None else self.seen) + HEARD_EVERY)
+        expiries = [
+            max(expiry, self.grace_until) if self.in_grace() and expiry > self.gap_from else expiry
+            for expiry in (self.clients.values() if leases else ())
+        ]
+        times += expiries
+        heard = self.now if self.seen is None else self.seen
+        if expiries and self.active and min(expiries) - heard > HEARD_EVERY:
+            times.append(max(heard + HEARD_EVERY, min(expiries) - HEARD_EVERY))
         return min(times, default=None)
 
     def next_in(self, passes: bool) -> int:

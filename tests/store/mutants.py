@@ -219,7 +219,12 @@ mutant(
 mutant(
     "nobody_is_heard_until_a_lease_runs_out",
     "the_jobs_of_the_dead_come_back_in_time_although_nobody_else_is_heard",
-    ("if (not at or at > silent_at) and any_leases(q) then", "if false then"),
+    ("if expiry - from > HEARD_EVERY_MS and any_leases(q) then", "if false then"),
+)
+mutant(
+    "a_long_lease_keeps_everybody_awake",
+    "who_waits_is_left_alone_until_shortly_before_a_long_lease_runs_out",
+    ("return math.max(from, expiry - 2 * HEARD_EVERY_MS)", "return from"),
 )
 mutant(
     "who_looks_when_the_grace_is_over_begins_another",

@@ -31,8 +31,8 @@ local MOST = 2 ^ 53 - 1
 
 -- When nobody was heard for this long the server (or its clock) was away, not the clients.
 local OUTAGE_MS = 10000
--- While jobs are leased somebody is to be heard this often: or those of the dead, whom nobody hears, would
--- seem to be leased by the living, whom an outage kept silent.
+-- So often somebody is to be heard before a lease runs out: or whoever died with it, whom nobody hears,
+-- would seem to be alive, and kept silent by an outage.
 local HEARD_EVERY_MS = OUTAGE_MS - 1000
 
 -- `unpack` and a command's arguments are bounded by Lua's stack.

@@ -86,8 +86,17 @@ local function any_leases(q)
   return type(held) == 'number' and held > 0
 end
 
--- When somebody has to look next: a job comes due, `at` that time, a lease runs out, or nobody was heard for
--- long. nil for never.
+-- When somebody has to look for a lease that runs out at `expiry`: before that, too, if jobs are leased and
+-- nobody was heard since long before, or it would seem that the server was away.
+local function next_word(q, expiry)
+  local from = q.heard or q.now
+  if expiry - from > HEARD_EVERY_MS and any_leases(q) then
+    return math.max(from, expiry - 2 * HEARD_EVERY_MS) + HEARD_EVERY_MS
+  end
+  return expiry
+end
+
+-- When somebody has to look next: for a job that comes due, `at` that time, or for a lease. nil for never.
 local function next_event(q, at)
   local first_out = q.clients and redis.pcall('ZRANGE', q.clients, 0, 0, 'WITHSCORES') or {}
   local expiry = not first_out.err and tonumber(first_out[2] or nil) or nil
@@ -95,11 +104,10 @@ local function next_event(q, at)
     if in_grace(q) and expiry > q.gap_from then
       expiry = math.max(expiry, q.grace_until)
     end
+    if not at or at > q.now then
+      expiry = next_word(q, expiry)
+    end
     at = math.min(at or expiry, expiry)
-  end
-  local silent_at = (q.heard or q.now) + HEARD_EVERY_MS
-  if (not at or at > silent_at) and any_leases(q) then
-    at = silent_at
   end
   return at
 end

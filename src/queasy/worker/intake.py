@@ -264,12 +264,13 @@ class Intake:
 
     def _note_pace(self, line: Line, taken: Taken, limit: int, seconds: float) -> None:
         """After so many since the answer before."""
-        line.swift = False
+        goes_on = taken.count == limit and seconds < SWIFT and self._room.is_for_many(line)
+        line.swift = line.swift and goes_on
         if taken.count == limit:  # there may be more
             self.runs.full = True
             if taken.settled and line.is_async and not self.runs:
                 self.runs.pace.hasten()
-                line.swift = seconds < SWIFT and self._room.is_for_many(line)
+                line.swift = goes_on
 
     async def _ask_for_more(self, line: Line, taken: Taken) -> None:
         """Before anything is done with what was taken: the server works on it meanwhile."""
@@ -303,6 +304,7 @@ class Intake:
         for job in taken.jobs[:room]:
             self._accept(line, job)
         for job in taken.jobs[room:]:
+            line.swift = False
             line.endings.append(Ending(job.id, job.token, Release()))
         for cancelled in taken.cancels:
             self.cancel(line.index, cancelled.id, cancelled.token)

@@ -45,7 +45,7 @@ class Room:
 
     def units(self, line: Line, jobs: int) -> int:
         """What to reserve for an answer with so many jobs."""
-        return -(-jobs * line.size(self._runs.pace) // self._stages_in_one(line))
+        return jobs * line.size(self._runs.pace) // self._stages_in_one(line)
 
     def left(self, line: Line) -> int:
         """How many of a swift queue can start now, beside whatever else has room reserved."""
@@ -76,8 +76,9 @@ class Room:
     def portion(self, line: Line) -> int:
         """How many to ask for at a time, at most: while some run, as many are on their way."""
         slots = self._capacity // line.size(self._runs.pace)
-        one = max(1, slots // (STAGES if slots >= MANY else 2))
-        return min(MOST_JOBS, one * self._stages_in_one(line))
+        if not line.swift:
+            slots //= STAGES if slots >= MANY else 2
+        return min(MOST_JOBS, max(1, slots))
 
     def is_for_many(self, line: Line) -> bool:
         return self._capacity // line.size(self._runs.pace) >= MANY

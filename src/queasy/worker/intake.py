@@ -305,15 +305,15 @@ class Intake:
             self._accept(line, job)
         for job in taken.jobs[room:]:
             line.swift = False
-            line.endings.append(Ending(job.id, job.token, Release()))
+            self._accept(line, job, fits=False)
         for cancelled in taken.cancels:
             self.cancel(line.index, cancelled.id, cancelled.token)
 
-    def _accept(self, line: Line, job: Job) -> None:
+    def _accept(self, line: Line, job: Job, *, fits: bool = True) -> None:
         size = line.size(self.runs.pace)
         if self.runs.supersede(line, job):  # nor may another have it yet
             self.held.behind(line, job, size)
-        elif self.closing or not line.open:  # it was asked before
+        elif self.closing or not line.open or not fits:  # it was asked for before
             line.endings.append(Ending(job.id, job.token, Release()))
         elif job.suspect:
             self.held.suspect(line, job)

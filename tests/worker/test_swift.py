@@ -134,3 +134,21 @@ async def test_two_swift_answers_that_come_together_are_run_one_after_the_other(
     assert taken.count(CAPACITY) >= 2
     assert sum(taken) == JOBS, "none was given back"
     assert set(handler.started.values()) == {1}
+
+
+async def test_a_queue_of_which_some_jobs_wait_does_not_seem_swift_again_and_again(
+    client: Client, taken: Answers
+) -> None:
+    queue = client.queue("emails")
+
+    @queue.handler(size=1)
+    async def handle(data: int) -> None:
+        if data // 200 % 2:  # now these, now those
+            await asyncio.sleep(0.002)
+
+    await queue.dispatch_many(range(4 * JOBS))
+    began = time.monotonic()
+    async with working(client, capacity=CAPACITY):
+        await until_empty(queue)
+    given_back = sum(taken) - 4 * JOBS
+    assert given_back <= 2 * CAPACITY * (1 + time.monotonic() - began)  # two answers a second

@@ -265,6 +265,7 @@ class Intake:
     def _note_pace(self, line: Line, taken: Taken, limit: int, seconds: float) -> None:
         """After so many since the answer before."""
         goes_on = taken.count == limit and seconds < SWIFT and self._room.is_for_many(line)
+        goes_on = goes_on and line.last_served > line.slow_until
         line.swift = line.swift and goes_on
         if taken.count == limit:  # there may be more
             self.runs.full = True
@@ -304,7 +305,7 @@ class Intake:
         for job in taken.jobs[:room]:
             self._accept(line, job)
         for job in taken.jobs[room:]:
-            line.swift = False
+            line.swift, line.slow_until = False, line.last_served + AGAIN
             self._accept(line, job, fits=False)
         for cancelled in taken.cancels:
             self.cancel(line.index, cancelled.id, cancelled.token)

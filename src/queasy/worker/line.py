@@ -77,6 +77,8 @@ class Line:
         """The last that took jobs got as many as it asked for: there are more, most likely."""
         self.swift = False
         """And those before had ended by then, all in a moment."""
+        self.slow_until = 0.0
+        """They had not, and some were given back: so long it is not swift, whatever it seems."""
         self.ahead = 0
         """Units that are reserved for answers with more jobs than that, while it is swift."""
         self.asked_at = 0.0

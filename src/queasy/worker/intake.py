@@ -265,6 +265,8 @@ class Intake:
     def _note_pace(self, line: Line, taken: Taken, limit: int, seconds: float) -> None:
         """After so many since the answer before."""
         goes_on = taken.count == limit and seconds < SWIFT and self._room.is_for_many(line)
+        # Of those that fail larger portions make none faster.
+        goes_on = goes_on and taken.settled.count("finished") == len(taken.settled)
         goes_on = goes_on and line.last_served > line.slow_until
         line.swift = line.swift and goes_on
         if taken.count == limit:  # there may be more

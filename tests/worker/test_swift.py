@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from queasy import Client, Job, Queue
+from queasy import Client, Failure, Job, Queue
 from queasy.store.command import Command
 from queasy.store.records import Taken
 from queasy.store.store import AsyncStore
@@ -152,3 +152,19 @@ async def test_a_queue_of_which_some_jobs_wait_does_not_seem_swift_again_and_aga
         await until_empty(queue)
     given_back = sum(taken) - 4 * JOBS
     assert given_back <= 2 * CAPACITY * (1 + time.monotonic() - began)  # two answers a second
+
+
+async def test_jobs_that_fail_come_a_third_at_a_time_however_swiftly_they_do(
+    client: Client, taken: Answers
+) -> None:
+    """Larger portions of them were no faster, but slower."""
+    queue = client.queue("emails")
+
+    @queue.handler(size=1)
+    async def handle(data: None) -> None:
+        raise Failure("in a moment")
+
+    await queue.dispatch_many([None] * JOBS)
+    async with working(client, capacity=CAPACITY):
+        await until_empty(queue)
+    assert max(taken) == CAPACITY // 3

@@ -13,7 +13,7 @@ MOST_JOBS = 1000  # in one call
 # Who has room for so many asks for the next ones while the last are on their way: for so many at a
 # time, server and worker are busy all the time.
 MANY = 30
-# Of those some start, some are on their way, and some are asked for.
+# Then a third of the jobs run, a third are on their way, and a third are asked for.
 STAGES = 3
 
 
@@ -53,7 +53,9 @@ class Room:
         return max(0, free // line.size(self._runs.pace))
 
     def _stages_in_one(self, line: Line) -> int:
-        """In what room for one a swift queue has them all: each is over before the next comes."""
+        """How many stages share the room of one: of a swift queue all, for each is over before the
+        next begins.
+        """
         return STAGES if line.swift else 1
 
     def _part(self, *, is_async: bool) -> int:

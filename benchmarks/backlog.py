@@ -21,9 +21,9 @@ import redis
 
 from queasy import SyncClient
 from queasy.dispatch import new_id
-from queasy.outcome import Finish
-from queasy.store.commands import Commands
-from queasy.store.embedded import ensure
+from queasy.outcomes import Finish
+from queasy.store.commands import QueueCommands
+from queasy.store.embedded.server import ensure
 from queasy.store.records import DispatchItem, Ending, Taken
 
 PAYLOAD = os.urandom(100)
@@ -40,7 +40,7 @@ class Case:
 
     def __init__(self, client: SyncClient, server: redis.Redis, waiting: int = FEW) -> None:
         self.server, self.store = server, client._store
-        self.queues: list[Commands] = []
+        self.queues: list[QueueCommands] = []
         self.client = client
         self.best = dict.fromkeys(STEPS, float("inf"))
         self.bytes_per_job = self.fill(waiting)
@@ -53,17 +53,17 @@ class Case:
         for _ in range(0, waiting, BATCH):
             self.dispatch(queue)
         self.queues.append(queue)
-        self.turns: Iterator[Commands] = cycle(self.queues)
+        self.turns: Iterator[QueueCommands] = cycle(self.queues)
         return (self.memory() - before) / waiting
 
     def memory(self) -> int:
         return int(self.server.info("memory")["used_memory"])
 
-    def dispatch(self, queue: Commands, when: str = "") -> None:
+    def dispatch(self, queue: QueueCommands, when: str = "") -> None:
         items = [DispatchItem(new_id(), PAYLOAD, when) for _ in range(BATCH)]
         self.store.run(queue.dispatch(items))
 
-    def dequeue(self, queue: Commands, who: str = "bench") -> Taken:
+    def dequeue(self, queue: QueueCommands, who: str = "bench") -> Taken:
         return self.store.run(queue.dequeue(who, lease=LEASE, limit=BATCH, request=new_id()))
 
     # What there may be besides jobs that wait

@@ -24,7 +24,7 @@ from pathlib import Path
 import redis
 
 from queasy import Client, Job, SyncClient
-from queasy.store.embedded import ensure
+from queasy.store.embedded.server import ensure
 
 QUEUES = 20
 SETTLING = 5.0

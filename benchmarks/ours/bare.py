@@ -20,12 +20,12 @@ from benchmarks.harness.bench_server import BenchServer
 from benchmarks.harness.competitor import Competitor
 from queasy import Client
 from queasy.dispatch import new_id
-from queasy.outcome import Finish
-from queasy.store.call import words_of
-from queasy.store.dial import Dial, pack
+from queasy.outcomes import Finish
+from queasy.store.net.connection import Dial, pack
+from queasy.store.net.url import parse_url
+from queasy.store.net.wire import Wire
 from queasy.store.records import Ending
-from queasy.store.url import parse_url
-from queasy.store.wire import Wire
+from queasy.store.retrying import words_of
 
 CALLS, TURNS = 300, 8
 DATA = "x" * 100

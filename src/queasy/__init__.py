@@ -33,11 +33,11 @@ from queasy.handler import HandlerOptions, OnException
 from queasy.job import Job, JobError, State
 from queasy.lease import Lease, LeaseRequest
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
+from queasy.outcomes import Failure, PermanentError, Retry
 from queasy.queue import Queue
 from queasy.store.health import Health
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
-from queasy.verdict import Failure, PermanentError, Retry
 from queasy.version import VERSION
 from queasy.worker.roster import WorkerInfo
 

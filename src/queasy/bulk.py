@@ -11,13 +11,13 @@ from queasy.codec import Codec, encode_many
 from queasy.dispatch import Dispatch, item_of, new_id, new_ids
 from queasy.errors import InvalidInput
 from queasy.options import Durability
-from queasy.store.call import packed
-from queasy.store.callers import Caller
+from queasy.store.coalescing import CHUNK_BYTES, CHUNK_JOBS
 from queasy.store.command import Command
-from queasy.store.commands import Commands
+from queasy.store.commands import QueueCommands
+from queasy.store.idempotency import Caller
 from queasy.store.records import Dispatched, DispatchItem
+from queasy.store.retrying import packed
 from queasy.store.store import AsyncStore, SyncStore
-from queasy.store.together import CHUNK_BYTES, CHUNK_JOBS
 
 __all__ = ["chunks", "put_all", "put_all_sync"]
 
@@ -28,7 +28,7 @@ Chunk = tuple[bytes, ...] | list[DispatchItem]
 
 async def put_all(
     store: AsyncStore,
-    commands: Commands,
+    commands: QueueCommands,
     chunks: Iterable[Chunk],
     durability: Durability,
 ) -> list[Dispatched]:
@@ -38,7 +38,7 @@ async def put_all(
 
 
 def _prepared(
-    commands: Commands, chunks: Iterable[Chunk], caller: Caller
+    commands: QueueCommands, chunks: Iterable[Chunk], caller: Caller
 ) -> Iterator[Command[list[Dispatched]]]:
     """Down to the bytes: the server waits from one answer to the next call, and for no longer."""
     for chunk in chunks:
@@ -75,7 +75,7 @@ async def _run_all(
 
 def put_all_sync(
     store: SyncStore,
-    commands: Commands,
+    commands: QueueCommands,
     chunks: Iterable[Chunk],
     durability: Durability,
 ) -> list[Dispatched]:
@@ -85,7 +85,7 @@ def put_all_sync(
     return results
 
 
-def _command(commands: Commands, chunk: Chunk) -> Command[list[Dispatched]]:
+def _command(commands: QueueCommands, chunk: Chunk) -> Command[list[Dispatched]]:
     if isinstance(chunk, tuple):
         return commands.put(new_ids(len(chunk)), chunk)
     return commands.dispatch(chunk)

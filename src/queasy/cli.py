@@ -26,10 +26,10 @@ from queasy.version import VERSION
 from queasy.worker.app import load
 from queasy.worker.inline import InlineWorker
 from queasy.worker.logs import FORMATS, set_up
-from queasy.worker.options import SupervisorOptions
 from queasy.worker.plan import CAPACITY, MOST_PROCESSES
 from queasy.worker.roster import WorkerInfo
-from queasy.worker.supervisor import Supervisor
+from queasy.worker.supervision.options import SupervisorOptions
+from queasy.worker.supervision.supervisor import Supervisor
 
 __all__ = ["main"]
 

@@ -13,14 +13,14 @@ import msgspec
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import new_id
 from queasy.errors import InvalidOption
-from queasy.flow import follow
 from queasy.handler import Registry
-from queasy.named import keys_of
+from queasy.operations import follow
 from queasy.options import Seconds, check_bool, check_name, check_whole, seconds
 from queasy.queue import Queue
+from queasy.registration import keys_of
 from queasy.store.health import Health
+from queasy.store.net.url import target_of
 from queasy.store.store import AsyncStore
-from queasy.store.url import target_of
 from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES, Place, Plan
 from queasy.worker.roster import WorkerInfo, roster
 
@@ -190,8 +190,8 @@ class Client:
         patience = seconds(grace, "grace")
         if processes:
             from queasy.worker.app import check_not_importing, reference_to
-            from queasy.worker.options import SupervisorOptions
-            from queasy.worker.supervisor import Supervisor
+            from queasy.worker.supervision.options import SupervisorOptions
+            from queasy.worker.supervision.supervisor import Supervisor
 
             check_not_importing()
             options = SupervisorOptions(

@@ -14,7 +14,7 @@ import msgspec
 from queasy.codec import Codec
 from queasy.errors import HandlerNotFound, InvalidOption
 from queasy.job import Job, JobError
-from queasy.options import MAX_COUNT, OPTION_NAMES, JobOptions, Seconds, seconds
+from queasy.options import MAX_COUNT, OPTION_NAMES, JobOptions, Seconds, check_whole, seconds
 
 __all__ = [
     "FAIL_DEFAULTS",
@@ -84,7 +84,7 @@ class HandlerOptions:
             check_whole(getattr(self, name), name, 0, MAX_COUNT)
         for name in ("min_backoff", "max_backoff"):
             object.__setattr__(self, name, seconds(getattr(self, name), name))
-        object.__setattr__(self, "timeout", check_timeout(self.timeout))
+        object.__setattr__(self, "timeout", run_timeout(self.timeout))
         if self.size is not None:
             check_whole(self.size, "size", 1, MAX_SIZE)
         check_whole(self.priority, "priority", 0, MAX_PRIORITY)
@@ -112,14 +112,7 @@ class HandlerOptions:
 HANDLER_OPTION_NAMES = tuple(field.name for field in fields(HandlerOptions))
 
 
-def check_whole(value: object, name: str, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidOption(
-            f"{name}: expected a whole number from {least} to {most}, got {value!r}"
-        )
-
-
-def check_timeout(value: Seconds | None) -> float | None:
+def run_timeout(value: Seconds | None) -> float | None:
     if value is None:
         return None
     length = seconds(value, "timeout")

@@ -10,9 +10,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from queasy.errors import InvalidTime, LeaseLost, Unanswered
 from queasy.job import Job, JobError
 from queasy.options import Seconds, When, epoch, seconds
-from queasy.outcome import Cancel, Fail, Finish, Outcome, Release, Retry
+from queasy.outcomes import Cancel, Fail, Finish, Outcome, Release, RetryLater
 from queasy.store.command import Command
-from queasy.store.commands import Commands
+from queasy.store.commands import QueueCommands
 from queasy.store.records import Ending
 
 __all__ = ["Lease", "LeaseRequest"]
@@ -21,7 +21,7 @@ __all__ = ["Lease", "LeaseRequest"]
 class Held:
     """What a lease knows and decides; its two kinds differ in how they talk to the server."""
 
-    def __init__(self, job: Job, commands: Commands) -> None:
+    def __init__(self, job: Job, commands: QueueCommands) -> None:
         self.job = job
         self.data: Any = job.data
         self.token = job.token
@@ -58,7 +58,7 @@ class Held:
         if at is not None and after is not None:
             raise InvalidTime("expected at or after, got both")
         return self._ending(
-            Retry(
+            RetryLater(
                 JobError.of(error),
                 None if at is None else epoch(at, "at"),
                 None if after is None else seconds(after, "after"),
@@ -82,7 +82,7 @@ class Held:
             case None:
                 return Finish()
             case Exception():
-                return Retry(JobError.of(error))
+                return RetryLater(JobError.of(error))
             case _:  # cancelled, interrupted: no attempt
                 return Release()
 
@@ -107,7 +107,7 @@ class Lease(Held):
     over: expired, evicted, or ended before.
     """
 
-    def __init__(self, job: Job, commands: Commands, store: Runner) -> None:
+    def __init__(self, job: Job, commands: QueueCommands, store: Runner) -> None:
         super().__init__(job, commands)
         self._store = store
 

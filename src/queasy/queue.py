@@ -10,11 +10,10 @@ from queasy.bulk import chunks, put_all
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import Dispatch
 from queasy.errors import InvalidId, InvalidInput, InvalidOption
-from queasy.flow import audit, drop, evict, follow, requeue, take_one, trim, until_done
 from queasy.handler import Registry
 from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
-from queasy.named import HandledQueue
+from queasy.operations import audit, drop, evict, follow, requeue, take_one, trim, until_done
 from queasy.options import (
     MAX_COUNT,
     Durability,
@@ -28,6 +27,7 @@ from queasy.options import (
     check_whole,
     seconds,
 )
+from queasy.registration import HandledQueue
 from queasy.store.commands import ListState, RecordKind
 from queasy.store.keys import QueueKeys
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat

@@ -15,10 +15,9 @@ from queasy.bulk import chunks, put_all_sync
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import Dispatch, new_id
-from queasy.flow import audit, drop, evict, follow_sync, requeue, take_one, trim, until_done
 from queasy.job import Job, JobError
 from queasy.lease import Held
-from queasy.named import NamedQueue, keys_of
+from queasy.operations import audit, drop, evict, follow_sync, requeue, take_one, trim, until_done
 from queasy.options import (
     MAX_COUNT,
     Durability,
@@ -31,7 +30,7 @@ from queasy.options import (
     check_known_id,
     check_whole,
 )
-from queasy.outcome import Cancel, Fail, Finish, Release
+from queasy.outcomes import Cancel, Fail, Finish, Release
 from queasy.queue import (
     PAGE,
     check_client,
@@ -44,8 +43,9 @@ from queasy.queue import (
     check_state,
     check_timeout,
 )
+from queasy.registration import NamedQueue, keys_of
 from queasy.store.command import Command
-from queasy.store.commands import Commands, ListState, RecordKind
+from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.health import Health
 from queasy.store.keys import QueueKeys
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
@@ -60,7 +60,7 @@ class SyncLease(Held):
     the lease was over: expired, evicted, or ended before.
     """
 
-    def __init__(self, job: Job, commands: Commands, store: SyncStore) -> None:
+    def __init__(self, job: Job, commands: QueueCommands, store: SyncStore) -> None:
         super().__init__(job, commands)
         self._store = store
 

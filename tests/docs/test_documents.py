@@ -15,7 +15,7 @@ from queasy import SyncClient
 from queasy.cli import _parser
 from queasy.store.keys import NAMES
 from queasy.store.library import PREFIX, source
-from queasy.worker.supervisor import PATIENCE
+from queasy.worker.supervision.supervisor import PATIENCE
 from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]

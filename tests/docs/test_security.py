@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from queasy import InvalidUrl
-from queasy.store.url import parse_url
+from queasy.store.net.url import parse_url
 
 SECURITY = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 URLS = re.findall(r"^(?:rediss?|unix)\S*://\S+$", SECURITY, re.M)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from queasy import Client, Dispatch, JobOptions, Lease, Queue, SyncClient, SyncLease, SyncQueue
-from queasy.outcome import Fail
+from queasy.outcomes import Fail
 from queasy.store.records import Ending
 
 

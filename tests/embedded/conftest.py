@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from queasy.store import keeper
+from queasy.store.embedded import keeper
 from tests.embedded.processes import (
     is_free,
     kill_what_is_left,

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import redis
 
-from queasy.store import keeper
+from queasy.store.embedded import keeper
 
 DEADLINE = 30.0
 AS_ROOT = os.geteuid() == 0
 SERVE_ONCE = """
 import sys
 from pathlib import Path
-from queasy.store.embedded import ensure
+from queasy.store.embedded.server import ensure
 print(ensure(Path(sys.argv[1])), flush=True)
 """
 

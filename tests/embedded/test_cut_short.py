@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queasy import SyncClient
-from queasy.store.embedded import ensure
+from queasy.store.embedded.server import ensure
 from tests.embedded.processes import data_file, nothing_runs, the_server, wait_for, wait_written
 from tests.servers import ServerKind, why_absent
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from queasy.errors import EmbeddedServerError
-from queasy.store.embedded import ensure, find_server
+from queasy.store.embedded.server import ensure, find_server
 from tests.embedded.processes import (
     AS_ROOT,
     client,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from queasy.store import keeper
-from queasy.store.embedded import ensure, find_server
+from queasy.store.embedded import keeper
+from queasy.store.embedded.server import ensure, find_server
 from tests.embedded.processes import (
     DEADLINE,
     SERVE_ONCE,
@@ -126,7 +126,7 @@ def test_an_orphan_that_lives_on_is_ended_cleanly_and_replaced(folder: Path) -> 
 
 
 def test_starters_killed_on_their_way_leave_nothing_in_the_way(folder: Path) -> None:
-    script = "import queasy.store.embedded; print('here we go', flush=True)\n" + SERVE_ONCE
+    script = "import queasy.store.embedded.server; print('here we go', flush=True)\n" + SERVE_ONCE
     for moment in range(8):
         killed = starter(folder, script)
         assert killed.stdout

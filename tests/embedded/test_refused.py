@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from queasy.errors import EmbeddedServerError
-from queasy.store.embedded import ensure
+from queasy.store.embedded.server import ensure
 from tests.embedded.processes import (
     AS_ROOT,
     fake_server,

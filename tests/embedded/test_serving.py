@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from queasy.store import keeper
-from queasy.store.embedded import ensure
+from queasy.store.embedded import keeper
+from queasy.store.embedded.server import ensure
 from tests.embedded.processes import (
     DEADLINE,
     SERVE_ONCE,
@@ -101,7 +101,7 @@ def test_ten_processes_starting_at_once_share_one_server(folder: Path) -> None:
 import sys
 from pathlib import Path
 import redis
-from queasy.store.embedded import ensure
+from queasy.store.embedded.server import ensure
 print("standing by", flush=True)
 sys.stdin.readline()
 with redis.Redis.from_url(ensure(Path(sys.argv[1])), decode_responses=True) as connected:
@@ -238,7 +238,7 @@ def test_a_starter_that_blocks_signals_does_not_make_the_server_immortal(folder:
     script = """
 import signal, sys
 from pathlib import Path
-from queasy.store.embedded import ensure
+from queasy.store.embedded.server import ensure
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

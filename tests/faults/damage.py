@@ -15,7 +15,7 @@ import redis
 from queasy import SyncClient
 from queasy.errors import QueasyError
 from queasy.job import JobError
-from queasy.outcome import Broken, Fail
+from queasy.outcomes import Broken, Fail
 from queasy.store.commands import ListState
 from queasy.store.keys import NAMES
 from queasy.store.records import Ending

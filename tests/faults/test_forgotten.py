@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from queasy import Client, Job, SyncClient
-from queasy.outcome import Release
+from queasy.outcomes import Release
 from queasy.store.records import Ending
 from tests.conftest import audit_all
 from tests.servers import Server, ServerKind, start_server, wait_until

@@ -11,8 +11,8 @@ from queasy import Client, Job, Queue, SyncClient
 from queasy.store.command import Command
 from queasy.store.store import AsyncStore
 from queasy.worker.inline import safety_interval
-from queasy.worker.intake import Intake
-from queasy.worker.line import Line
+from queasy.worker.intake.scheduler import Intake
+from queasy.worker.intake.subscription import Line
 from queasy.worker.plan import LEASE
 from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, start_replica, start_server

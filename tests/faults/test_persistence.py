@@ -16,7 +16,7 @@ import redis
 
 from queasy.job import Job, JobError
 from queasy.options import JobOptions
-from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, Retry, TimedOut
+from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, RetryLater, TimedOut
 from queasy.store.command import Command
 from queasy.store.records import DispatchItem, Ending, when_arg
 from tests.faults.aof import file_of
@@ -107,7 +107,8 @@ class History:
 
     def endings(self) -> list[Ending]:
         outcomes: list[Outcome] = [
-            Finish(), Finish(), Retry(WHY), TimedOut(), Fail(WHY), Release(), Cancel(), Broken(WHY),
+            Finish(), Finish(), RetryLater(WHY), TimedOut(), Fail(WHY), Release(), Cancel(),
+            Broken(WHY),
         ]  # fmt: skip
         self._rng.shuffle(self._jobs)
         some, self._jobs = self._jobs[:5], self._jobs[5:]

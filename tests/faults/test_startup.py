@@ -15,7 +15,7 @@ from queasy import (
     Unreachable,
     Unsupported,
 )
-from queasy.store.url import parse_url
+from queasy.store.net.url import parse_url
 from tests.groups import start_cluster
 from tests.servers import HOST, Server, ServerKind, free_port, start_server, wait_until
 

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from queasy import Client, ProtocolError
 from queasy.errors import QueasyError
 from queasy.job import Job
-from queasy.store.call import call
 from queasy.store.command import Command
-from queasy.store.commands import Commands, version
+from queasy.store.commands import QueueCommands, version
 from queasy.store.keys import QueueKeys
+from queasy.store.net.topology import Exchange, route_to
+from queasy.store.net.url import parse_url
 from queasy.store.records import DispatchItem, JobReader
-from queasy.store.route import Exchange, route_to
-from queasy.store.url import parse_url
+from queasy.store.retrying import call
 from queasy.worker.control import Control
-from queasy.worker.orders import decode, decode_report
 from queasy.worker.plan import Record
+from queasy.worker.supervision.messages import decode, decode_report
 from tests.fuzz.strategies import REPLIES
 
-COMMANDS = Commands(QueueKeys("p", "q"))
+COMMANDS = QueueCommands(QueueKeys("p", "q"))
 READS: list[Command[Any]] = [
     COMMANDS.dispatch([DispatchItem("a", b"x")]), COMMANDS.cancel(["a"]), COMMANDS.settle([]),
     COMMANDS.dequeue("c", lease=1, limit=1), COMMANDS.extend("a", 1, 1), COMMANDS.register("c", 1),

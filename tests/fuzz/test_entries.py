@@ -24,7 +24,7 @@ from queasy import (
     SyncClient,
 )
 from queasy.store.keys import NAMES as KEYS
-from queasy.store.url import parse_url
+from queasy.store.net.url import parse_url
 from tests.conftest import audit_all
 from tests.fuzz.strategies import IDS, JSON, NAMES, NUMBERS, ODD, TIMES
 from tests.servers import Server

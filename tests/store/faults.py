@@ -6,9 +6,9 @@ from typing import Any
 
 import redis
 
-from queasy.outcome import Finish
+from queasy.outcomes import Finish
 from queasy.store.command import Command
-from queasy.store.commands import Commands
+from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
 from queasy.store.library import PREFIX, source
 from tests.store.harness import Dump, Harness, endings_of, read_all
@@ -137,7 +137,7 @@ class Stage:
             assert (counts.waiting, counts.active, counts.blocked) == (0, 0, 0)
 
 
-def _finish_all(h: Harness, commands: Commands) -> None:
+def _finish_all(h: Harness, commands: QueueCommands) -> None:
     while jobs := h.call(commands.dequeue("~drain", lease=30, limit=1000)).jobs:
         assert set(h.call(commands.settle(endings_of(jobs, Finish())))) == {"finished"}
 

@@ -10,9 +10,9 @@ import redis
 
 from queasy.job import Job
 from queasy.options import JobOptions
-from queasy.outcome import Outcome
+from queasy.outcomes import Outcome
 from queasy.store.command import Command
-from queasy.store.commands import AUDIT_TALLIES, Commands
+from queasy.store.commands import AUDIT_TALLIES, QueueCommands
 from queasy.store.keys import NAMES, QueueKeys
 from queasy.store.library import PREFIX, source
 from queasy.store.records import (
@@ -71,7 +71,7 @@ def refused(why: str) -> Iterator[None]:
 
 def problems_of(connection: redis.Redis, keys: QueueKeys) -> list[str]:
     """What the audit has to say: its own problems, and entries that belong to no job."""
-    page = send(connection, Commands(keys).audit(0, EVERYTHING))
+    page = send(connection, QueueCommands(keys).audit(0, EVERYTHING))
     strays = [
         f"{name}: {tally} belong to something, {size} are there"
         for name, tally, size in zip(AUDIT_TALLIES, page.tallies, page.sizes, strict=False)
@@ -111,12 +111,12 @@ class Harness:
     # Sending
 
     @property
-    def commands(self) -> Commands:
-        return Commands(self.keys, now=self.time)
+    def commands(self) -> QueueCommands:
+        return QueueCommands(self.keys, now=self.time)
 
     @property
-    def fail_commands(self) -> Commands:
-        return Commands(self.fail_keys, now=self.time)
+    def fail_commands(self) -> QueueCommands:
+        return QueueCommands(self.fail_keys, now=self.time)
 
     def call(self, command: Command[T]) -> T:
         if command.keys and (named := _first_key.match(command.keys[0])):

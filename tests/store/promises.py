@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from queasy.job import JobError
-from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, Retry, TimedOut
+from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, RetryLater, TimedOut
 from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise
 
 WHY = JobError(type="Boom", message="it broke")
 EVERY_WAY_TO_END: tuple[Outcome, ...] = (
-    Finish(), Release(), Cancel(), Retry(WHY), TimedOut(), Fail(WHY), Broken(WHY),
+    Finish(), Release(), Cancel(), RetryLater(WHY), TimedOut(), Fail(WHY), Broken(WHY),
 )  # fmt: skip
 
 

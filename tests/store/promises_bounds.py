@@ -2,7 +2,7 @@
 
 from queasy.job import Job, JobError
 from queasy.options import JobOptions
-from queasy.outcome import Fail
+from queasy.outcomes import Fail
 from queasy.store.records import DispatchItem
 from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise

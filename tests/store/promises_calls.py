@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from queasy.outcome import Fail, Finish
+from queasy.outcomes import Fail, Finish
 from queasy.store.records import DispatchItem
 from tests.store.harness import Harness, problems_of, refused
 from tests.store.promise import promise

@@ -2,7 +2,7 @@
 
 from queasy.job import JobError
 from queasy.options import JobOptions
-from queasy.outcome import Fail, Finish, Release, Retry
+from queasy.outcomes import Fail, Finish, Release, RetryLater
 from queasy.store.records import DispatchItem, pack_options
 from tests.store.harness import Harness
 from tests.store.promise import promise
@@ -13,7 +13,7 @@ WHY = JobError(type="Boom", message="it broke")
 def _retried(h: Harness) -> None:
     """A job 'a' with one retry behind it, due again."""
     h.dispatch(payload=b"1", options=JobOptions(max_retries=7))
-    h.end(h.take_one(), Retry(WHY, after=1))
+    h.end(h.take_one(), RetryLater(WHY, after=1))
     h.later(2)
 
 
@@ -144,7 +144,7 @@ def a_held_dispatch_is_applied_to_a_retried_job_by_its_flags(h: Harness) -> None
     h.dispatch(
         payload=b"2", after=600, flags="0f00", options=JobOptions(max_stalls=9), update=False
     )
-    h.end(run, Retry(WHY, after=60))
+    h.end(run, RetryLater(WHY, after=60))
     job = h.row("scheduled")
     assert (job.payload, job.retry_count, h.due_in(job)) == (b"1", 2, 60)
     assert job.options == JobOptions(max_retries=7)
@@ -152,7 +152,7 @@ def a_held_dispatch_is_applied_to_a_retried_job_by_its_flags(h: Harness) -> None
     h.later(61)
     run = h.take_one()
     h.dispatch(payload=b"3", at=h.time + 600, flags="1t10", options=JobOptions(max_stalls=9))
-    h.end(run, Retry(WHY, after=60))
+    h.end(run, RetryLater(WHY, after=60))
     job = h.row("scheduled")
     assert (job.payload, job.retry_count, job.error) == (b"3", 0, None)
     assert job.options == JobOptions(max_retries=7, max_stalls=9)
@@ -201,7 +201,7 @@ def merged_flags_compose_when_the_run_is_retried(h: Harness) -> None:
             h.dispatch(payload=b"2", at=h.time + first[1], flags=f"0{first[0]}00")
             h.dispatch(payload=b"3", at=h.time + then[1], flags=f"0{then[0]}10")
             h.dispatch(payload=b"4", flags="1f00")
-            h.end(run, Retry(WHY, at=h.time + retried_in))
+            h.end(run, RetryLater(WHY, at=h.time + retried_in))
             job = h.row("scheduled")
             assert h.due_in(job) == _moved(_moved(retried_in, *first), *then)
             assert (job.payload, job.retry_count) == (b"4", 0)
@@ -268,7 +268,7 @@ def a_cancel_request_reaches_the_holder_until_the_run_has_ended(h: Harness) -> N
 
 @promise
 def a_run_that_was_asked_to_cancel_comes_back_in_no_way(h: Harness) -> None:
-    for outcome in (Release(), Retry(WHY)):
+    for outcome in (Release(), RetryLater(WHY)):
         h.dispatch()
         run = h.take_one()
         h.cancel("a", running=True)

@@ -6,7 +6,7 @@ import msgspec
 
 from queasy.job import Job, JobError
 from queasy.options import JobOptions
-from queasy.outcome import Broken, Fail, Finish, Retry
+from queasy.outcomes import Broken, Fail, Finish, RetryLater
 from queasy.store.records import DispatchItem
 from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise
@@ -97,7 +97,7 @@ def who_is_given_up_by_the_short_way_is_so_once(h: Harness) -> None:
 def what_was_tried_before_is_told_of_who_is_given_up(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
-    h.end(h.take_one("c1"), Retry(WHY, after=0))
+    h.end(h.take_one("c1"), RetryLater(WHY, after=0))
     assert h.end(h.take_one("c1"), Fail(WHY)) == "failed"
     assert [job.retry_count for job in h.records()] == [1]
 
@@ -164,7 +164,7 @@ def a_fail_job_whose_origin_cannot_be_read_is_told_so(h: Harness) -> None:
 def a_retried_job_whose_record_cannot_be_read_is_told_so(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
-    h.end(h.take_one("c1"), Retry(WHY, after=0))
+    h.end(h.take_one("c1"), RetryLater(WHY, after=0))
     info = bytes(h.redis.hget(h.keys.base + "info", "a") or b"")  # pyright: ignore[reportArgumentType]
     h.redis.hset(h.keys.base + "info", "a", info[:-3])
     taken = h.take_one("c1")
@@ -176,7 +176,7 @@ def a_retried_job_whose_record_cannot_be_read_is_told_so(h: Harness) -> None:
 def a_suspect_that_was_retried_once_is_one(h: Harness) -> None:
     h.join("c1", "c2")
     h.dispatch("a")
-    h.end(h.take_one("c1"), Retry(WHY, after=0))
+    h.end(h.take_one("c1"), RetryLater(WHY, after=0))
     h.take_one("c1")
     h.call(h.commands.evict("c1", "stall", ["a"]))
     h.dispatch("b")
@@ -192,7 +192,7 @@ def a_first_retry_by_the_short_way_is_as_by_the_long(h: Harness) -> None:
             h.dispatch_many(*MANY)
             h.later(3)
             jobs = h.take(client, limit=len(MANY))
-            words = h.call(h.commands.settle(endings_of(jobs, Retry(why, after=after))))
+            words = h.call(h.commands.settle(endings_of(jobs, RetryLater(why, after=after))))
             assert words == ["retried"] * len(MANY)
             again, _ = h.call(h.commands.jobs("waiting", b"", 99))
             ages = [round(h.time - job.dispatched_at_epoch, 3) for job in again]
@@ -210,7 +210,7 @@ def who_has_no_retries_is_given_up(h: Harness) -> None:
     h.call(h.commands.configure(limits=JobOptions(max_retries=0)))
     h.join("c1")
     h.dispatch()
-    assert h.end(h.take_one("c1"), Retry(WHY)) == "failed"
+    assert h.end(h.take_one("c1"), RetryLater(WHY)) == "failed"
 
 
 @promise
@@ -219,5 +219,5 @@ def who_waits_is_woken_for_a_retry_that_is_due(h: Harness) -> None:
     h.dispatch()
     job = h.take_one("c1")
     assert h.dequeue("c2", waiter="c2", waits=8).jobs == []
-    assert h.end(job, Retry(WHY, after=0)) == "retried"
+    assert h.end(job, RetryLater(WHY, after=0)) == "retried"
     assert h.call(h.commands.counts()).waiters == 0

@@ -1,6 +1,6 @@
 """What is promised of handing out: a job that comes with the message which wakes a worker."""
 
-from queasy.outcome import Finish
+from queasy.outcomes import Finish
 from queasy.store.records import DispatchItem
 from tests.store.harness import Harness
 from tests.store.promise import promise

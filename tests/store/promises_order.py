@@ -2,7 +2,7 @@
 
 from queasy.job import JobError
 from queasy.options import JobOptions
-from queasy.outcome import Broken, Cancel, Fail, Finish, Release, Retry, TimedOut
+from queasy.outcomes import Broken, Cancel, Fail, Finish, Release, RetryLater, TimedOut
 from queasy.store.records import DispatchItem, Ending
 from tests.store.harness import Harness, endings_of
 from tests.store.promise import promise
@@ -67,7 +67,7 @@ def released_and_stalled_jobs_go_to_the_front(h: Harness) -> None:
 def a_retry_at_once_goes_to_the_back(h: Harness) -> None:
     h.dispatch_many("a", "b")
     run = h.take_one()
-    assert h.end(run, Retry(WHY, after=0)) == "retried"
+    assert h.end(run, RetryLater(WHY, after=0)) == "retried"
     assert h.waiting() == ["b", "a"]
     assert len(h.take(limit=2)) == 2
 
@@ -86,7 +86,7 @@ def nothing_runs_early(h: Harness) -> None:
     assert h.take(limit=9) == []
     h.later(0.002)
     run = h.take_one()
-    h.end(run, Retry(WHY, after=5))
+    h.end(run, RetryLater(WHY, after=5))
     h.later(4.999)
     assert h.take(limit=9) == []
     h.later(0.002)
@@ -101,7 +101,7 @@ def a_clock_that_steps_back_stops_nothing(h: Harness) -> None:
     h.dispatch_many("a")
     jobs = h.take(limit=9)
     assert [job.id for job in jobs] == ["z", "y", "b", "a"]
-    h.call(h.commands.settle(endings_of(jobs[:1], Retry(WHY, after=0))))
+    h.call(h.commands.settle(endings_of(jobs[:1], RetryLater(WHY, after=0))))
     assert h.take_one().id == "z"
 
 
@@ -199,7 +199,7 @@ def a_job_is_retried_exactly_max_retries_times(h: Harness) -> None:
     for count in range(3):
         run = h.take_one()
         assert run.retry_count == count
-        outcomes.append(h.end(run, Retry(WHY, after=0)))
+        outcomes.append(h.end(run, RetryLater(WHY, after=0)))
     assert outcomes == ["retried", "retried", "failed"]
     assert [(job.retry_count, job.error) for job in h.records()] == [(2, WHY)]
 
@@ -232,7 +232,7 @@ def a_job_is_given_up_at_its_max_timeouts_th_timeout(h: Harness) -> None:
 def the_backoff_doubles_up_to_its_limit(h: Harness) -> None:
     h.dispatch(options=JobOptions(min_backoff=2, max_backoff=10))
     for expected in (2, 4, 8, 10, 10):
-        h.end(h.take_one(), Retry(WHY))
+        h.end(h.take_one(), RetryLater(WHY))
         assert h.due_in(h.row("scheduled")) == expected
         h.later(expected + 0.001)
 
@@ -240,13 +240,13 @@ def the_backoff_doubles_up_to_its_limit(h: Harness) -> None:
 @promise
 def a_job_says_its_limits_else_the_queue_else_the_defaults(h: Harness) -> None:
     h.dispatch("default")
-    h.end(h.take_one(), Retry(WHY))
+    h.end(h.take_one(), RetryLater(WHY))
     assert h.due_in(h.row("scheduled", "default")) == 2
     h.call(h.commands.configure(limits=JobOptions(min_backoff=5, max_retries=0)))
     h.dispatch("queue")
-    assert h.end(h.take_one(), Retry(WHY)) == "failed"
+    assert h.end(h.take_one(), RetryLater(WHY)) == "failed"
     h.dispatch("job", options=JobOptions(max_retries=1))
-    assert h.end(h.take_one(), Retry(WHY)) == "retried"
+    assert h.end(h.take_one(), RetryLater(WHY)) == "retried"
     assert h.due_in(h.row("scheduled", "job")) == 5
 
 
@@ -282,9 +282,9 @@ def the_failed_record_is_bounded_and_keeps_the_newest(h: Harness) -> None:
 def a_job_given_up_gives_the_fail_queue_a_job_derived_from_its_run(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True))
     h.dispatch(payload=b"payload", options=JobOptions(max_retries=1))
-    h.end(h.take_one(), Retry(WHY, after=0))
+    h.end(h.take_one(), RetryLater(WHY, after=0))
     run = h.take_one()
-    assert h.end(run, Retry(WHY)) == "failed"
+    assert h.end(run, RetryLater(WHY)) == "failed"
     [job] = h.call(h.fail_commands.dequeue("~f", lease=30, limit=9)).jobs
     assert (job.id, job.payload) == (f"a:{run.token}", b"payload")
     assert job.origin is not None
@@ -304,7 +304,7 @@ def without_a_fail_handler_the_fail_queue_stays_empty(h: Harness) -> None:
 def a_requeued_job_begins_anew(h: Harness) -> None:
     h.dispatch(payload=b"x", options=JobOptions(max_retries=0, max_stalls=5))
     dispatched = h.row("due").dispatched_at_epoch
-    h.end(h.take_one(), Retry(WHY))
+    h.end(h.take_one(), RetryLater(WHY))
     h.later(5)
     requeue = h.commands.requeue("failed", ["a", "a", "b"])
     assert h.call(requeue) == ["requeued", "exists", "absent"]
@@ -342,7 +342,7 @@ def nothing_is_kept_of_a_finished_job(h: Harness) -> None:
     for outcome in (Finish(), Cancel()):
         h.dispatch(options=JobOptions(max_retries=3), at=h.time + 1)
         h.later(2)
-        h.end(h.take_one(), Retry(WHY, after=0))
+        h.end(h.take_one(), RetryLater(WHY, after=0))
         h.dispatch(payload=b"2", flags="1f00")
         h.end(h.take_one(), outcome)
         assert h.left() == set()
@@ -356,7 +356,7 @@ def an_empty_queue_leaves_only_its_settings_and_counters(h: Harness) -> None:
     runs = h.take("c1", limit=6, request="r1", lease=5)
     h.dispatch("a", b"held")
     h.cancel("b", running=True)
-    outcomes = (Finish(), Release(), Fail(WHY), Broken(WHY), Retry(WHY))
+    outcomes = (Finish(), Release(), Fail(WHY), Broken(WHY), RetryLater(WHY))
     for run, outcome in zip(runs, outcomes, strict=False):
         h.end(run, outcome)
     h.later(6)

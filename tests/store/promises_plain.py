@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from queasy.job import JobError
-from queasy.outcome import Finish, Release, Retry
+from queasy.outcomes import Finish, Release, RetryLater
 from queasy.store.library import source
 from queasy.store.records import DispatchItem, Ending
 from tests.store.harness import Harness, endings_of, refused
@@ -52,7 +52,7 @@ def a_plain_lease_ends_once_and_nothing_is_left_of_it(h: Harness) -> None:
 def a_plain_finish_leaves_nothing_of_an_earlier_try(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
-    assert h.end(h.take_one("c1"), Retry(JobError("E", "no"), after=0)) == "retried"
+    assert h.end(h.take_one("c1"), RetryLater(JobError("E", "no"), after=0)) == "retried"
     job = h.take_one("c1")
     assert job.retry_count == 1
     assert h.end(job, Finish()) == "finished"
@@ -127,7 +127,7 @@ def a_finish_that_is_refused_has_changed_nothing(h: Harness) -> None:
     """Neither what it deletes without having read it: the infos, and then the payloads."""
     h.join("c1")
     h.dispatch()
-    assert h.end(h.take_one("c1"), Retry(JobError("E", "no"), after=0)) == "retried"
+    assert h.end(h.take_one("c1"), RetryLater(JobError("E", "no"), after=0)) == "retried"
     job = h.take_one("c1")
     before = h.dump()
     data = h.keys.base + "data"

@@ -7,9 +7,9 @@ import msgspec
 import redis
 from redis.client import PubSub
 
-from queasy.outcome import Fail, Finish, Retry
+from queasy.outcomes import Fail, Finish, RetryLater
 from queasy.store.command import Command
-from queasy.store.commands import Commands, ListState, version
+from queasy.store.commands import ListState, QueueCommands, version
 from queasy.store.keys import QueueKeys
 from queasy.store.records import DispatchItem
 from tests.store.harness import START, Harness, endings_of, refused
@@ -33,7 +33,7 @@ def any_id_works(h: Harness) -> None:
         assert h.dispatch(id_, b"held") == "blocked"
         assert set(h.rows(id_)) == {"active", "blocked"}
     h.call(h.commands.settle(endings_of(jobs[:15], Finish())))
-    h.call(h.commands.settle(endings_of(jobs[15:], Retry(after=0))))
+    h.call(h.commands.settle(endings_of(jobs[15:], RetryLater(after=0))))
     again = h.take(limit=99)
     assert {job.id for job in again} == set(STRANGE_IDS)
     assert {job.payload for job in again} == {b"held"}
@@ -100,7 +100,7 @@ def reading_functions_write_nothing_and_say_so(h: Harness) -> None:
 @promise
 def without_a_logical_time_the_servers_clock_holds(h: Harness) -> None:
     seconds, micros = h.redis.time()
-    commands = Commands(h.keys)
+    commands = QueueCommands(h.keys)
     h.time = seconds + micros / 1e6
     h.call(commands.register("c1", 60))
     assert 59 < h.call(commands.clients())[0].expires_in <= 60
@@ -228,7 +228,7 @@ def a_token_is_not_given_out_again_after_the_server_forgot(h: Harness) -> None:
 def a_fail_id_that_is_taken_is_left_alone(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True))
     h.join("c1")
-    fail_queue = Commands(QueueKeys(h.keys.prefix, h.keys.queue, fail=True), now=h.time)
+    fail_queue = QueueCommands(QueueKeys(h.keys.prefix, h.keys.queue, fail=True), now=h.time)
     for number, client in enumerate(("c1", "~c2"), 1):  # by the short way, and by the long
         h.dispatch("a")
         run = h.take_one(client)
@@ -248,7 +248,7 @@ def settings_and_clocks_that_cannot_be_read_count_as_not_set(h: Harness) -> None
             h.later(1)
             try:
                 assert h.dispatch("a") == "created"
-                assert h.end(h.take_one("c1"), Retry(after=0)) == "retried"
+                assert h.end(h.take_one("c1"), RetryLater(after=0)) == "retried"
                 assert h.end(h.take_one("c1"), Fail()) == "failed"
             except redis.RedisError as error:
                 raise AssertionError(f"{name}={value}") from error

@@ -2,7 +2,7 @@
 
 from queasy.job import JobError
 from queasy.options import JobOptions
-from queasy.outcome import Finish, Release, Retry, TimedOut
+from queasy.outcomes import Finish, Release, RetryLater, TimedOut
 from tests.store.harness import Harness
 from tests.store.promise import promise
 
@@ -99,7 +99,7 @@ def one_lease_that_ran_out_makes_no_suspect_but_two_do(h: Harness) -> None:
 
 @promise
 def a_run_that_ended_by_itself_clears_a_suspect(h: Harness) -> None:
-    for outcome in (Retry(WHY, after=0), TimedOut(WHY)):
+    for outcome in (RetryLater(WHY, after=0), TimedOut(WHY)):
         _crash(h, "a")
         h.dispatch("b")
         h.end(h.take_one(), outcome)
@@ -190,7 +190,7 @@ def who_passes_takes_no_more_than_it_asked_for(h: Harness) -> None:
 def who_passes_goes_by_the_record_and_not_by_its_words(h: Harness) -> None:
     h.dispatch("a")
     why = JobError(type="Boom", message="a suspect word")
-    h.end(h.take_one(), Retry(why, after=0))
+    h.end(h.take_one(), RetryLater(why, after=0))
     assert [job.id for job in h.take(limit=9, passes=True)] == ["a"]
 
 

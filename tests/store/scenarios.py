@@ -8,9 +8,9 @@ from typing import Any
 
 from queasy.job import Job, JobError
 from queasy.options import JobOptions
-from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, Retry, TimedOut
+from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, RetryLater, TimedOut
 from queasy.store.command import Command
-from queasy.store.commands import Commands
+from queasy.store.commands import QueueCommands
 from queasy.store.records import DispatchItem, Ending, pack_options
 from tests.store.harness import Harness, endings_of
 
@@ -70,7 +70,7 @@ def dispatch_creates(h: Harness) -> Command[Any]:
 
 @scenario
 def dispatch_creates_at_the_servers_time(h: Harness) -> Command[Any]:
-    return Commands(h.keys).dispatch([_item("a"), _item("b", "+1000")])
+    return QueueCommands(h.keys).dispatch([_item("a"), _item("b", "+1000")])
 
 
 @scenario
@@ -195,13 +195,13 @@ def dequeue_takes_many_and_finishes_many(h: Harness) -> Command[Any]:
     h.dispatch_many(*(f"m{number:02}" for number in range(40)))
     jobs += h.take("c2", limit=17)
     h.cancel("b", running=True)
-    endings = [*endings_of(jobs[1:], Finish()), *endings_of(jobs[:1], Retry(WHY))]
+    endings = [*endings_of(jobs[1:], Finish()), *endings_of(jobs[:1], RetryLater(WHY))]
     return h.commands.dequeue("c2", lease=30, limit=17, request="r1", endings=endings)
 
 
 @scenario
 def dequeue_takes_at_the_servers_time(h: Harness) -> Command[Any]:
-    commands = Commands(h.keys)
+    commands = QueueCommands(h.keys)
     h.call(commands.register("c2", 30))
     h.call(commands.dispatch([_item("a"), _item("b", "", "", WIRE_OPTIONS)]))
     return commands.dequeue("c2", lease=30, limit=5, request="r1")
@@ -243,14 +243,14 @@ def dequeue_no_longer_waits(h: Harness) -> Command[Any]:
 def dequeue_of_a_paused_queue(h: Harness) -> Command[Any]:
     jobs = busy(h)
     h.call(h.commands.configure(paused=True))
-    return h.commands.dequeue("c1", lease=30, limit=5, endings=endings_of(jobs, Retry(WHY)))
+    return h.commands.dequeue("c1", lease=30, limit=5, endings=endings_of(jobs, RetryLater(WHY)))
 
 
 @scenario
 def dequeue_ends_leases_first(h: Harness) -> Command[Any]:
     jobs = busy(h)
     with_sleepers(h)
-    ends: list[Outcome] = [Retry(WHY, after=0), Fail(WHY), Finish()]
+    ends: list[Outcome] = [RetryLater(WHY, after=0), Fail(WHY), Finish()]
     endings = [Ending(job.id, job.token, end) for job, end in zip(jobs, ends, strict=True)]
     return h.commands.dequeue("c1", lease=30, limit=5, request="r1", endings=endings)
 
@@ -339,7 +339,7 @@ def _settle(
 
 
 OUTCOMES: tuple[Outcome, ...] = (
-    Finish(), Release(), Cancel(), Retry(WHY, after=3), TimedOut(), Fail(WHY), Broken(WHY),
+    Finish(), Release(), Cancel(), RetryLater(WHY, after=3), TimedOut(), Fail(WHY), Broken(WHY),
 )  # fmt: skip
 for _outcome in OUTCOMES:
     _name = f"settle_{type(_outcome).__name__.lower()}"
@@ -363,7 +363,7 @@ def settle_gives_up_for_the_second_time(h: Harness) -> Command[Any]:
         h.dispatch("c", options=JobOptions(max_retries=0))
         jobs = h.take(limit=3)
         h.later(1)
-        command = h.commands.settle(endings_of(jobs, Retry(WHY, after=0))[2:])
+        command = h.commands.settle(endings_of(jobs, RetryLater(WHY, after=0))[2:])
         h.call(h.commands.settle(endings_of(jobs[:2], Fail(WHY))))
         if h.records("active") and len(h.records()) == 2:
             return command

@@ -3,7 +3,7 @@
 from typing import Any
 
 from queasy.options import JobOptions
-from queasy.outcome import Broken, Fail
+from queasy.outcomes import Broken, Fail
 from queasy.store.command import Command
 from tests.store.harness import Harness, endings_of
 from tests.store.scenarios import OPTIONS, WHY, busy, scenario, with_sleepers

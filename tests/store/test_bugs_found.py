@@ -1,7 +1,7 @@
 """Every mistake that was found in the library, kept as the smallest thing that shows it."""
 
 from queasy.job import JobError
-from queasy.outcome import Broken, Fail, Finish
+from queasy.outcomes import Broken, Fail, Finish
 from tests.store.harness import Harness, endings_of
 
 WHY = JobError(message="it broke")

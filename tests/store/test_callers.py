@@ -3,13 +3,13 @@
 from contextlib import ExitStack
 from typing import Any
 
-from queasy.store.callers import Callers
 from queasy.store.command import Command
-from queasy.store.commands import Commands
+from queasy.store.commands import QueueCommands
+from queasy.store.idempotency import Callers
 from queasy.store.keys import QueueKeys
 from queasy.store.records import DispatchItem
 
-COMMANDS = Commands(QueueKeys("p", "q"))
+COMMANDS = QueueCommands(QueueKeys("p", "q"))
 DISPATCH = COMMANDS.dispatch([DispatchItem("a", b"1")])
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from queasy.flow import evict, follow_sync
 from queasy.job import NEVER, Job
+from queasy.operations import evict, follow_sync
 from queasy.options import JobOptions
-from queasy.store.commands import Commands
+from queasy.store.commands import QueueCommands
 from tests.store.harness import START, Harness
 
 LIMITS = JobOptions(max_retries=7, timeout=60)
@@ -35,7 +35,7 @@ def test_a_row_says_whether_a_cancel_was_asked_for(h: Harness) -> None:
 
 
 def test_a_job_that_is_taken_carries_the_options_in_force(h: Harness) -> None:
-    commands = Commands(h.keys, now=h.time, limits=LIMITS)
+    commands = QueueCommands(h.keys, now=h.time, limits=LIMITS)
     h.dispatch("plain")
     h.dispatch("own", options=JobOptions(timeout=5, max_stalls=1))
     plain, own = h.call(commands.dequeue("~x", lease=30, limit=2)).jobs

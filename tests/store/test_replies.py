@@ -4,8 +4,8 @@ import pytest
 import redis.crc
 from redis.connection import DefaultParser
 
-from queasy.store import replies
-from queasy.store.route import key_slot
+from queasy.store.net import server_errors as replies
+from queasy.store.net.topology import key_slot
 
 WORDS = [
     "ERR unknown command 'NONSENSE', with args beginning with: ",

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from queasy.errors import InvalidInput, Unanswered, Unreachable
-from queasy.store import together
+from queasy.store import coalescing as together
+from queasy.store.coalescing import CHUNK_BYTES, CHUNK_JOBS, FEW, Line
 from queasy.store.command import Command
-from queasy.store.commands import Commands
+from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Dispatched, DispatchItem
-from queasy.store.together import CHUNK_BYTES, CHUNK_JOBS, FEW, Line
 
-COMMANDS = Commands(QueueKeys("p", "q"))
+COMMANDS = QueueCommands(QueueKeys("p", "q"))
 
 
 class Calls:

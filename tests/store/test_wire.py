@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from queasy.store.dial import Dial, pack
-from queasy.store.faults import Lost, NotSent
-from queasy.store.replies import AuthenticationError
-from queasy.store.route import Effect, Exchange, HangUp
-from queasy.store.transport import LARGE, AsyncTransport
-from queasy.store.url import Address, parse_url
-from queasy.store.wire import WINDOW, Wire
+from queasy.store.net.connection import Dial, pack
+from queasy.store.net.faults import Lost, NotSent
+from queasy.store.net.pool import LARGE, AsyncTransport
+from queasy.store.net.server_errors import AuthenticationError
+from queasy.store.net.topology import Effect, Exchange, HangUp
+from queasy.store.net.url import Address, parse_url
+from queasy.store.net.wire import WINDOW, Wire
 from tests.servers import HOST, Server, ServerKind, wait_until
 from tests.worker.fleet import ON_ONE_SERVER
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from queasy import Client, Job, Queue, Retry, SyncClient
-from queasy.outcome import Retry as Again
+from queasy.outcomes import RetryLater
 from queasy.store.records import Taken
-from queasy.worker.executor import outcome_of
-from queasy.worker.line import Line
+from queasy.worker.execution.executor import outcome_of
+from queasy.worker.intake.subscription import Line
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet
 from tests.worker.inline import Seen, until, until_empty, working
@@ -108,9 +108,9 @@ def test_a_retry_whose_time_was_changed_is_a_retry() -> None:
     """It could not be written, and held up every report of its queue."""
     verdict = Retry("later")
     verdict.after = timedelta(seconds=5)  # type: ignore[assignment]
-    assert outcome_of(verdict) == Again(outcome_of(verdict).error, None, 5.0)  # type: ignore[union-attr]
+    assert outcome_of(verdict) == RetryLater(outcome_of(verdict).error, None, 5.0)  # type: ignore[union-attr]
     verdict.after = "soon"  # type: ignore[assignment]
-    assert outcome_of(verdict) == Again(outcome_of(verdict).error)  # type: ignore[union-attr]
+    assert outcome_of(verdict) == RetryLater(outcome_of(verdict).error)  # type: ignore[union-attr]
 
 
 async def test_a_mistake_of_ours_is_told_and_not_made_again_at_once(

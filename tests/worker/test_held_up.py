@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from queasy import SyncClient
-from queasy.worker import watch
+from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import LEASE
-from queasy.worker.table import Table
+from queasy.worker.supervision import watchdog as watch
 from tests.servers import wait_until
 from tests.worker.fleet import Fleet
 
@@ -50,7 +50,7 @@ class Child(SimpleNamespace):
     killed: str | None = None
 
     def __init__(self) -> None:
-        super().__init__(table=Table(1, 1), cancels={}, dumb_since=None, drain_by=0.0)
+        super().__init__(table=InflightTable(1, 1), cancels={}, dumb_since=None, drain_by=0.0)
 
     def kill(self, why: str) -> None:
         self.killed = why

@@ -19,13 +19,13 @@ from queasy import (
     Queue,
     Retry,
 )
-from queasy.store.commands import Commands
+from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Ending
-from queasy.worker.heartbeat import Pulse
-from queasy.worker.line import Line
+from queasy.worker.intake.subscription import Line
+from queasy.worker.liveness.heartbeat import Pulse
+from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import IDLE_LEASE
-from queasy.worker.table import Table
 from tests.worker.inline import FAR, PATIENCE, Seen, until_empty, until_state, working
 
 # What a handler may say
@@ -283,7 +283,7 @@ async def test_an_ending_that_the_server_refuses_holds_up_no_other_and_is_not_ke
     client: Client, emails: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No handler can say such a thing; a mistake of ours might."""
-    monkeypatch.setattr("queasy.worker.executor._when", lambda _: (float("nan"), None))
+    monkeypatch.setattr("queasy.worker.execution.executor._when", lambda _: (float("nan"), None))
 
     @emails.handler
     async def handle(data: str) -> object:
@@ -354,7 +354,7 @@ async def test_more_runs_than_one_call_may_end_are_ended_by_a_few(
 
 def test_a_worker_at_rest_is_not_kept_alive_while_its_application_holds_it_up() -> None:
     """A job that it was handed stayed with it for as long as that lasted, with others idle."""
-    table, now, queue = Table(2, 1), 1000.0, Commands(QueueKeys("p", "q"))
+    table, now, queue = InflightTable(2, 1), 1000.0, QueueCommands(QueueKeys("p", "q"))
     pulse = Pulse("c", [queue] * 2, table, lambda: None, lambda index, cancelled: None, inline=True)
     table.rest(0, now + 1)
     table.beat(now - 1)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from queasy.worker import pace as module
-from queasy.worker.pace import LATE, MAX, MIN, PROMPT, Pace
+from queasy.worker.intake import pace as module
+from queasy.worker.intake.pace import LATE, MAX, MIN, PROMPT, Pace
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queasy import Dispatch, SyncClient
-from queasy.worker.table import PASSES
+from queasy.worker.liveness.inflight_table import PASSES
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, ROOT, Fleet, Played, Together, totals
 

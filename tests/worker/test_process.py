@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from queasy.worker.options import SupervisorOptions, child_config
 from queasy.worker.plan import LEASE
-from queasy.worker.process import ChildProcess
-from queasy.worker.watch import look_at_runs
+from queasy.worker.supervision.child_process import ChildProcess
+from queasy.worker.supervision.options import SupervisorOptions, child_config
+from queasy.worker.supervision.watchdog import look_at_runs
 
 CONFIG = child_config(SupervisorOptions(app="absent:client", processes=1), "group", ())
 FILES = 300

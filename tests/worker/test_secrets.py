@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from queasy import Client, SyncClient, Unreachable
-from queasy.store.dial import Dial
-from queasy.store.url import parse_url
-from queasy.worker.orders import Planned
+from queasy.store.net.connection import Dial
+from queasy.store.net.url import parse_url
+from queasy.worker.supervision.messages import Planned
 from tests.access import documented_rules
 from tests.servers import Server, ServerKind, free_port, start_server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, fleet_on

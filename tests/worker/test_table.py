@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 
-from queasy.worker.table import Table
+from queasy.worker.liveness.inflight_table import InflightTable
 
 WRITER = """
 import math, sys, time
-from queasy.worker.table import Table
+from queasy.worker.liveness.inflight_table import InflightTable
 
-table = Table(1, 10, int(sys.argv[1]))
+table = InflightTable(1, 10, int(sys.argv[1]))
 table.beat(1e9)
 print("started", flush=True)
 end, token = time.monotonic() + 2, 0
@@ -26,8 +26,8 @@ while time.monotonic() < end:
 
 def test_a_run_that_ends_while_it_is_read_is_not_mixed_up_with_the_next() -> None:
     """Found in a burst: of many runs one seemed to be overdue, and its worker was drained."""
-    fd = Table.create_file(1, 10)
-    table = Table(1, 10, fd)
+    fd = InflightTable.create_file(1, 10)
+    table = InflightTable(1, 10, fd)
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(fd)], pass_fds=[fd], stdout=subprocess.PIPE
     )

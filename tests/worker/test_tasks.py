@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from queasy import Client, Dispatch, Job, Queue
-from queasy.outcome import Release
+from queasy.outcomes import Release
+from queasy.worker.execution.runs import Runs
+from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import CUT_OFF
-from queasy.worker.runs import Runs
-from queasy.worker.table import Table
 from tests.worker.inline import Seen, until_empty, working
 
 LEFT = contextvars.ContextVar("LEFT", default="nothing")
@@ -157,7 +157,7 @@ async def test_one_whose_lease_nobody_kept_before_it_started_does_not(
 ) -> None:
     """As after a freeze between the answer and the start: others may have it by then."""
     now = time.monotonic()
-    table, line = Table(1, 1), SimpleNamespace(index=0, endings=[], service=None)
+    table, line = InflightTable(1, 1), SimpleNamespace(index=0, endings=[], service=None)
     line.is_async = is_async
     line.asked_for_jobs = now - CUT_OFF - 1
     if kept:

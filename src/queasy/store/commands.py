@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from queasy.codec import Codec
 from queasy.job import Job
 from queasy.options import JobOptions
-from queasy.outcome import Finish
+from queasy.outcomes import Finish
 from queasy.store.command import Argument, Command
 from queasy.store.keys import QueueKeys
 from queasy.store.records import (
@@ -33,7 +33,7 @@ from queasy.store.records import (
     pack_limits,
 )
 
-__all__ = ["AUDIT_TALLIES", "Commands", "ListState", "RecordKind", "version"]
+__all__ = ["AUDIT_TALLIES", "ListState", "QueueCommands", "RecordKind", "version"]
 
 RecordKind = Literal["failed", "broken"]
 ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed", "broken"]
@@ -47,7 +47,7 @@ AUDIT_TALLIES = (
 )  # fmt: skip
 
 
-class Commands:
+class QueueCommands:
     """The commands of one queue. `now` (seconds) is for tests: a logical time.
 
     With the queue's `limits`, jobs that are taken carry the options in force.

@@ -13,9 +13,9 @@ from typing import Any
 
 from queasy.errors import QueasyError, Unsupported
 from queasy.store import library
-from queasy.store.faults import PROBLEMS, Lost, diagnose
-from queasy.store.replies import ResponseError
-from queasy.store.route import Effect, Exchange, HangUp, Route
+from queasy.store.net.faults import PROBLEMS, Lost, diagnose
+from queasy.store.net.server_errors import ResponseError
+from queasy.store.net.topology import Effect, Exchange, HangUp, Route
 
 __all__ = ["Health", "check_server", "look"]
 

@@ -13,7 +13,7 @@ import msgspec
 from queasy.codec import Codec
 from queasy.job import NEVER, Flag, Job, JobError, State
 from queasy.options import DURATION_OPTIONS, OPTION_NAMES, JobOptions
-from queasy.outcome import Broken, Cancel, Fail, Finish, Outcome, Release, Retry, TimedOut
+from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, RetryLater, TimedOut
 from queasy.store.command import Argument
 
 __all__ = ["Cancelled", "Counts", "DispatchItem", "Dispatched", "Ending", "Stat", "Taken"]
@@ -63,7 +63,7 @@ class Ending(msgspec.Struct, frozen=True):
                 verb = "release"
             case Cancel():
                 verb = "cancel"
-            case Retry(error=why, at=at, after=after):
+            case RetryLater(error=why, at=at, after=after):
                 verb, error = "retry", pack_error(why)
                 when = when_arg(at, after)
             case TimedOut(error=why):

@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 
 from queasy.errors import QueasyError
 from queasy.options import Durability
-from queasy.store.call import Failed, answer_of, call, connect, words_of
-from queasy.store.callers import Callers
+from queasy.store.coalescing import Line
 from queasy.store.command import Command
-from queasy.store.commands import Commands
-from queasy.store.faults import PROBLEMS
+from queasy.store.commands import QueueCommands
 from queasy.store.health import Health, look
-from queasy.store.listen import AsyncListener, SyncListener
+from queasy.store.idempotency import Callers
+from queasy.store.net.faults import PROBLEMS
+from queasy.store.net.pool import MOST_CONNECTIONS, AsyncTransport, SyncTransport
+from queasy.store.net.pubsub import AsyncListener, SyncListener
+from queasy.store.net.topology import Exchange, route_to
+from queasy.store.net.url import Target
 from queasy.store.records import Dispatched, DispatchItem
-from queasy.store.route import Exchange, route_to
-from queasy.store.together import Line
-from queasy.store.transport import MOST_CONNECTIONS, AsyncTransport, SyncTransport
-from queasy.store.url import Target
+from queasy.store.retrying import Failed, answer_of, call, connect, words_of
 
 __all__ = ["AsyncStore", "SyncStore"]
 
@@ -151,7 +151,7 @@ class AsyncStore:
             log.warning("%s in the background failed: %s", command.function, error)
 
     def dispatch(
-        self, commands: Commands, item: DispatchItem, durability: Durability = "ack"
+        self, commands: QueueCommands, item: DispatchItem, durability: Durability = "ack"
     ) -> Awaitable[Dispatched]:
         """Dispatches of one queue that are awaited at the same time share a round trip."""
         self._bind()

@@ -20,32 +20,13 @@ from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.control import Control
 from queasy.worker.events import event
-from queasy.worker.heartbeat import Heartbeat, Pulse
-from queasy.worker.line import DEFAULT_SIZE
-from queasy.worker.plan import LEASE, MOST_CAPACITY, Plan, Record
+from queasy.worker.liveness.heartbeat import Heartbeat, Pulse
+from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.plan import LEASE, MOST_CAPACITY, Plan, Record, safety_interval, sizes
 from queasy.worker.signals import stop_on_signals
-from queasy.worker.table import Table
 from queasy.worker.worker import Worker
 
-__all__ = ["InlineWorker", "safety_interval", "sizes"]
-
-
-def safety_interval(lines: int, processes: int = 1) -> float:
-    """How often each queue is looked at when nothing is heard of it.
-
-    Waking is the server's business; this covers a lost message. Together the workers of one
-    supervisor look less than once a second, however many queues they serve.
-    """
-    return min(60.0, max(8.0, 1.25 * lines * processes))
-
-
-def sizes(plan: Plan) -> dict[str, int]:
-    """What one job of each queue costs; of one whose size is measured, the least."""
-    return {
-        service.name: service.handler.options.size
-        or (1 if service.function.is_async else DEFAULT_SIZE)
-        for service in plan.services
-    }
+__all__ = ["InlineWorker"]
 
 
 # A server that forgets its clients at once is not asked again at once.
@@ -100,7 +81,7 @@ class InlineWorker:
             self._plan,
             store,
             new_id(),
-            Table(queues, self._capacity),
+            InflightTable(queues, self._capacity),
             capacity=self._capacity,
             safety=safety_interval(queues),
             lost=self._was_lost,

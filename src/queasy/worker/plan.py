@@ -13,16 +13,27 @@ from typing import Annotated
 import msgspec
 
 from queasy.handler import Function, Handler
-from queasy.store.commands import Commands
+from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
+from queasy.store.net.url import target_of
 from queasy.store.store import AsyncStore
-from queasy.store.url import target_of
 from queasy.version import VERSION
 
-__all__ = ["CAPACITY", "CUT_OFF", "DEADLY", "Place", "Plan", "Record", "Service"]
+__all__ = [
+    "CAPACITY",
+    "CUT_OFF",
+    "DEADLY",
+    "Place",
+    "Plan",
+    "Record",
+    "Service",
+    "safety_interval",
+    "sizes",
+]
 
 CAPACITY = 100
 MOST_CAPACITY = 10_000
+DEFAULT_SIZE = 10
 MOST_PROCESSES = 1000
 # A worker that is not heard for this long is dead. Longer, by heartbeats, than the silence that
 # the server takes for an outage of its own (OUTAGE_MS in lua/keys.lua: 10 seconds): a server that
@@ -54,8 +65,8 @@ class Place:
         folder = None if self.folder is None else Path(self.folder)
         return AsyncStore(target_of(self.url, folder), timeout or self.timeout, folder, CONNECTIONS)
 
-    def commands(self, queue: str, *, fail: bool) -> Commands:
-        return Commands(QueueKeys(self.prefix, queue, fail))
+    def commands(self, queue: str, *, fail: bool) -> QueueCommands:
+        return QueueCommands(QueueKeys(self.prefix, queue, fail))
 
     def group_control(self, group: str) -> str:
         """Where the workers of one supervisor are told what to serve."""
@@ -74,7 +85,7 @@ class Service(msgspec.Struct, frozen=True):
 
     handler: Handler
     function: Function
-    commands: Commands
+    commands: QueueCommands
 
     @property
     def queue(self) -> str:
@@ -99,8 +110,26 @@ class Plan(msgspec.Struct, frozen=True):
 
 def _service(place: Place, handler: Handler, function: Function) -> Service:
     keys = QueueKeys(place.prefix, handler.queue, handler.fail)
-    commands = Commands(keys, handler.codec, limits=handler.options.limits)
+    commands = QueueCommands(keys, handler.codec, limits=handler.options.limits)
     return Service(handler, function, commands)
+
+
+def safety_interval(lines: int, processes: int = 1) -> float:
+    """How often each queue is looked at when nothing is heard of it.
+
+    Waking is the server's business; this covers a lost message. Together the workers of one
+    supervisor look less than once a second, however many queues they serve.
+    """
+    return min(60.0, max(8.0, 1.25 * lines * processes))
+
+
+def sizes(plan: Plan) -> dict[str, int]:
+    """What one job of each queue costs; of one whose size is measured, the least."""
+    return {
+        service.name: service.handler.options.size
+        or (1 if service.function.is_async else DEFAULT_SIZE)
+        for service in plan.services
+    }
 
 
 # What is more, or less, was written by somebody else.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from queasy.errors import InvalidQueue
-from queasy.flow import Flow
 from queasy.job import Job
+from queasy.operations import Flow
 from queasy.options import LATEST, check_name
 from queasy.worker.plan import Place, Record
 

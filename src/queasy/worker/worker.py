@@ -22,12 +22,12 @@ from queasy.errors import ProtocolError, QueasyError
 from queasy.job import Job
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event, tell_untold
-from queasy.worker.intake import Intake
-from queasy.worker.line import LONGEST_PAUSE, Line
+from queasy.worker.execution.runs import ASKED
+from queasy.worker.intake.connectivity import Reach
+from queasy.worker.intake.scheduler import Intake
+from queasy.worker.intake.subscription import LONGEST_PAUSE, Line
+from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import Plan, Record
-from queasy.worker.reach import Reach
-from queasy.worker.runs import ASKED
-from queasy.worker.table import Table
 
 __all__ = ["Worker"]
 
@@ -44,7 +44,7 @@ class Worker:
         plan: Plan,
         store: AsyncStore,
         client: str,
-        table: Table,
+        table: InflightTable,
         *,
         capacity: int,
         safety: float,

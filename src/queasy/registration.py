@@ -1,0 +1,171 @@
+"""A queue without a server: its name, its codec, and what runs its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Unpack, overload
+
+from queasy.codec import Codec, CodecName, codec_of
+from queasy.errors import InvalidInput, InvalidOption
+from queasy.handler import (
+    Handler,
+    HandlerOptions,
+    HandlerOptionsDict,
+    Registry,
+    check_reference,
+)
+from queasy.job import Job
+from queasy.options import check_name
+from queasy.store.commands import QueueCommands
+from queasy.store.keys import QueueKeys
+
+__all__ = ["HandledQueue", "NamedQueue", "keys_of"]
+
+
+class NamedQueue:
+    """What a queue is without a server: its name, its codec, its checks."""
+
+    def __init__(self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int) -> None:
+        self.keys = keys
+        self.codec = codec_of(codec)
+        self._max_payload = max_payload
+        self._commands = QueueCommands(keys, self.codec)
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+def keys_of(prefix: str, name: str) -> QueueKeys:
+    return QueueKeys(prefix, check_name(name))
+
+
+# The parameters too are checked by a type checker; what is returned is the function as it was.
+OnJob = Callable[[], Any] | Callable[[Any], Any] | Callable[[Any, Job], Any]
+H = TypeVar("H", bound=OnJob)
+F = TypeVar("F", bound=OnJob | Callable[[Any, Job, Any], Any])
+
+
+class HandledQueue(NamedQueue):
+    """Where an application says what runs a queue's jobs. Nothing runs yet: workers do that."""
+
+    def __init__(
+        self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int, registry: Registry
+    ) -> None:
+        super().__init__(keys, codec, max_payload)
+        self._registry = registry
+
+    @overload
+    def handler(self, function: H, /, **options: Unpack[HandlerOptionsDict]) -> H: ...
+
+    @overload
+    def handler(
+        self, function: None = None, /, **options: Unpack[HandlerOptionsDict]
+    ) -> Callable[[H], H]: ...
+
+    def handler(self, function: Any = None, /, **options: Unpack[HandlerOptionsDict]) -> Any:
+        """Let a function run the jobs of this queue; a decorator, with options or without.
+
+            @emails.handler(timeout=30)
+            async def send(data, job): ...
+
+        The function, async or plain, takes (data, job), (data) or (). When it returns, the job
+        is done, unless it returns or raises `Retry` or `Failure`. Any other exception retries
+        the job later, or gives it up (`on_exception="fail"`).
+
+        - `max_retries` (10), `max_stalls` (3), `max_timeouts` (3): when a job is given up
+        - `min_backoff` (2), `max_backoff` (300): seconds between retries, doubled each time
+        - `timeout` (60): seconds a run may take; None: for ever
+        - `size` (None): what a run costs of a worker's 100; None: 10 for a plain function, for
+          an async one as little as it proves to, 1 to 10
+        - `priority` (100): queues with a higher one are served first
+        - `on_exception` ("retry"): or "fail"
+        """
+        return self._decorate(function, options, fail=False)
+
+    @overload
+    def fail_handler(self, function: F, /, **options: Unpack[HandlerOptionsDict]) -> F: ...
+
+    @overload
+    def fail_handler(
+        self, function: None = None, /, **options: Unpack[HandlerOptionsDict]
+    ) -> Callable[[F], F]: ...
+
+    def fail_handler(self, function: Any = None, /, **options: Unpack[HandlerOptionsDict]) -> Any:
+        """Let a function see each job of this queue that is given up, at least once.
+
+            @emails.fail_handler
+            async def tell(data, job, error): ...
+
+        It takes (data, job, error), (data, job), (data) or (), and is run as a handler is: see
+        `handler`. It has the same options, but is tried for longer and costs less:
+        `max_retries` 100, `min_backoff` 10, `max_backoff` 900, `size` 2.
+        """
+        return self._decorate(function, options, fail=True)
+
+    def listen(
+        self,
+        handler: str,
+        *,
+        fail_handler: str | None = None,
+        fail_options: Mapping[str, Any] | None = None,
+        **options: Unpack[HandlerOptionsDict],
+    ) -> None:
+        """Name the handler instead of importing it here: workers import it when they start.
+
+            emails.listen("shop.emails:send", timeout=30)
+            emails.listen("shop.emails")
+
+        A reference without a function means `handle` in that module, and its `handle_failure`,
+        if it has one, as the fail handler; `fail_handler` names another. Options are those of
+        `handler`, `fail_options` those of the fail handler.
+        """
+        self._check_not_fail()
+        check_reference(handler, "handler")
+        handlers = [
+            Handler(self.name, False, self._options(options, fail=False), handler, self.codec)
+        ]
+        if fail_options is not None and not isinstance(fail_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(
+                f"fail_options: expected a mapping, got {type(fail_options).__name__}"
+            )
+        if fail_handler is None and fail_options is not None:
+            if ":" in handler:
+                raise InvalidOption("fail_options: expected a fail_handler to go with them")
+            fail_handler = handler
+        if fail_handler is not None:
+            check_reference(fail_handler, "fail_handler")
+            given = HandlerOptions.of(fail_options or {}, fail=True)
+            handlers.append(Handler(self.name, True, given, fail_handler, self.codec))
+        self._registry.register(*handlers)
+
+    def _decorate(self, function: Any, given: HandlerOptionsDict, *, fail: bool) -> Any:
+        self._check_not_fail()
+        options = self._options(given, fail=fail)
+
+        def register(function: Any) -> Any:
+            if isinstance(function, str):
+                raise InvalidOption(
+                    f"queue {self.name!r}: expected a function, got {function!r}; to name one that "
+                    "workers import use listen"
+                )
+            self._registry.register(Handler(self.name, fail, options, function, self.codec))
+            return function
+
+        return register if function is None else register(function)
+
+    def _options(self, given: Mapping[str, Any], *, fail: bool) -> HandlerOptions:
+        try:
+            return HandlerOptions.of(given, fail=fail)
+        except InvalidInput as problem:
+            raise type(problem)(f"queue {self.name!r}, its handler's {problem}") from None
+
+    def _check_not_fail(self) -> None:
+        if self.keys.fail:
+            raise InvalidOption(
+                f"expected a queue, got the fail queue of {self.keys.queue!r}: use fail_handler on "
+                "the queue"
+            )

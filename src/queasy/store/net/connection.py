@@ -1,0 +1,147 @@
+"""How a connection is opened: whom to call, over what, and the first words.
+
+Done here and not by redis-py, whose connections bring streams and pools that cost more than
+the calls made over them.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import hiredis
+import msgspec
+
+from queasy.store.net.faults import NotSent
+from queasy.store.net.server_errors import ResponseError, parse_error
+from queasy.store.net.url import Address, Target
+
+__all__ = ["MORE", "Commands", "Dial", "Words", "new_reader", "pack", "welcome"]
+
+Words = tuple[Any, ...] | bytes
+"""A command, or the bytes of one."""
+Commands = Sequence[Words]
+
+# A sentinel has nothing else to do than to answer.
+SENTINEL = 2.0
+TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+VERIFY = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+# A host that vanished says nothing; these ask it, and end the connection within a minute.
+KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+# What a reader answers while a reply is not complete: None is a reply.
+MORE = object()
+
+
+_pack: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
+
+
+def new_reader() -> hiredis.Reader:
+    """Of replies; errors among them are exceptions, as values."""
+    return hiredis.Reader(replyError=parse_error, notEnoughData=MORE)
+
+
+def pack(commands: Commands) -> bytes:
+    """The bytes of commands that belong together."""
+    if len(commands) == 1:
+        (command,) = commands
+        return command if isinstance(command, bytes) else _pack(command)
+    return b"".join([pack((command,)) for command in commands])
+
+
+def welcome(replies: list[Any]) -> None:
+    """Raises what a server has against the greeting."""
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise reply
+        if isinstance(reply, Exception):  # it has no room for another
+            raise NotSent(str(reply)) from reply
+
+
+def limit_of(target: Target, timeout: float, sentinel: bool = False) -> float:
+    """How long one answer may take. Where another server may have taken over, a call must have
+    time left to find it.
+    """
+    if sentinel:
+        return min(timeout / 2, SENTINEL)
+    return timeout / 2 if target.kind in ("sentinel", "cluster") else timeout
+
+
+class Dial(msgspec.Struct, frozen=True):
+    """All that it takes to open a connection to one server."""
+
+    address: Address
+    options: dict[str, Any]
+    """Of the URL: user, password, database, and how TLS is to be spoken."""
+    tls: bool
+    limit: float
+    """Seconds that an answer may take."""
+
+    def __repr__(self) -> str:
+        return f"Dial({self.address}, tls={self.tls})"  # the options hold a password
+
+    @classmethod
+    def to(cls, target: Target, address: Address, timeout: float, sentinel: bool) -> Dial:
+        options = target.sentinel_connect if sentinel else target.connect
+        for name in TLS_FILES:  # the operating system would not say which one
+            if name in options and not Path(options[name]).is_file():
+                raise NotSent(f"{name}: there is no file {options[name]}")
+        tls = target.tls and not address.path
+        return cls(address, options, tls, limit_of(target, timeout, sentinel))
+
+    @property
+    def late(self) -> str:
+        """Said of what takes too long: who speaks no TLS waits for the rest of a line."""
+        return f"no answer in {self.limit:g} s{' over TLS' if self.tls else ''}"
+
+    def greeting(self) -> Commands:
+        """The first words; in one piece, as nothing depends on the answers but whether to go on."""
+        user, password = self.options.get("username"), self.options.get("password")
+        words: list[tuple[Any, ...]] = []
+        if user:
+            words.append(("AUTH", user, password or ""))
+        elif password:
+            words.append(("AUTH", password))
+        words.append(("CLIENT", "SETNAME", "queasy"))
+        if database := self.options.get("db"):
+            words.append(("SELECT", database))
+        return words
+
+    def context(self) -> ssl.SSLContext | None:
+        """Made anew for every connection: certificates are renewed while a client runs."""
+        if not self.tls:
+            return None
+        of = self.options.get
+        context = ssl.create_default_context()
+        verify = VERIFY[of("ssl_cert_reqs", "required")]
+        context.check_hostname = verify != ssl.CERT_NONE and of("ssl_check_hostname", True)
+        context.verify_mode = verify
+        if of("ssl_certfile") or of("ssl_keyfile"):
+            context.load_cert_chain(of("ssl_certfile") or "", of("ssl_keyfile"))
+        if of("ssl_ca_certs"):
+            context.load_verify_locations(of("ssl_ca_certs"))
+        return context
+
+    def prepare(self, opened: Any) -> None:
+        """A new socket, of a host and port."""
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE.items():
+            if hasattr(socket, name):  # not every system has all of them
+                opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def why(self, problem: BaseException) -> str:
+        """What is said of a connection that could not be opened."""
+        if isinstance(problem, TimeoutError) and not problem.errno:
+            return self.late
+        if not isinstance(problem, OSError):
+            return str(problem) or type(problem).__name__
+        number, text = (*problem.args, "", "")[:2]
+        where = self.address.path or f"{self.address.host}:{self.address.port}"
+        return " ".join(f"Error {number} connecting to {where}. {text}".split())

@@ -1,0 +1,269 @@
+"""Which server has a key: the only difference between one server, Sentinel and Cluster.
+
+A route is asked for the address of a slot and told when that turned out wrong. It talks to
+servers by yielding `Exchange`, so that it serves async and sync callers alike.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from queasy.errors import ServerError
+from queasy.store.net.connection import Words
+from queasy.store.net.faults import Lost, NotSent
+from queasy.store.net.server_errors import AskError, AuthenticationError
+from queasy.store.net.url import Address, Target
+
+__all__ = [
+    "Effect", "Ensure", "Exchange", "HangUp", "Pause", "Route", "Steps", "redirected", "route_to",
+]  # fmt: skip
+
+
+class Exchange(NamedTuple):  # made for every call, and cheaper than a frozen dataclass
+    """Send commands over one connection; answered with their replies, errors as values."""
+
+    address: Address
+    commands: tuple[Words, ...]
+    sentinel: bool = False
+    alone: bool = False
+    """They wait on the server: who shared the connection would wait with them."""
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Wait some seconds."""
+
+    seconds: float
+
+
+class Ensure(msgspec.Struct, frozen=True):
+    """Start the embedded server if it is not running; answered with its address."""
+
+
+class HangUp(msgspec.Struct, frozen=True):
+    """Close the idle connections to an address: its name may stand for another server by now."""
+
+    address: Address
+
+
+Effect = Exchange | Pause | Ensure | HangUp
+Steps = Generator[Effect, Any, Any]
+
+
+def redirected(problem: AskError, asked: Address) -> Address:
+    """Where a server sends us. One that does not know its own host means the one we asked."""
+    return Address(problem.host or asked.host, problem.port)
+
+
+def key_slot(key: bytes) -> int:
+    """The part of a cluster that has a key: of what is in its braces, if anything is."""
+    tag, closed, _ = key.partition(b"{")[2].partition(b"}")
+    return crc_hqx(tag if tag and closed else key, 0) % 16384
+
+
+class Route:
+    """One server at a fixed address."""
+
+    can_change = False
+    """Whether looking again may give another address."""
+    has_slots = False
+    """Whether keys are on several servers, which say where."""
+    is_group = False
+    """Whether one server may take the place of another."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    @property
+    def known(self) -> Address | None:
+        """The one address for every key, if there is one and it is known."""
+        return self.target.addresses[0]
+
+    def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
+        """The address that has `key`; any primary for None."""
+        return self.target.addresses[0]
+        yield  # a generator, like its siblings
+
+    def primaries(self) -> Generator[Effect, Any, list[Address]]:
+        """Every server that takes writes."""
+        address = yield from self.locate(None)
+        return [address]
+
+    def forget(self, failed: Address | None = None) -> None:
+        """What is known may be wrong: look again before the next call, and do not begin with the
+        one that failed.
+        """
+
+    def moved(self, slot: int, address: Address) -> None:
+        """A server said that it has handed a slot to another."""
+
+
+class EmbeddedRoute(Route):
+    """The embedded server of this folder, started when it is needed."""
+
+    can_change = True
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._address: Address | None = None
+
+    @property
+    def known(self) -> Address | None:
+        return self._address
+
+    def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
+        if self._address is None:
+            self._address = yield Ensure()
+        assert self._address is not None
+        return self._address
+
+    def forget(self, failed: Address | None = None) -> None:
+        self._address = None
+
+
+class SentinelRoute(Route):
+    """The primary of a service, as the sentinels name it."""
+
+    can_change = True
+    is_group = True
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._address: Address | None = None
+        self._sentinels = list(target.addresses)
+
+    @property
+    def known(self) -> Address | None:
+        return self._address
+
+    def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
+        if self._address is None:
+            self._address = yield from self._ask()
+        return self._address
+
+    def forget(self, failed: Address | None = None) -> None:
+        self._address = None
+
+    def _ask(self) -> Generator[Effect, Any, Address]:
+        problems: list[str] = []
+        refused = 0
+        for sentinel in list(self._sentinels):
+            question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.target.service)
+            try:
+                (answer,) = yield Exchange(sentinel, (question,), sentinel=True)
+            except (NotSent, Lost, AuthenticationError) as problem:
+                answer = problem
+            refused += isinstance(answer, AuthenticationError)
+            if isinstance(answer, Exception):
+                problems.append(f"{sentinel}: {answer}")
+            elif answer is None:
+                problems.append(f"{sentinel}: knows no service {self.target.service!r}")
+            else:
+                host, port = answer
+                return Address(host.decode(), int(port))
+            _put_last(self._sentinels, sentinel)
+        if refused == len(problems):
+            raise AuthenticationError(f"sentinel {'; '.join(problems)}")
+        raise NotSent(f"no sentinel named a primary: {'; '.join(problems)}")
+
+
+def _put_last(addresses: list[Address], failed: Address) -> None:
+    """Whoever does not answer keeps others waiting: the next time, others are asked first."""
+    if failed in addresses:
+        addresses.remove(failed)
+        addresses.append(failed)
+
+
+class ClusterRoute(Route):
+    """The primary of a slot, as the cluster's nodes say."""
+
+    can_change = True
+    has_slots = True
+    is_group = True
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._slots: dict[int, Address] = {}
+        self._ranges: list[tuple[int, int, Address]] = []
+        # All that were heard of: those in the URL may be gone one day.
+        self._nodes = list(target.addresses)
+
+    @property
+    def known(self) -> Address | None:
+        return None
+
+    def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
+        if not self._ranges:
+            yield from self._ask()
+        if key is None:
+            return self._ranges[0][2]
+        slot = key_slot(key.encode())
+        found = self._slots.get(slot)
+        if found is not None:
+            return found
+        for first, last, address in self._ranges:
+            if first <= slot <= last:
+                return address
+        self.forget()
+        raise NotSent(f"no node serves slot {slot}")
+
+    def primaries(self) -> Generator[Effect, Any, list[Address]]:
+        if not self._ranges:
+            yield from self._ask()
+        return list(dict.fromkeys(address for _, _, address in self._ranges))
+
+    def forget(self, failed: Address | None = None) -> None:
+        self._ranges = []
+        self._slots = {}
+        if failed is not None:
+            _put_last(self._nodes, failed)
+
+    def moved(self, slot: int, address: Address) -> None:
+        self._slots[slot] = address
+
+    def _ask(self) -> Generator[Effect, Any, None]:
+        problems: list[str] = []
+        for node in list(self._nodes):
+            try:
+                (answer,) = yield Exchange(node, (("CLUSTER", "SLOTS"),))
+            except (NotSent, Lost) as problem:
+                answer = problem
+            if isinstance(answer, Exception):
+                if "cluster support disabled" in str(answer):
+                    raise ServerError(
+                        f"{node} is no cluster node: use redis:// instead of redis+cluster://"
+                    )
+                problems.append(f"{node}: {answer}")
+            elif self._learn(node, answer):
+                return
+            else:
+                problems.append(f"{node}: serves no slots")
+            _put_last(self._nodes, node)
+        raise NotSent(f"no node of the cluster answered: {'; '.join(problems)}")
+
+    def _learn(self, node: Address, answer: list[Any]) -> bool:
+        """From what a node says of all slots; False when it knows of none."""
+
+        def address(entry: list[Any]) -> Address:  # of one that does not know its host: empty
+            return Address((entry[0] or b"").decode() or node.host, entry[1])
+
+        self._slots = {}
+        self._ranges = [(first, last, address(nodes[0])) for first, last, *nodes in answer]
+        seen = [address(entry) for _, _, *nodes in answer for entry in nodes]
+        self._nodes = list(dict.fromkeys([node, *seen, *self.target.addresses]))
+        return bool(self._ranges)
+
+
+_ROUTES: dict[str, Callable[[Target], Route]] = {
+    "single": Route,
+    "embedded": EmbeddedRoute,
+    "sentinel": SentinelRoute,
+    "cluster": ClusterRoute,
+}
+
+
+def route_to(target: Target) -> Route:
+    return _ROUTES[target.kind](target)

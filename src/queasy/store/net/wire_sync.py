@@ -1,0 +1,119 @@
+"""One connection for code that does not await: a call, its answer, the next call."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from typing import Any, cast
+
+from queasy.store.net.connection import MORE, Commands, Dial, new_reader, pack, welcome
+from queasy.store.net.faults import Lost, NotSent
+from queasy.store.net.server_errors import ProtocolError, ResponseError
+
+__all__ = ["SyncWire"]
+
+READ = 64 * 1024
+HAS_POLL = hasattr(select, "poll")
+
+
+class SyncWire:
+    """Of one thread at a time. Whoever does not get all answers must close it: the rest would be
+    taken for the next call's.
+    """
+
+    def __init__(self, dial: Dial) -> None:
+        self._dial = dial
+        self._reader = new_reader()
+        self._buffer = bytearray(READ)
+        self._socket: socket.socket | None = None
+        try:
+            self._socket = self._connect()
+            greeting = dial.greeting()
+            welcome(self.call(pack(greeting), len(greeting)))
+        except BaseException as problem:
+            self.close()
+            if isinstance(problem, Lost):
+                raise NotSent(str(problem)) from problem
+            if isinstance(problem, (NotSent, ResponseError)) or not isinstance(problem, Exception):
+                raise
+            raise NotSent(dial.why(problem)) from problem
+        if HAS_POLL:  # no descriptor of its own, and none too large for it
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
+
+    def _connect(self) -> socket.socket:
+        dial, address = self._dial, self._dial.address
+        if address.path:
+            opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket = opened  # to be closed, should it fail
+            opened.settimeout(dial.limit)
+            opened.connect(address.path)
+            return opened
+        opened = socket.create_connection((address.host, address.port), dial.limit)
+        self._socket = opened
+        dial.prepare(opened)
+        context = dial.context()
+        if context is None:
+            return opened
+        return context.wrap_socket(opened, server_hostname=address.host)
+
+    def call(self, packed: bytes, awaited: int) -> list[Any]:
+        """Sends packed commands and waits for so many replies, errors as values."""
+        self._send(packed)
+        return [self.read() for _ in range(awaited)]
+
+    def tell(self, commands: Commands) -> None:
+        self._send(pack(commands))
+
+    def _send(self, packed: bytes) -> None:
+        opened = self._socket
+        if opened is None:
+            raise NotSent("closed")
+        try:
+            opened.sendall(packed)
+        except OSError as problem:
+            raise Lost(self._why(problem)) from problem
+
+    def read(self) -> Any:
+        """The next reply."""
+        reader, buffer, opened = self._reader, self._buffer, self._socket
+        if opened is None:
+            raise Lost("closed")
+        try:
+            while (reply := reader.gets()) is MORE:
+                size = opened.recv_into(buffer)
+                if size == 0:
+                    raise Lost("Connection closed by server")
+                reader.feed(buffer, 0, size)  # pyright: ignore[reportArgumentType]
+        except (OSError, ProtocolError) as problem:
+            raise Lost(self._why(problem)) from problem
+        return reply
+
+    def confirm(self) -> None:
+        """Raises the next reply, if it is an error."""
+        if isinstance(reply := self.read(), Exception):
+            raise reply
+
+    def _why(self, problem: Exception) -> str:
+        if isinstance(problem, TimeoutError):
+            return self._dial.late
+        if isinstance(problem, OSError) and problem.errno:
+            return f"Error {problem.errno} while talking to the server. {problem.strerror}"
+        return str(problem) or type(problem).__name__
+
+    def has_more(self, seconds: float = 0.0) -> bool:
+        """Whether there is something to read, be it the end. Of one that rests: it is no good."""
+        opened = self._socket
+        if opened is None or self._reader.has_data():
+            return True
+        if self._dial.tls and cast("ssl.SSLSocket", opened).pending():
+            return True
+        if HAS_POLL:
+            return bool(self._poll.poll(seconds * 1000))
+        return bool(select.select([opened], [], [], seconds)[0])
+
+    def close(self) -> None:
+        opened, self._socket = self._socket, None
+        if opened is not None:
+            opened.close()

@@ -1,0 +1,61 @@
+"""How to run the workers of an application, and what each of its processes is told of that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from queasy.options import check_whole, seconds
+from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES
+from queasy.worker.supervision.messages import ChildConfig
+from queasy.worker.supervision.reload import check_reload
+
+__all__ = ["SupervisorOptions", "child_config"]
+
+MOST_QUEUES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorOptions:
+    """How to run the workers of an application."""
+
+    app: str
+    processes: int
+    queues: tuple[str, ...] | None = None
+    capacity: int = CAPACITY
+    grace: float = 30.0
+    max_jobs: int | None = None
+    """After so many a child is replaced."""
+    max_memory: int | None = None
+    """Bytes; a child that has more is replaced, and one that has half as much again is killed."""
+    reload: bool = False
+    """New children whenever the code changes."""
+    log_level: str = "info"
+    log_format: str = "text"
+    log_errors: str = "traceback"
+
+    def __post_init__(self) -> None:
+        check_whole(self.processes, "processes", 1, MOST_PROCESSES)
+        check_whole(self.capacity, "capacity", 1, MOST_CAPACITY)
+        seconds(self.grace, "grace")
+        for value, name in ((self.max_jobs, "max_jobs"), (self.max_memory, "max_memory")):
+            if value is not None:
+                check_whole(value, name, 1, 2**62)
+        if self.reload:
+            check_reload()
+
+
+def child_config(options: SupervisorOptions, group: str, unserved: Collection[str]) -> ChildConfig:
+    """But for what is of one child only."""
+    return ChildConfig(
+        app=options.app, path=[path or str(Path.cwd()) for path in sys.path],
+        client="", group=group, capacity=options.capacity,
+        processes=options.processes, grace=options.grace,
+        queues=None if options.queues is None else list(options.queues),
+        unserved=sorted(unserved), most_jobs=options.max_jobs, most_queues=MOST_QUEUES,
+        control=-1, life=-1, table=-1,
+        log_level=options.log_level, log_format=options.log_format,
+        log_errors=options.log_errors,
+    )  # fmt: skip

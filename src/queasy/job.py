@@ -74,6 +74,9 @@ class Flag:
 
     on: bool = False
 
+    def raise_flag(self) -> None:
+        self.on = True
+
     def __eq__(self, other: object) -> bool:
         """It is no part of what a job is: two that are otherwise the same are."""
         return isinstance(other, Flag)

@@ -168,13 +168,13 @@ def read_folder(folder: Path) -> Iterator[Event]:
 
 # What workers log about endings that the server accepted, in its words.
 WORDS = {
-    "job finished": "finished",
-    "job to be retried": "retried",
-    "job timed out, to be retried": "timed_out",
-    "job given up": "failed",
-    "job released": "released",
-    "job cancelled": "cancelled",
-    "result refused": "lost",
+    "job_finished": "finished",
+    "job_retried": "retried",
+    "job_timed_out": "timed_out",
+    "job_failed": "failed",
+    "job_released": "released",
+    "job_cancelled": "cancelled",
+    "outcome_refused": "lost",
 }
 
 

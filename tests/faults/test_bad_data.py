@@ -254,7 +254,7 @@ async def test_a_worker_backs_off_from_a_spoilt_queue_and_serves_the_others(
                 return len(seen.jobs) > ran
 
             await until(comes_through, "the queue is served again")
-    assert sum("queue cannot be used" in text for text in caplog.messages) <= 2
+    assert sum("queue_unusable" in text for text in caplog.messages) <= 2
     assert "in a worker" not in caplog.text
 
 

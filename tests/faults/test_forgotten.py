@@ -110,7 +110,7 @@ def test_an_earlier_lease_of_the_same_id_is_released_when_its_later_run_has_ende
         queue.dispatch({"spawn": 60}, id="a")
         journal.wait_for("spawned", id="a")
         go_back(forgetful)
-        forgotten = "job not known here, released"
+        forgotten = "unknown_lease_released"
         wait_until(lambda: worker.events(forgotten), "the leases are compared")
         queue.dispatch({"sleep": 0}, id="b")
         journal.wait_for("end", id="b")
@@ -176,7 +176,7 @@ def test_a_job_that_waited_for_its_earlier_run_does_not_start_if_it_is_forgotten
             journal.wait_for("spawned")
             go_back(forgetful)
         let_go(journal, 0)
-        wait_until(lambda: worker.events("result refused"), "its first run has ended")
+        wait_until(lambda: worker.events("outcome_refused"), "its first run has ended")
         queue.resume()
         let_go(journal, 1)
         wait_until(lambda: not (queue.counts().due or queue.counts().active), "all is settled")

@@ -10,10 +10,9 @@ import pytest
 from queasy import Client, Job, Queue, SyncClient
 from queasy.store.command import Command
 from queasy.store.store import AsyncStore
-from queasy.worker.inline import safety_interval
-from queasy.worker.intake.scheduler import Intake
-from queasy.worker.intake.subscription import Line
-from queasy.worker.plan import LEASE
+from queasy.worker.intake.scheduler import Scheduler
+from queasy.worker.intake.subscription import Subscription
+from queasy.worker.plan import LEASE, safety_interval
 from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, start_replica, start_server
 from tests.store.harness import Harness, load
@@ -28,17 +27,17 @@ class Post:
 
     def __init__(self) -> None:
         self.keep = True
-        self._kept: list[tuple[Intake, Line, str]] = []
+        self._kept: list[tuple[Scheduler, Subscription, str]] = []
         self._came = asyncio.Event()
 
-    def told(self, intake: Intake, line: Line, message: str) -> None:
+    def told(self, intake: Scheduler, line: Subscription, message: str) -> None:
         if message.startswith("job:") and self.keep and not self._kept:
             self._kept.append((intake, line, message))
             self._came.set()
         else:
             TOLD(intake, line, message)
 
-    async def line(self) -> Line:
+    async def line(self) -> Subscription:
         """Of the job that is on its way."""
         async with asyncio.timeout(20):
             await self._came.wait()
@@ -46,26 +45,26 @@ class Post:
 
     def compare(self) -> None:
         intake, line, _ = self._kept[0]
-        line.doubt()
-        intake.fill_soon()
+        line.state.leases.mark_stale()
+        intake.schedule_soon()
 
     def look(self) -> None:
         """As it does by itself, after a while."""
         intake, line, _ = self._kept[0]
-        line.next_look = 0.0
-        intake.fill_soon()
+        line.state.poll_now()
+        intake.schedule_soon()
 
     def deliver(self) -> None:
         TOLD(*self._kept[0])
 
 
-TOLD = Intake.told
+TOLD = Scheduler.receive
 
 
 @pytest.fixture
 def post(monkeypatch: pytest.MonkeyPatch) -> Post:
     post = Post()
-    monkeypatch.setattr(Intake, "told", lambda *said: post.told(*said))
+    monkeypatch.setattr(Scheduler, "receive", lambda *said: post.told(*said))
     return post
 
 
@@ -189,7 +188,7 @@ async def test_a_job_that_is_handed_out_while_leases_are_compared_is_not_cut_off
         return answer
 
     async def compared() -> bool:
-        return not any(line.unsure for line in worker._worker._lines)
+        return not any(queue.leases.stale for queue in worker._worker.queues)
 
     emails = emails_of(client, seen, over)
     worker: Any
@@ -266,9 +265,10 @@ async def test_a_job_that_is_heard_of_too_late_is_given_back(
         direct.queue("emails").dispatch(1, id="a")
         line = await post.line()
         (handed,) = direct.queue("emails").jobs("active")
-        line._sure_until = time.monotonic() - 0.1
-        line.asked_for_jobs = time.monotonic() - LEASE
-        line._table.keep(line.index, 0.0)
+        leases = line.state.leases
+        leases.confirm(time.monotonic() - 0.1)
+        leases.take(time.monotonic() - LEASE)
+        leases._table.keep(line.state.index, 0.0)
         post.deliver()
         (job,) = await seen.runs(1)
         await until_empty(emails)

@@ -74,7 +74,7 @@ class Running:
             lambda: (
                 self.process.poll() is not None
                 or len(self.events("child serving")) >= children
-                or (not children and bool(self.events("worker started")))
+                or (not children and bool(self.events("worker_started")))
             ),
             f"{children} children serve",
             seconds,

@@ -37,7 +37,7 @@ def test_a_worker_that_is_cut_off_ends_its_runs_before_others_have_the_jobs(
         _, again = fleet.journal.wait_for("start", 2, id="ticks")
         ticks = [line for line in fleet.journal.lines("tick", id="ticks") if line["pid"] == pid]
         assert ticks[-1]["at"] < again["at"]
-        assert alone.events("cut off")
+        assert alone.events("leases_unconfirmed")
         proxy.tell("calm")
         fleet.journal.wait_for("end", 2)
         assert alone.stop() == 0

@@ -10,7 +10,7 @@ from queasy import Client, Job, Queue, Retry, SyncClient
 from queasy.outcomes import RetryLater
 from queasy.store.records import Taken
 from queasy.worker.execution.executor import outcome_of
-from queasy.worker.intake.subscription import Line
+from queasy.worker.intake.subscription import Subscription
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet
 from tests.worker.inline import Seen, until, until_empty, working
@@ -30,7 +30,7 @@ def test_an_inline_worker_that_is_lost_twice_at_once_lives_once_more(
     fleet.journal.wait_for("end", id="next")
     sync_client.queue("plain").dispatch({}, id="last")
     fleet.journal.wait_for("end", id="last")
-    assert len(worker.events("worker started")) == 2
+    assert len(worker.events("worker_started")) == 2
     assert worker.stop() == 0
 
 
@@ -61,7 +61,7 @@ def test_a_suspect_does_not_wedge_a_worker_with_a_long_run(
     (child,) = crashing.children()
     crashing.signal(signal.SIGSTOP)  # so that it starts nobody who could take the suspect
     sync_client.queue("poison").evict(_client_of(sync_client), died=True)
-    wait_until(lambda: bool(busy.events("job released")), "it lets go of the suspect")
+    wait_until(lambda: bool(busy.events("job_released")), "it lets go of the suspect")
     sync_client.queue("plain").dispatch({}, id="other")
     fleet.journal.wait_for("end", id="other", seconds=15)
     assert not fleet.journal.lines("end", id="long")
@@ -72,24 +72,24 @@ async def test_a_worker_that_never_runs_dry_compares_all_the_same(
     client: Client, emails: Queue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asked for more first, whenever there was more, and forgot about its doubts."""
-    lines: list[Line] = []
-    take = Line.take
+    lines: list[Subscription] = []
+    take = Subscription.dequeue
 
-    async def take_slowly(self: Line, limit: int, safety: float, **more: bool) -> Taken:
+    async def take_slowly(self: Subscription, limit: int, safety: float, **more: bool) -> Taken:
         lines.append(self)
         taken = await take(self, limit, safety, **more)
         await asyncio.sleep(0.01)  # a server far away: what was taken before has ended
         return taken
 
-    monkeypatch.setattr(Line, "take", take_slowly)
+    monkeypatch.setattr(Subscription, "dequeue", take_slowly)
 
     @emails.handler(size=1)
     async def handle(data: int, job: Job) -> None:
         seen.add(data, job)
         if len(seen.jobs) == 1000:
-            lines[0].doubt()
+            lines[0].state.leases.mark_stale()
         if len(seen.jobs) > 1000:
-            unsure.append(lines[0].unsure)
+            unsure.append(lines[0].state.leases.stale)
 
     unsure: list[bool] = []
     await emails.dispatch_many(range(3000))
@@ -117,16 +117,16 @@ async def test_a_mistake_of_ours_is_told_and_not_made_again_at_once(
     client: Client, emails: Queue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was made as often as the event loop turned, each time with a line in the log."""
-    take, mended, made = Line.take, asyncio.Event(), 0
+    take, mended, made = Subscription.dequeue, asyncio.Event(), 0
 
-    async def fail(self: Line, limit: int, safety: float, **more: bool) -> Taken:
+    async def fail(self: Subscription, limit: int, safety: float, **more: bool) -> Taken:
         nonlocal made
         if mended.is_set():
             return await take(self, limit, safety, **more)
         made += 1
         raise TypeError("a mistake")
 
-    monkeypatch.setattr(Line, "take", fail)
+    monkeypatch.setattr(Subscription, "dequeue", fail)
     emails.handler(seen.add)
     await emails.dispatch(1)
 

@@ -22,7 +22,7 @@ from queasy import (
 from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Ending
-from queasy.worker.intake.subscription import Line
+from queasy.worker.intake.subscription import Subscription
 from queasy.worker.liveness.heartbeat import Pulse
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import IDLE_LEASE
@@ -283,7 +283,9 @@ async def test_an_ending_that_the_server_refuses_holds_up_no_other_and_is_not_ke
     client: Client, emails: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No handler can say such a thing; a mistake of ours might."""
-    monkeypatch.setattr("queasy.worker.execution.executor._when", lambda _: (float("nan"), None))
+    monkeypatch.setattr(
+        "queasy.worker.execution.executor._retry_time", lambda _: (float("nan"), None)
+    )
 
     @emails.handler
     async def handle(data: str) -> object:
@@ -329,9 +331,9 @@ async def test_more_runs_than_one_call_may_end_are_ended_by_a_few(
     """The server refused all of them at once, and each was told by itself."""
     over, running = asyncio.Event(), 0
     told: list[int] = []
-    settle_each = Line._settle_each  # pyright: ignore[reportPrivateUsage]
+    settle_each = Subscription._settle_each  # pyright: ignore[reportPrivateUsage]
 
-    async def note(line: Line, endings: list[Ending], problem: Exception) -> None:
+    async def note(line: Subscription, endings: list[Ending], problem: Exception) -> None:
         told.append(len(endings))
         await settle_each(line, endings, problem)
 
@@ -341,7 +343,7 @@ async def test_more_runs_than_one_call_may_end_are_ended_by_a_few(
         running += 1
         await over.wait()
 
-    monkeypatch.setattr(Line, "_settle_each", note)
+    monkeypatch.setattr(Subscription, "_settle_each", note)
     async with working(client, capacity=1500):
         await emails.dispatch_many(range(1500))
         async with asyncio.timeout(PATIENCE):

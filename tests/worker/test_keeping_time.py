@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterator
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from queasy import Client, Queue, SyncClient
 from queasy.store.command import Command
 from queasy.store.records import Taken
 from queasy.store.store import AsyncStore
+from queasy.worker.execution.units import Units
+from queasy.worker.intake.decisions import NoteUnserved, StandDown, decide
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Running, Together
 from tests.worker.inline import until, until_empty, working
@@ -94,9 +97,9 @@ async def test_an_answer_that_was_long_on_its_way_makes_no_job_late(
     monkeypatch.setattr(AsyncStore, "run", run_slowly)
     async with working(client) as worker:
         await asked.wait()
-        (line,) = cast("Any", worker)._worker._lines
-        await until(lambda: asyncio.sleep(0, line.next_look), "it sleeps")
-        assert line.next_look <= due + 0.001  # the server counts in whole milliseconds
+        (line,) = cast("Any", worker)._worker.queues
+        await until(lambda: asyncio.sleep(0, line.poll_at), "it sleeps")
+        assert line.poll_at <= due + 0.001  # the server counts in whole milliseconds
         await until_empty(small)
 
 
@@ -112,12 +115,15 @@ async def test_who_was_to_look_before_the_answer_came_and_has_no_room_stands_dow
     async with working(client) as worker:
         await until(lambda: _waiters(small), "it sleeps")
         inner = cast("Any", worker)._worker
-        (line,) = inner._lines
+        (line,) = inner.queues
         now = time.monotonic()
         soon = Taken("ok", 0.008, [], [], 0, 0, list)
-        line._look_again(soon, 1, 8.0, now - 0.02)
-        assert 0 < line.next_look <= now
-        assert inner._intake._oversleeps(line, now)
+        line.plan_poll(soon, 1, 8.0, now - 0.02)
+        assert 0 < line.poll_at <= now
+        snapshot = inner._scheduler.snapshot()
+        busy = msgspec.structs.replace(snapshot.room, used=Units(awaited=100))
+        decision = decide(msgspec.structs.replace(snapshot, room=busy, running=True))
+        assert decision.actions == [NoteUnserved(0), StandDown(0)]
 
 
 async def _waiters(queue: Queue) -> int:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from queasy.worker.intake import pace as module
-from queasy.worker.intake.pace import LATE, MAX, MIN, PROMPT, Pace
+from queasy.worker.execution import pace as module
+from queasy.worker.execution.pace import LATE, MAX, MIN, PROMPT, Pace
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ class Clock:
     ) -> None:
         self.now += 0.1
         self.cpu += 0.1 * use
-        pace.tick(late, threads, full=full)
+        pace.tick(late, threads, wanted_more=full)
 
 
 def test_async_handlers_that_wait_are_packed_up_to_a_hundred(clock: Clock) -> None:

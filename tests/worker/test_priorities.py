@@ -183,7 +183,7 @@ async def test_room_that_comes_free_bit_by_bit_is_kept_for_a_job_that_does_not_f
 
 
 async def starves(worker: Any) -> bool:
-    return any(line.starved for line in worker._worker._lines)
+    return any(queue.starved for queue in worker._worker.queues)
 
 
 async def left(queue: Queue, jobs: int) -> bool:

@@ -36,7 +36,7 @@ async def raises(data: Any) -> Any:
 @pytest.mark.parametrize(
     ("handler", "why"),
     [
-        (forgets_await, "forgets_await returned a coroutine nobody awaits"),
+        (forgets_await, "forgets_await returned a coroutine that is never awaited"),
         (gives_up, "Failure: "),
         (raises, "Failure: the reason"),
     ],
@@ -53,9 +53,9 @@ async def test_it_is_no_success(
     assert why in f"{job.error.type}: {job.error.message}"
     said = [r for r in caplog.records if r.name == "queasy.handler"]
     assert [getattr(r, "fields", {})["job"] for r in said] == ([] if handler is gives_up else ["a"])
-    assert handler is not raises or "handler said queue=emails job=a" in caplog.text
+    assert handler is not raises or "handler_message queue=emails job=a" in caplog.text
     assert handler is not raises or "message='the reason'" in caplog.text
-    assert handler is not forgets_await or "handler raised queue=emails job=a" in caplog.text
+    assert handler is not forgets_await or "handler_raised queue=emails job=a" in caplog.text
 
 
 @ON_ONE_SERVER

@@ -67,7 +67,7 @@ def test_a_worker_that_is_refused_says_so_keeps_its_jobs_and_goes_on(
         plain.dispatch({"sleep": SECONDS + 2}, id="b")
         fleet.journal.wait_for("start", 2)
         revoke(guarded)
-        wait_until(events_of(running, "server refuses this user"), "it says so")
+        wait_until(events_of(running, "server_access_denied"), "it says so")
         before = calls(guarded)
         time.sleep(SECONDS)  # measured, not waited for
         a_second = (calls(guarded) - before) / SECONDS
@@ -78,7 +78,7 @@ def test_a_worker_that_is_refused_says_so_keeps_its_jobs_and_goes_on(
         allow(guarded)
         fleet.journal.wait_for("end", 3)
         wait_until(lambda: not plain.counts().active, "all is reported")
-        wait_until(events_of(running, "server back"), "it says that, too")
+        wait_until(events_of(running, "server_reachable"), "it says that, too")
     assert running.stop() == 0
     assert {line["id"]: line["stalls"] for line in fleet.journal.lines("start")} == {
         "a": 0, "b": 0, "c": 0,
@@ -92,7 +92,7 @@ def test_a_worker_that_is_refused_says_so_keeps_its_jobs_and_goes_on(
 def test_a_worker_that_may_not_listen_looks_now_and_then(guarded: Server, fleet: Fleet) -> None:
     guarded.call("ACL", "SETUSER", "worker", "-ssubscribe")
     running = fleet.serve(processes=1)
-    wait_until(events_of(running, "wake-ups cannot be heard"), "it says so")
+    wait_until(events_of(running, "subscribe_failed"), "it says so")
     with SyncClient(guarded.url_as("default", "")) as client:
         before = calls(guarded)
         time.sleep(SECONDS)  # measured, not waited for
@@ -117,7 +117,7 @@ def test_what_is_taken_when_the_server_lets_it_in_again_is_not_cut_off(
         queues = [client.queue(f"crowd-{n}") for n in range(8)]
         for number, queue in enumerate(queues):
             queue.dispatch({"sleep": 1}, id=f"b{number}")
-        wait_until(events_of(running, "cut off"), "it ends its run")
+        wait_until(events_of(running, "leases_unconfirmed"), "it ends its run")
         pids = running.children()
         allow(guarded)
         fleet.journal.wait_for("end", 8)

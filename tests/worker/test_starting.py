@@ -109,7 +109,7 @@ def test_reload_runs_new_code_and_what_runs_survives_code_that_is_broken(
     wait_until(lambda: len(worker.events("child ended")) == 1, "the old one has ended")
     dispatch_until("second")
     script.write_text("this is not Python")
-    wait_until(lambda: bool(worker.events("cannot start")), "it cannot start")
+    wait_until(lambda: bool(worker.events("worker_start_failed")), "it cannot start")
     dispatch_until("third")
     script.write_text(CLIENT + HANDLER.replace("sent", "mailed"))
     wait_until(lambda: len(worker.events("child serving")) == 3, "the next serves")

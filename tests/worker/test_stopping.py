@@ -89,7 +89,7 @@ def test_a_second_signal_releases_at_once(fleet: Fleet, sync_client: SyncClient,
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_worker_that_is_told_to_stop_until_it_has_ends_well(fleet: Fleet, processes: int) -> None:
     worker = fleet.start("--processes", str(processes))
-    wait_for_event(worker, "child serving" if processes else "worker started")
+    wait_for_event(worker, "child serving" if processes else "worker_started")
     deadline = time.monotonic() + SOON
     while worker.process.poll() is None and time.monotonic() < deadline:
         worker.signal(signal.SIGTERM)
@@ -100,7 +100,7 @@ def test_a_worker_that_is_told_to_stop_until_it_has_ends_well(fleet: Fleet, proc
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_signal_before_anything_serves_is_heeded(fleet: Fleet, processes: int) -> None:
     worker = fleet.start("--processes", str(processes))
-    what = "supervisor started" if processes else "worker started"
+    what = "supervisor started" if processes else "worker_started"
     wait_for_event(worker, what)
     worker.signal(signal.SIGTERM)
     assert worker.process.wait(SOON) == 0

@@ -93,8 +93,8 @@ async def test_those_that_turn_out_to_wait_are_no_more_at_a_time_than_there_is_r
     async with working(client, capacity=CAPACITY) as worker:
 
         def wait_from_now_on() -> None:
-            (line,) = cast("Any", worker)._worker._lines
-            handler.waits |= line.ahead > CAPACITY // 3  # another is on its way
+            (queue,) = cast("Any", worker)._worker.queues
+            handler.waits |= queue.reserved_ahead > CAPACITY // 3  # another is on its way
 
         monkeypatch.setattr(taken, "whole", wait_from_now_on)
 

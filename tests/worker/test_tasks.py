@@ -11,6 +11,8 @@ import pytest
 
 from queasy import Client, Dispatch, Job, Queue
 from queasy.outcomes import Release
+from queasy.store.records import Ending
+from queasy.worker.execution.run import Run
 from queasy.worker.execution.runs import Runs
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import CUT_OFF
@@ -157,16 +159,28 @@ async def test_one_whose_lease_nobody_kept_before_it_started_does_not(
 ) -> None:
     """As after a freeze between the answer and the start: others may have it by then."""
     now = time.monotonic()
-    table, line = InflightTable(1, 1), SimpleNamespace(index=0, endings=[], service=None)
-    line.is_async = is_async
-    line.asked_for_jobs = now - CUT_OFF - 1
+    table, listener = InflightTable(1, 1), Listener()
+    table.take(0, now - CUT_OFF - 1)
     if kept:
         table.keep(0, now)
-    ended = asyncio.Event()
-    runs: Any = Runs(table, 1, ended.set)
-    runs.start(line, Job(id="a", queue="q", state="active", payload=b"1", token=7), 1)
+    runs = Runs(table, 1, listener)
+    service: Any = SimpleNamespace(function=SimpleNamespace(is_async=is_async), handler=None)
+    runs.start(0, service, Job(id="a", queue="q", state="active", payload=b"1", token=7), 1)
     runs.go()
-    await ended.wait()
-    (ending,) = line.endings
+    await listener.ended.wait()
+    (ending,) = listener.endings
     assert (ending.outcome == Release()) is not kept
     assert not table.runs
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.ended, self.endings = asyncio.Event(), list[Ending]()
+
+    def run_ended(self, run: Run, ending: Ending) -> None:
+        self.endings.append(ending)
+        self.ended.set()
+
+    def thread_refused(self, run: Run) -> None: ...
+
+    def room_changed(self) -> None: ...

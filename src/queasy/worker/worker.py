@@ -1,12 +1,10 @@
-"""A worker: one event loop that takes jobs, runs them and reports.
+"""A worker: one event loop that takes jobs, runs them and reports their outcomes.
 
-1. It looks at its queues in turn: by priority, then by what fits best. It takes no more than
-   can start now.
-2. Jobs run in tasks (async handlers) or in threads (plain functions).
-3. What ended is reported with the next look: one round trip.
-4. Runs past their deadline, or to be cancelled, are asked to end; what does not listen is the
-   supervisor's business.
-5. A suspect, a job that was there when a worker died, runs alone.
+1. It polls its queues by priority, and takes no more jobs than can start now (`intake`).
+2. Jobs run in tasks (async handlers) or in threads (plain functions) (`execution`).
+3. Outcomes are reported with the next poll, in one round trip.
+4. Runs past their deadline, or cancelled, are asked to end. The supervisor kills what does not.
+5. A suspect, a job that ran in a worker that died, runs alone.
 """
 
 from __future__ import annotations
@@ -22,22 +20,23 @@ from queasy.errors import ProtocolError, QueasyError
 from queasy.job import Job
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event, tell_untold
-from queasy.worker.execution.runs import ASKED
-from queasy.worker.intake.connectivity import Reach
-from queasy.worker.intake.scheduler import Intake
-from queasy.worker.intake.subscription import LONGEST_PAUSE, Line
+from queasy.worker.execution.runs import END_GRACE
+from queasy.worker.intake.connectivity import Connectivity
+from queasy.worker.intake.queue_state import RETRY_PAUSE, QueueState
+from queasy.worker.intake.scheduler import Scheduler
+from queasy.worker.intake.subscription import Subscription
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import Plan, Record
 
 __all__ = ["Worker"]
 
-# So long the server may take to hear what ended, when the worker stops.
-REPORT = 5.0
-BEAT = 1.0
+# How long a worker that stops waits for the server to accept its last outcomes, in seconds.
+REPORT_GRACE = 5.0
+BEAT_EVERY = 1.0
 
 
 class Worker:
-    """See above. `lost` is called once if the server takes this worker for dead."""
+    """Takes, runs and reports jobs. Calls `lost` once if the server declares it dead."""
 
     def __init__(
         self,
@@ -49,201 +48,224 @@ class Worker:
         capacity: int,
         safety: float,
         lost: Callable[[], None],
-        most_jobs: int | None = None,
+        max_jobs: int | None = None,
         worn_out: Callable[[], None] = lambda: None,
     ) -> None:
         self.client = client
         self.table = table
-        reach = self._reach = Reach(client)
-        self._late: set[asyncio.Task[None]] = set()
-        """Those that wait for a queue to be mended."""
-        self._lines = [
-            Line(service, index, client, store, table, reach)
+        self._connectivity = Connectivity(client)
+        self._joining_later: set[asyncio.Task[None]] = set()
+        """Tasks that wait until a damaged queue can be used again."""
+        self._subscriptions = [
+            Subscription(
+                QueueState(service, index, table), client, store, table, self._connectivity
+            )
             for index, service in enumerate(plan.services)
         ]
-        self._intake = Intake(
-            self._lines, table, capacity=capacity, safety=safety, lost=lost, most_jobs=most_jobs,
-            worn_out=worn_out,
+        self._scheduler = Scheduler(
+            self._subscriptions, table, capacity=capacity, safety=safety, lost=lost,
+            max_jobs=max_jobs, worn_out=worn_out,
         )  # fmt: skip
-        self._runs, self._held = self._intake.runs, self._intake.held
+        self._holdings = self._scheduler.holdings
+        self._runs = self._holdings.runs
         self._passes = table.passes
         self._beating: asyncio.TimerHandle | None = None
         self._started = False
         self._record = b""
         self._stop_by = math.inf
 
-    # Coming and going
+    # Starting
 
     async def start(self, record: Record, queues: Collection[str] | None = None) -> None:
-        """Registers with every queue (or those named) and begins to take jobs."""
+        """Register with every queue (or those named) and begin to take jobs."""
         self._record = record.pack()
-        lines = [line for line in self._lines if queues is None or line.service.queue in queues]
-        entered = await asyncio.gather(*(self._try_to_enter(line) for line in lines))
-        problems = [problem for problem in entered if problem is not None]
-        if problems and len(problems) == len(lines):
+        joining = [s for s in self._subscriptions if queues is None or _queue_of(s) in queues]
+        joined = await asyncio.gather(*map(self._try_to_join, joining))
+        problems = [problem for problem in joined if problem is not None]
+        if problems and len(problems) == len(joining):
             raise problems[0]
-        for line in lines:
-            if not line.open:
-                self._late.add(asyncio.create_task(self._enter_later(line)))
+        for subscription in joining:
+            if not subscription.state.serving:
+                self._joining_later.add(asyncio.create_task(self._join_later(subscription)))
         self._started = True
         self._passes = self.table.passes
         self._beat()
-        self._intake.fill_soon()
+        self._scheduler.schedule_soon()
 
     def _beat(self) -> None:
-        """Also when nothing runs: a loop that does not turn reports nothing, either."""
+        """Show the supervisor that the event loop turns. Also when nothing runs: a blocked loop
+        reports nothing.
+        """
         now = time.monotonic()
         self.table.beat(now)
         tell_untold(now)
         if self.table.unheard:
-            self._intake.fill_soon()
-        if self.table.passes != self._passes:  # what is due may now be for us, or for others
+            self._scheduler.schedule_soon()
+        if self.table.passes != self._passes:  # due suspects may be for this worker now
             self._passes = self.table.passes
-            for line in self._lines:
-                line.next_look = line.avoid_until = 0.0
-            self._intake.fill_soon()
-        self._beating = asyncio.get_running_loop().call_later(BEAT, self._beat)
+            for queue in self._scheduler.queues:
+                queue.reconsider()
+            self._scheduler.schedule_soon()
+        self._beating = asyncio.get_running_loop().call_later(BEAT_EVERY, self._beat)
 
-    async def _enter(self, line: Line) -> None:
-        line.wanted = True
-        await line.enter(self._record, partial(self._intake.told, line))
+    async def _join(self, subscription: Subscription) -> None:
+        subscription.state.order_serve()
+        receive = partial(self._scheduler.receive, subscription)
+        await subscription.join(self._record, receive)
 
-    async def _try_to_enter(self, line: Line) -> ProtocolError | None:
-        """A queue whose keys somebody spoilt; the others do not suffer for it."""
+    async def _try_to_join(self, subscription: Subscription) -> ProtocolError | None:
+        """Join a queue, and return the problem if its keys are damaged: others are not affected."""
         try:
-            await self._enter(line)
+            await self._join(subscription)
         except ProtocolError as problem:
-            self._reach.failed(line.service.name, problem)
+            self._connectivity.failed(subscription.state.name, problem)
             return problem
         return None
 
-    async def _enter_later(self, line: Line) -> None:
-        """When somebody has mended it."""
-        while not line.open:
-            await asyncio.sleep(LONGEST_PAUSE)
-            async with line.passing:
-                if not line.wanted:
-                    return  # an order to serve it tries again
+    async def _join_later(self, subscription: Subscription) -> None:
+        """Try again until the queue's keys are repaired."""
+        queue = subscription.state
+        while not queue.serving:
+            await asyncio.sleep(RETRY_PAUSE)
+            async with queue.order_lock:
+                if not queue.wanted:
+                    return  # an order to serve the queue tries again
                 with contextlib.suppress(QueasyError):
-                    await self._enter(line)
-        self._reach.answered(line.service.name)
-        self._intake.fill_soon()
+                    await self._join(subscription)
+        self._connectivity.answered(queue.name)
+        self._scheduler.schedule_soon()
+
+    # Orders
 
     async def serve(self, queue: str) -> None:
-        """Takes jobs of this queue again."""
-        lines = self._lines_of(queue)
-        for line in lines:
-            line.wanted = True
-        self._intake.changed.set()
-        for line in lines:
-            async with line.passing:
-                if line.wanted and not line.open:
-                    await self._enter(line)
-        event("serving", queue=queue, client=self.client)
-        self._intake.fill_soon()
+        """Take jobs of this queue again."""
+        subscriptions = self._of_queue(queue)
+        for subscription in subscriptions:
+            subscription.state.order_serve()
+        self._scheduler.changed.set()
+        for subscription in subscriptions:
+            state = subscription.state
+            async with state.order_lock:
+                if state.wanted and not state.serving:
+                    await self._join(subscription)
+        event("queue_served", queue=queue, client=self.client)
+        self._scheduler.schedule_soon()
 
     async def unserve(self, queue: str, *, release: bool = False) -> None:
-        """Takes no more jobs of this queue. Those it holds may end, or are released."""
-        lines = self._lines_of(queue)
-        for line in lines:
-            line.wanted = line.open = False
-        self._intake.fill_soon()
+        """Take no more jobs of this queue. Those that run may end, or are released."""
+        subscriptions = self._of_queue(queue)
+        for subscription in subscriptions:
+            subscription.state.order_unserve()
+        self._scheduler.schedule_soon()
         if release:
-            self._held.release(lines)
-            for run in self._runs:
-                if run.line in lines:
-                    self._runs.ask(run, "stop")
-        for line in lines:
-            await self._leave(line)
-        event("not serving", queue=queue, client=self.client)
+            self._holdings.release([subscription.state for subscription in subscriptions])
+        for subscription in subscriptions:
+            await self._leave_when_idle(subscription)
+        event("queue_unserved", queue=queue, client=self.client)
 
-    async def _leave(self, line: Line) -> None:
-        """Once nothing of the queue runs; unless somebody thinks better of it meanwhile."""
-        while not line.wanted:
-            line.open = False  # whoever was just entering has opened it
-            await self._until(lambda: self._intake.holds_nothing_of(line) or line.wanted)
-            async with line.passing:
-                if not line.wanted and not line.open and self._intake.holds_nothing_of(line):
-                    await line.leave()
+    async def _leave_when_idle(self, subscription: Subscription) -> None:
+        """Leave the queue once nothing of it runs, unless an order to serve it comes meanwhile."""
+        queue, idle = subscription.state, self._holdings.has_nothing_of
+        while not queue.wanted:
+            queue.stop_serving()  # an attempt to join may just have succeeded
+            await self._until(lambda: idle(queue) or queue.wanted)
+            async with queue.order_lock:
+                if not queue.wanted and not queue.serving and idle(queue):
+                    await subscription.leave()
                     return
 
-    def _lines_of(self, queue: str) -> list[Line]:
-        lines = [line for line in self._lines if line.service.queue == queue]
-        if not lines:
-            known = sorted({line.service.queue for line in self._lines})
+    def _of_queue(self, queue: str) -> list[Subscription]:
+        subscriptions = [s for s in self._subscriptions if _queue_of(s) == queue]
+        if not subscriptions:
+            known = sorted(set(map(_queue_of, self._subscriptions)))
             raise QueasyError(f"no handler for queue {queue!r}; there are {', '.join(known)}")
-        return lines
+        return subscriptions
+
+    def cancel(self, index: int, id_: str, token: int) -> None:
+        """Cancel a run of the queue with this index."""
+        self._scheduler.cancel(index, id_, token)
+
+    # Stopping
 
     def close(self) -> None:
-        """Takes nothing more. What runs goes on."""
-        self._intake.closing = True
-        self._held.release(self._lines)
-        self._intake.fill_soon()
+        """Take nothing more. What runs goes on."""
+        self._scheduler.close()
 
     async def drained(self) -> None:
-        """Until nothing runs and all is reported, once it is closed."""
-        await self._until(lambda: all(map(self._intake.holds_nothing_of, self._lines)))
+        """Wait until nothing runs and all is reported, once the worker is closed."""
+        idle = self._holdings.has_nothing_of
+        await self._until(lambda: all(map(idle, self._scheduler.queues)))
 
     async def stop(self, grace: float) -> bool:
-        """Lets what runs end for `grace` seconds, then releases it; False if some went on."""
+        """Let runs end for `grace` seconds, then release them. False if some would not end."""
         self.hasten(grace)
         self.close()
         await self._while_before(lambda: bool(self._runs), lambda: self._stop_by)
         for run in self._runs:
-            self._runs.ask(run, "stop")
-        asked = time.monotonic() + ASKED
-        await self._while_before(lambda: bool(self._runs), lambda: asked)
-        reported = time.monotonic() + REPORT
-        await self._while_before(lambda: any(line.busy for line in self._lines), lambda: reported)
+            self._runs.request_end(run, "stop")
+        end_by = time.monotonic() + END_GRACE
+        await self._while_before(lambda: bool(self._runs), lambda: end_by)
+        report_by = time.monotonic() + REPORT_GRACE
+        await self._while_before(self._is_reporting, lambda: report_by)
         return not self._runs
 
+    def _is_reporting(self) -> bool:
+        return any(queue.busy for queue in self._scheduler.queues)
+
     def hasten(self, grace: float) -> None:
-        """A stop is to be over by then, if not before."""
+        """A stop is to be over within that time, if not before."""
         self._stop_by = min(self._stop_by, time.monotonic() + grace)
-        self._intake.changed.set()
+        self._scheduler.changed.set()
 
     async def leave(self) -> None:
-        """The queues forget this worker; what it still holds is released."""
-        left = await asyncio.gather(
-            *(line.leave() for line in self._lines if line.open), return_exceptions=True
-        )
-        for problem in left:  # of one queue; the others were left all the same
+        """Have the queues forget this worker and release what it still holds."""
+        serving = [s for s in self._subscriptions if s.state.serving]
+        left = await asyncio.gather(*(s.leave() for s in serving), return_exceptions=True)
+        for problem in left:  # with one queue; the others were left all the same
             if isinstance(problem, BaseException):
                 raise problem
 
     def dispose(self) -> None:
         if self._beating is not None:
             self._beating.cancel()
-        for task in self._late:
+        for task in self._joining_later:
             task.cancel()
-        for line in self._lines:
-            line.abandon()
-        self._intake.dispose()
+        for subscription in self._subscriptions:
+            subscription.abandon()
+        self._scheduler.dispose()
         tell_untold()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self._intake.changed.clear()
-            await self._intake.changed.wait()
+            self._scheduler.changed.clear()
+            await self._scheduler.changed.wait()
 
     async def _while_before(
         self, condition: Callable[[], bool], deadline: Callable[[], float]
     ) -> None:
         while condition() and (left := deadline() - time.monotonic()) > 0:
-            self._intake.changed.clear()
+            self._scheduler.changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self._intake.changed.wait()
+                    await self._scheduler.changed.wait()
+
+    # What others read
 
     @property
     def ready(self) -> bool:
         """Whether it takes jobs, and the server answers."""
-        return self._started and not self._intake.closing and self._reach.answers
+        return self._started and not self._holdings.closing and self._connectivity.answers
 
     @property
     def running(self) -> list[Job]:
         return [run.job for run in self._runs]
 
-    def cancel(self, index: int, id_: str, token: int) -> None:
-        """Somebody asked to cancel this run."""
-        self._intake.cancel(index, id_, token)
+    @property
+    def queues(self) -> list[QueueState]:
+        """The state of each queue, to read."""
+        return self._scheduler.queues
+
+
+def _queue_of(subscription: Subscription) -> str:
+    """The queue's name, also of its fail queue."""
+    return subscription.state.service.queue

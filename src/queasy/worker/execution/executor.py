@@ -1,4 +1,4 @@
-"""From a job to its outcome: decode, call, and see what came of it."""
+"""From a job to its outcome: decode the payload, call the handler, read the result."""
 
 from __future__ import annotations
 
@@ -16,64 +16,30 @@ from queasy.outcomes import Broken, Fail, Failure, Finish, Outcome, Retry, Retry
 from queasy.worker.events import Flood, log, tell
 from queasy.worker.plan import Service
 
-__all__ = ["execute", "execute_plain"]
+__all__ = ["execute", "execute_plain", "outcome_of_error"]
 
 FINISH = Finish()
-# A logger of its own: messages of errors may quote the data, and somebody may mind.
+# A logger of its own: messages of errors may quote a job's data, and users may want to silence it.
 handler_log = logging.getLogger("queasy.handler")
-_told = Flood(handler_log, "raised by handlers")
+_flood = Flood(handler_log, "raised by handlers")
 
 
 async def execute(service: Service, job: Job) -> Outcome:
-    """Runs an async handler. Only a cancellation gets out of here."""
-    options = service.handler.options
+    """Run an async handler. Only a cancellation is raised."""
     try:
         result = await service.function.call(*_arguments(service, job))
-    except _Undecodable as problem:
-        return Broken(problem.error)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        _tell(service, job, error)
-        return outcome_of_error(error, options.on_exception)
-    return FINISH if result is None else _returned(service, job, result)
+        return _outcome_of_exception(service, job, error)
+    return FINISH if result is None else _outcome_of_result(service, job, result)
 
 
 def execute_plain(service: Service, job: Job) -> Outcome:
-    """Runs a plain function in the calling thread. Only an interruption gets out of here."""
-    options = service.handler.options
+    """Run a plain function in the calling thread. Only an interruption is raised."""
     try:
         result = service.function.call(*_arguments(service, job))
-    except _Undecodable as problem:
-        return Broken(problem.error)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        _tell(service, job, error)
-        return outcome_of_error(error, options.on_exception)
-    return FINISH if result is None else _returned(service, job, result)
-
-
-def _tell(service: Service, job: Job, error: BaseException) -> None:
-    """With a traceback, as its author would want to see it; of what was meant, what it says."""
-    if not _told.lets():
-        return
-    fields = {"queue": service.name, "job": job.id, "retries": job.retry_count}
-    if not isinstance(error, (Retry, Failure)):
-        tell(handler_log, logging.WARNING, "handler raised", fields, error)
-    elif message := str(error):
-        tell(handler_log, logging.INFO, "handler said", {**fields, "message": message})
-
-
-def _returned(service: Service, job: Job, result: object) -> Outcome:
-    """What came of a run that returned something."""
-    if inspect.iscoroutine(result):
-        result.close()
-        hint = "forgotten `await`?" if service.function.is_async else "make it `async def`"
-        error = TypeError(f"{service.function.name} returned a coroutine nobody awaits: {hint}")
-        _tell(service, job, error)
-        return outcome_of_error(error, service.handler.options.on_exception)
-    if result is Retry or result is Failure:  # as with `raise`, parentheses may be left out
-        result = result()
-    if isinstance(result, (Retry, Failure)):
-        _tell(service, job, result)
-    return outcome_of(result)
+        return _outcome_of_exception(service, job, error)
+    return FINISH if result is None else _outcome_of_result(service, job, result)
 
 
 class _Undecodable(Exception):
@@ -82,6 +48,7 @@ class _Undecodable(Exception):
 
 
 def _arguments(service: Service, job: Job) -> tuple[Any, Job, JobError | None]:
+    """Data, job and error for the handler. Raises _Undecodable if there is no data."""
     if not job.readable:
         raise _Undecodable(job.error or JobError(kind="broken"))
     try:
@@ -91,50 +58,87 @@ def _arguments(service: Service, job: Job) -> tuple[Any, Job, JobError | None]:
         raise _Undecodable(broken or JobError(kind="broken")) from None
     if not service.handler.fail:
         return data, job, None
-    if job.origin is None:  # put into the fail queue by hand
+    if job.origin is None:  # dispatched into the fail queue directly
         return data, job, job.error
-    # The job that was given up, as whoever dispatched it knows it.
+    # A fail handler receives the failed job as its dispatcher knows it.
     return data, msgspec.structs.replace(job.origin, flag=job.flag), job.origin.error
 
 
+def _outcome_of_exception(service: Service, job: Job, error: BaseException) -> Outcome:
+    if isinstance(error, _Undecodable):
+        return Broken(error.error)
+    _log_error(service, job, error)
+    return outcome_of_error(error, service.handler.options.on_exception)
+
+
+def _outcome_of_result(service: Service, job: Job, result: object) -> Outcome:
+    """The outcome of a handler that returned something."""
+    if inspect.iscoroutine(result):
+        result.close()
+        hint = "missing `await`?" if service.function.is_async else "make it `async def`"
+        error = TypeError(
+            f"{service.function.name} returned a coroutine that is never awaited: {hint}"
+        )
+        return _outcome_of_exception(service, job, error)
+    if result is Retry or result is Failure:  # as with `raise`, parentheses may be left out
+        result = result()
+    if isinstance(result, (Retry, Failure)):
+        _log_error(service, job, result)
+    return outcome_of(result)
+
+
+def _log_error(service: Service, job: Job, error: BaseException) -> None:
+    """Log an exception with its traceback, and a Retry or Failure with its message only."""
+    if not _flood.lets():
+        return
+    fields = {"queue": service.name, "job": job.id, "retries": job.retry_count}
+    if not isinstance(error, (Retry, Failure)):
+        tell(handler_log, logging.WARNING, "handler_raised", fields, error)
+    elif message := str(error):
+        tell(handler_log, logging.INFO, "handler_message", {**fields, "message": message})
+
+
 def outcome_of(result: object) -> Outcome:
-    """Of what a handler returned."""
+    """The outcome that a returned value stands for."""
     match result:
         case Retry():
-            return RetryLater(JobError.of(result), *_when(result))
+            return RetryLater(JobError.of(result), *_retry_time(result))
         case Failure():
             return Fail(JobError.of(result, "permanent"))
         case _:
             return FINISH
 
 
-def _when(retry: Retry) -> tuple[float | None, float | None]:
-    """Checked when it was made; but its author may have changed it since."""
-    try:
-        at = None if retry.at is None else epoch(retry.at, "at")
-        after = None if retry.after is None else seconds(retry.after, "after")
-    except InvalidInput as problem:
-        log.warning("a Retry has no time that can be used: %s", problem)
-        return None, None
-    return at, after
-
-
 def outcome_of_error(error: BaseException, on_exception: OnException) -> Outcome:
-    """Of what a handler raised."""
+    """The outcome that a raised exception stands for."""
     match error:
         case Retry() | Failure():
             return outcome_of(error)
         case _ if (at := getattr(error, "retry_at", None)) is not None:
-            return RetryLater(JobError.of(error), _time(at, error))
+            return RetryLater(JobError.of(error), _retry_at(at, error))
         case _ if on_exception == "fail":
             return Fail(JobError.of(error, "permanent"))
         case _:
             return RetryLater(JobError.of(error))
 
 
-def _time(at: object, error: BaseException) -> float | None:
+def _retry_time(retry: Retry) -> tuple[float | None, float | None]:
+    """A Retry's time, checked again: the handler may have changed it since it was made."""
+    try:
+        at = None if retry.at is None else epoch(retry.at, "at")
+        after = None if retry.after is None else seconds(retry.after, "after")
+    except InvalidInput as problem:
+        log.warning(
+            "a handler's Retry has an invalid time and uses the backoff instead: %s", problem
+        )
+        return None, None
+    return at, after
+
+
+def _retry_at(at: object, error: BaseException) -> float | None:
     try:
         return epoch(at, "retry_at")
     except InvalidInput as problem:
-        log.warning("%s has a retry_at that is no time: %s", type(error).__qualname__, problem)
+        name = type(error).__qualname__
+        log.warning("%s has an invalid retry_at and uses the backoff instead: %s", name, problem)
         return None

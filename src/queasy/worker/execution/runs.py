@@ -1,20 +1,20 @@
-"""The runs of a worker: each job from its start to its outcome.
+"""All runs of a worker.
 
-Async handlers run in tasks, plain functions in threads. A tick, while anything runs, looks at
-deadlines: one timer for all, not one for each.
+1. Async handlers run in shared tasks, plain functions in threads.
+2. While anything runs, one tick for all runs checks deadlines and leases, and adjusts the pace.
+3. A run that is past its timeout, cancelled or stopped is asked to end. The supervisor kills the
+   process of a run that does not.
+4. Each run that ends is reported to the listener with its outcome.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Literal, cast
-
-import msgspec
+from typing import Any, Protocol
 
 from queasy.job import Job, JobError
 from queasy.outcomes import Cancel, Finish, Outcome, Release, RetryLater, TimedOut
@@ -22,83 +22,58 @@ from queasy.store.records import Ending
 from queasy.trace import trace_of
 from queasy.worker.events import event
 from queasy.worker.execution.executor import execute, execute_plain, outcome_of_error
-from queasy.worker.execution.task_pool import Tasks
-from queasy.worker.execution.thread_pool import Call, Threads
-from queasy.worker.intake.pace import TICK, Pace
-from queasy.worker.intake.subscription import Line
+from queasy.worker.execution.pace import PACE_TICK, Pace
+from queasy.worker.execution.run import NOT_IN_TABLE, EndReason, Run
+from queasy.worker.execution.task_pool import TaskPool
+from queasy.worker.execution.thread_pool import InterruptibleCall, ThreadPool
+from queasy.worker.execution.units import Units
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import CUT_OFF
+from queasy.worker.plan import CUT_OFF, Service
 
-__all__ = ["ASKED", "Run", "Runs", "Units"]
+__all__ = ["END_GRACE", "RunListener", "Runs"]
 
-Reason = Literal["timeout", "cancel", "stop"]
-
-# What was asked to end may take this long before it is given up on.
-ASKED = 1.0
-# An event loop this late is worth a line.
-BLOCKED = 1.0
-SHOWN = 5
-# So long a plain function may see for itself that it is cancelled.
-POLITE = 0.5
-NOT_STARTED = -1
+# How long a run that was asked to end may take before the worker stops waiting for it, in seconds.
+END_GRACE = 1.0
+# An event loop that is this late is worth a log line, in seconds.
+REPORT_LATENESS = 1.0
+MAX_JOBS_LOGGED = 5
 
 
-class Run(msgspec.Struct, eq=False):
-    """One job, from its start to its outcome."""
+class RunListener(Protocol):
+    """Who is notified of runs: the scheduler."""
 
-    line: Line
-    job: Job
-    size: int
-    since: float
-    """When it was there to be started."""
-    slot: int = NOT_STARTED
-    deadline: float = math.inf
-    task: asyncio.Future[Any] | None = None
-    call: Call | None = None
-    reason: Reason | None = None
-    """Why it was asked to end."""
-    interrupt_at: float = math.inf
-    behind: list[Ending] = []
-    """Of other leases of the same id, which the server remembers: reported once this has ended,
-    lest another run begins beside it."""
+    def run_ended(self, run: Run, ending: Ending) -> None:
+        """A run ended. Report `ending` to the server, and then the run's `endings_after`."""
+        ...
 
+    def thread_refused(self, run: Run) -> None:
+        """The machine has no thread for a plain function, whose job is released."""
+        ...
 
-class Units:
-    """Of capacity: those of async handlers, and those of plain functions."""
-
-    def __init__(self) -> None:
-        self._of = {True: 0, False: 0}
-
-    def add(self, line: Line, units: int) -> None:
-        self._of[line.is_async] += units
-
-    def of(self, *, is_async: bool) -> int:
-        return self._of[is_async]
-
-    @property
-    def all(self) -> int:
-        return self._of[True] + self._of[False]
+    def room_changed(self) -> None:
+        """There may be room for more jobs."""
+        ...
 
 
 class Runs:
-    """All that run now. `changed` is called whenever one has ended, or there may be more room."""
+    """The runs of one worker, by queue and job id."""
 
-    def __init__(self, table: InflightTable, capacity: int, changed: Callable[[], None]) -> None:
+    def __init__(self, table: InflightTable, capacity: int, listener: RunListener) -> None:
         self.pace = Pace()
         self.used = Units()
-        self.done = 0
-        self.full = False
-        """More would have been taken since the last tick."""
+        self.ended = 0
+        """How many runs have ended."""
+        self._wanted_more = False
         self._table = table
-        self._threads = Threads(capacity)
-        self._tasks = Tasks(self._perform)
-        self._changed = changed
+        self._threads = ThreadPool(capacity)
+        self._tasks = TaskPool(self._perform)
+        self._listener = listener
         self._runs: dict[tuple[int, str], Run] = {}
-        self._plain = 0
-        self._waited = 0.0
-        """The longest that any async handler had to wait for others, since the last tick."""
-        self._last: str | None = None
-        """The async handler that ended last, since the last tick."""
+        self._in_threads = 0
+        self._longest_wait = 0.0
+        """The longest time that an async handler waited for others since the last tick."""
+        self._last_ended: str | None = None
+        """The job whose async handler ended last, since the last tick."""
         self._ticking = False
 
     def __len__(self) -> int:
@@ -107,196 +82,206 @@ class Runs:
     def __iter__(self) -> Iterator[Run]:
         return iter(list(self._runs.values()))
 
-    def supersede(self, line: Line, job: Job) -> bool:
-        """Whether an earlier run of the same id goes on; its lease is lost, and it is to end."""
-        earlier = self._runs.get((line.index, job.id))
-        if earlier is not None:
-            self.ask(earlier, "stop")
-        return earlier is not None
+    def of_queue(self, queue: int) -> list[Run]:
+        return [run for run in self._runs.values() if run.queue == queue]
 
-    def start(self, line: Line, job: Job, size: int) -> None:
-        """An async handler begins after the next `go`; it counts as a run from now on."""
+    def find(self, queue: int, id_: str) -> Run | None:
+        return self._runs.get((queue, id_))
+
+    def note_unmet_demand(self) -> None:
+        """The worker would have taken more jobs if there had been room."""
+        self._wanted_more = True
+
+    # Starting
+
+    def start(self, queue: int, service: Service, job: Job, size: int) -> None:
+        """Count a run from now on. An async handler begins after the next `go`."""
         now = time.monotonic()
-        run = Run(line, job, size, now)
-        self._runs[line.index, job.id] = run
-        self.used.add(line, size)
+        run = Run(queue, service, job, size, now)
+        self._runs[queue, job.id] = run
+        self.used.add(size, is_async=service.function.is_async)
+        self._keep_ticking(now)
+        if service.function.is_async:
+            self._tasks.add(run)
+        elif self._lease_may_be_over(queue, now):
+            self.request_end(run, "stop")
+            self._end(run, None, None)
+        else:
+            self._start_thread(run, now)
+
+    def go(self, *, at_once: bool = False) -> None:
+        """Let the async handlers begin: now, or after the calls that are about to be sent."""
+        self._tasks.go(at_once=at_once)
+
+    def _start_thread(self, run: Run, now: float) -> None:
+        call = InterruptibleCall(partial(execute_plain, run.service, run.job))
+        self._in_threads += 1
+        self._begin(run, now)
+        run.enter_thread(call)
+        try:
+            returned = self._threads.start(call)
+        except RuntimeError as problem:  # this machine's limit on threads
+            event("thread_start_failed", logging.ERROR, queue=run.service.name, job=run.job.id,
+                  error=problem)  # fmt: skip
+            call.interrupt()  # the pool has queued it all the same
+            self._in_threads -= 1
+            self.request_end(run, "stop")
+            self._end(run, None, None)
+            self._listener.thread_refused(run)
+        else:
+            run.enter_task(returned)
+            returned.add_done_callback(partial(self._thread_returned, run))
+
+    def _begin(self, run: Run, now: float) -> None:
+        """Write the run into the table before anything else happens."""
+        run.begin(now)
+        job = run.job
+        run.enter_table(self._table.start(run.queue, job.id, job.token, now, run.deadline))
+
+    async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
+        """Run an async handler in a task that other handlers use before and after it."""
+        now = time.monotonic()
+        if self._lease_may_be_over(run.queue, now):
+            self.request_end(run, "stop")
+        if run.end_reason is not None:
+            self._end(run, None, None)
+            return
+        self._begin(run, now)
+        self._longest_wait = max(self._longest_wait, now - run.ready_at)
+        run.enter_task(task)
+        try:
+            outcome = await execute(run.service, run.job)
+        except BaseException as problem:  # a cancellation, or another BaseException of the handler
+            self._end(run, None, problem)
+        else:
+            self._end(run, outcome, None)
+        self._last_ended = run.job.id
+
+    def _lease_may_be_over(self, queue: int, now: float) -> bool:
+        """Whether the server last confirmed the lease so long ago that another client may have the
+        job, as after a freeze between the answer and the start.
+        """
+        confirmed = max(self._table.taken(queue), self._table.kept(queue))
+        return now - confirmed > CUT_OFF
+
+    # Ending
+
+    def _thread_returned(self, run: Run, returned: asyncio.Future[Any]) -> None:
+        """A plain function returned, or was interrupted."""
+        self._in_threads -= 1
+        if returned.cancelled():
+            self._end(run, None, asyncio.CancelledError())
+        elif (problem := returned.exception()) is not None:
+            self._end(run, None, problem)
+        else:
+            self._end(run, returned.result(), None)
+
+    def _end(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> None:
+        del self._runs[run.queue, run.job.id]
+        if run.slot != NOT_IN_TABLE:
+            self._table.end(run.slot)
+        self.used.add(-run.size, is_async=run.service.function.is_async)
+        try:
+            outcome = _outcome_of(run, outcome, problem)
+        except BaseException as raised:  # by the handler's exception, when its text was asked for
+            outcome = RetryLater(JobError(type(raised).__qualname__, "its error cannot be shown"))
+        self.ended += 1
+        self._listener.run_ended(run, Ending(run.job.id, run.job.token, outcome))
+
+    def cancel(self, queue: int, id_: str, token: int) -> None:
+        """Cancel a run, if it is here."""
+        run = self._runs.get((queue, id_))
+        if run is not None and run.job.token == token:
+            run.job.flag.raise_flag()
+            self.request_end(run, "cancel")
+
+    def request_end(self, run: Run, reason: EndReason) -> None:
+        """Ask a run to end. One that does not is interrupted (plain functions), or killed."""
+        if run.end_reason is not None:
+            return
+        now = time.monotonic()
+        if reason != "stop":
+            if run.slot != NOT_IN_TABLE:
+                self._table.hurry(run.slot, min(run.deadline, now))
+            event("run_interrupted", why=reason, queue=run.service.name, job=run.job.id)
+        run.request_end(reason, now)
+
+    # The tick
+
+    def _keep_ticking(self, now: float) -> None:
         if not self._ticking:
             self._ticking = True
             self.pace.start()
-            self._table.beat(now)  # before anybody sees that something runs
-            asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
-        if line.is_async:
-            self._tasks.add(run)
-        elif self._is_too_late(line, now):
-            self.ask(run, "stop")
-            self._ended(run, None, None)
-        else:
-            self._plain += 1
-            self._begin(run, now)
-            run.call = Call(partial(execute_plain, line.service, job))
-            try:
-                run.task = self._threads.start(run.call)
-            except RuntimeError as problem:
-                self._give_back(run, run.call, problem)
-            else:
-                run.task.add_done_callback(partial(self._returned, run))
-
-    def _give_back(self, run: Run, call: Call, problem: RuntimeError) -> None:
-        """There are no more threads to be had, by the limits of this machine."""
-        event("cannot start a thread", logging.ERROR, queue=run.line.service.name, job=run.job.id,
-              error=problem)  # fmt: skip
-        call.interrupt()  # it stands in the pool's line all the same
-        self._plain -= 1
-        self.ask(run, "stop")
-        self._ended(run, None, None)
-        run.line.pause()
-
-    def go(self, *, at_once: bool = False) -> None:
-        """Lets the async handlers begin."""
-        self._tasks.go(at_once=at_once)
-
-    def _begin(self, run: Run, now: float) -> None:
-        """The table knows of it before anything else happens."""
-        timeout = cast("float | None", run.job.options.timeout)  # seconds, once it is checked
-        if timeout is not None:
-            run.deadline = now + timeout
-        job = run.job
-        run.slot = self._table.start(run.line.index, job.id, job.token, now, run.deadline)
-
-    async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
-        """An async handler, in a task that others had before, and may have after it."""
-        now = time.monotonic()
-        if self._is_too_late(run.line, now):
-            self.ask(run, "stop")
-        if run.reason is not None:
-            self._ended(run, None, None)
-            return
-        self._begin(run, now)
-        self._waited = max(self._waited, now - run.since)
-        run.task = task
-        try:
-            outcome = await execute(run.line.service, run.job)
-        except BaseException as problem:  # of a cancellation, or whatever else it may raise
-            self._ended(run, None, problem)
-        else:
-            self._ended(run, outcome, None)
-        self._last = run.job.id
-
-    def _is_too_late(self, line: Line, now: float) -> bool:
-        """To start what was taken: as after a freeze, others may have it by now."""
-        return now - line.asked_for_jobs > CUT_OFF and now - self._table.kept(line.index) > CUT_OFF
-
-    def _returned(self, run: Run, task: asyncio.Future[Any]) -> None:
-        """A plain function has, or was interrupted."""
-        self._plain -= 1
-        if task.cancelled():
-            self._ended(run, None, asyncio.CancelledError())
-        elif (problem := task.exception()) is not None:
-            self._ended(run, None, problem)
-        else:
-            self._ended(run, task.result(), None)
-
-    def _ended(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> None:
-        del self._runs[run.line.index, run.job.id]
-        if run.slot != NOT_STARTED:
-            self._table.end(run.slot)
-        self.used.add(run.line, -run.size)
-        try:
-            outcome = self._outcome(run, outcome, problem)
-        except BaseException as unspeakable:  # of an exception that cannot even be told
-            why = JobError(type(unspeakable).__qualname__, "its error cannot be shown")
-            outcome = RetryLater(why)
-        endings = run.line.endings
-        endings.append(Ending(run.job.id, run.job.token, outcome))
-        endings += run.behind
-        self.done += 1
-        self._changed()
-
-    def _outcome(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> Outcome:
-        """What a run came to; one that finished, although it was asked to end, has finished."""
-        if isinstance(outcome, Finish):
-            return outcome
-        match run.reason:
-            case None if outcome is not None:
-                return outcome
-            case None:
-                problem = problem or asyncio.CancelledError("the handler let itself be cancelled")
-                return outcome_of_error(problem, run.line.service.handler.options.on_exception)
-            case "timeout":
-                seconds = run.job.options.timeout
-                where = trace_of(problem) if problem is not None else run.call and run.call.where
-                why = f"ran longer than {seconds:g} s"
-                return TimedOut(JobError("Timeout", why, "timeout", where or "").clean())
-            case "cancel":
-                return Cancel()
-            case "stop":
-                return Release()
-
-    def cancel(self, index: int, id_: str, token: int) -> None:
-        """Somebody asked to cancel this run, if it is there."""
-        run = self._runs.get((index, id_))
-        if run is not None and run.job.token == token:
-            run.job.flag.on = True
-            self.ask(run, "cancel")
-
-    def ask(self, run: Run, reason: Reason) -> None:
-        """Asks a run to end. What does not is interrupted (plain functions) or killed."""
-        if run.reason is not None:
-            return
-        run.reason = reason
-        now = time.monotonic()
-        if reason != "stop":
-            if run.slot != NOT_STARTED:
-                self._table.hurry(run.slot, min(run.deadline, now))
-            event("asked to end", why=reason, queue=run.line.service.name, job=run.job.id)
-        if run.call is None and run.task is not None:
-            run.task.cancel()
-        else:
-            run.interrupt_at = now + (POLITE if reason == "cancel" else 0.0)
+            self._table.beat(now)  # before the supervisor sees that something runs
+            asyncio.get_running_loop().call_later(PACE_TICK, self._tick, now + PACE_TICK)
 
     def _tick(self, expected: float) -> None:
-        """While anything runs: deadlines, and how late this comes."""
+        """Check deadlines and leases, and how late this tick is, while anything runs."""
         now = time.monotonic()
-        if now - expected > BLOCKED:
-            self._complain(now - expected)
-        waited, self._last, self._waited = self._waited, None, 0.0
+        if now - expected > REPORT_LATENESS:
+            self._log_blocked_loop(now - expected)
+        waited, self._last_ended, self._longest_wait = self._longest_wait, None, 0.0
         if not self._runs:
             self._ticking = False
             return
         self._table.beat(now)
-        self._cut_off(now)
+        self._stop_unconfirmed(now)
         for run in list(self._runs.values()):
             if now >= run.deadline:
-                self.ask(run, "timeout")
-            if now >= run.interrupt_at and run.call is not None:
-                run.call.interrupt()
-        # Twice: while it waited here, another worker could have had it.
-        self.pace.tick(max(now - expected, 2 * waited), self._plain, full=self.full)
-        if self.full:
-            self.full = False
-            self._changed()
-        asyncio.get_running_loop().call_later(TICK, self._tick, now + TICK)
+                self.request_end(run, "timeout")
+            run.interrupt_if_due(now)
+        # The wait counts twice: another worker could have run the job meanwhile.
+        late = max(now - expected, 2 * waited)
+        self.pace.tick(late, self._in_threads, wanted_more=self._wanted_more)
+        if self._wanted_more:
+            self._wanted_more = False
+            self._listener.room_changed()
+        asyncio.get_running_loop().call_later(PACE_TICK, self._tick, now + PACE_TICK)
 
-    def _cut_off(self, now: float) -> None:
-        """The server was not heard for almost a lease, but others may hear it."""
-        unkept = {run: self._table.unkept(run.line.index, now) for run in self if not run.reason}
-        asked = [run for run, seconds in unkept.items() if seconds > CUT_OFF]
-        if asked:
-            event("cut off", logging.ERROR, seconds=max(unkept.values()),
-                  jobs=[run.job.id for run in asked][:SHOWN],
-                  why="no answer, or none but refusals: others may soon have the jobs")  # fmt: skip
-        for run in asked:
-            self.ask(run, "stop")
+    def _stop_unconfirmed(self, now: float) -> None:
+        """Stop the runs whose lease was not confirmed for almost its whole length.
 
-    def _complain(self, late: float) -> None:
-        """Whoever computes, or calls what blocks, in an async handler holds up all the others."""
-        # It may have ended: then it did so just now, for those behind it wait for this.
-        ended = [] if self._last is None else [self._last]
+        This worker cannot reach the server, but other workers may, and could soon get the jobs.
+        """
+        silence = {run: self._table.unkept(run.queue, now) for run in self if not run.end_reason}
+        stopped = [run for run, seconds in silence.items() if seconds > CUT_OFF]
+        if stopped:
+            event("leases_unconfirmed", logging.ERROR, seconds=max(silence.values()),
+                  jobs=[run.job.id for run in stopped][:MAX_JOBS_LOGGED],
+                  why="the server did not confirm the leases: other workers may soon have the jobs",
+                  )  # fmt: skip
+        for run in stopped:
+            self.request_end(run, "stop")
+
+    def _log_blocked_loop(self, late: float) -> None:
+        """Name the async handlers that may have computed, or called something that blocks."""
+        # The guilty handler may have ended: then it ended just now, since this tick waited for it.
+        ended = [] if self._last_ended is None else [self._last_ended]
         jobs = ended + [run.job.id for run in self if run.call is None]
-        event("event loop blocked", logging.WARNING, seconds=late, jobs=jobs[:SHOWN],
+        event("event_loop_blocked", logging.WARNING, seconds=late, jobs=jobs[:MAX_JOBS_LOGGED],
               hint="a plain function (def) would run in a thread" if jobs else None)  # fmt: skip
 
     def close(self) -> None:
-        """Nothing is started any more; what runs ends by itself."""
+        """Start nothing more. What runs ends by itself."""
         self._tasks.close()
         self._threads.close()
+
+
+def _outcome_of(run: Run, outcome: Outcome | None, problem: BaseException | None) -> Outcome:
+    """The outcome of a run. One that finished counts as finished even if it was asked to end."""
+    if isinstance(outcome, Finish):
+        return outcome
+    match run.end_reason:
+        case None if outcome is not None:
+            return outcome
+        case None:
+            problem = problem or asyncio.CancelledError("the handler cancelled its own task")
+            return outcome_of_error(problem, run.service.handler.options.on_exception)
+        case "timeout":
+            trace = trace_of(problem) if problem is not None else run.call and run.call.traceback
+            why = f"ran longer than {run.timeout:g} s"
+            return TimedOut(JobError("Timeout", why, "timeout", trace or "").clean())
+        case "cancel":
+            return Cancel()
+        case "stop":
+            return Release()

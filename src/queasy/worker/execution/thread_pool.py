@@ -1,8 +1,7 @@
-"""Plain functions, in threads; and the way to interrupt one.
+"""Plain functions in threads, and the means to interrupt one.
 
-An interruption is an exception raised inside the function, at its next step in Python. One
-that is inside native code does not notice until that returns; such a worker is killed by its
-supervisor.
+An interruption is an exception raised inside the function at its next step in Python. A function
+inside native code does not notice it until that code returns. Its supervisor kills such a worker.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ from typing import Any
 
 from queasy.trace import trace_of
 
-__all__ = ["Call", "Interrupted", "Threads"]
+__all__ = ["Interrupted", "InterruptibleCall", "ThreadPool"]
 
 
 class Interrupted(BaseException):
     """Raised inside a plain function that is past its timeout, cancelled, or stopped."""
 
 
-class Call:
-    """One call of a plain function, which may be interrupted while it runs and only then."""
+class InterruptibleCall:
+    """One call of a plain function. It can be interrupted only while it runs."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._interrupted = False
-        self.where = ""
-        """The traceback of an interruption."""
+        self.traceback = ""
+        """Where the interruption hit the function."""
 
     def __call__(self) -> Any:
-        """What the function returned; None when it was interrupted."""
+        """What the function returned, or None when it was interrupted."""
         try:
             with self._lock:
                 if self._interrupted:
@@ -44,7 +43,7 @@ class Call:
                 self._thread = threading.get_ident()
             result = self._function()
         except Interrupted as interruption:
-            result, self.where = None, trace_of(interruption)
+            result, self.traceback = None, trace_of(interruption)
         while True:
             try:
                 self._leave()
@@ -56,7 +55,7 @@ class Call:
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None and self._interrupted:
-            _raise_in(thread, None)  # what was too late must not hit the next call
+            _raise_in(thread, None)  # an interruption that came too late must not hit the next call
 
     def interrupt(self) -> None:
         with self._lock:
@@ -71,13 +70,13 @@ def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 
 
-class Threads:
-    """As many threads as plain functions may run at once, started when they are needed."""
+class ThreadPool:
+    """As many threads as plain functions may run at once, each started when it is needed."""
 
-    def __init__(self, most: int) -> None:
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix="queasy")
+    def __init__(self, max_threads: int) -> None:
+        self._pool = ThreadPoolExecutor(max_threads, thread_name_prefix="queasy")
 
-    def start(self, call: Call) -> asyncio.Future[Any]:
+    def start(self, call: InterruptibleCall) -> asyncio.Future[Any]:
         context = contextvars.copy_context()
         return asyncio.get_running_loop().run_in_executor(self._pool, context.run, call)
 

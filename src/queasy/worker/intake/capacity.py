@@ -1,86 +1,124 @@
-"""How much fits into a worker."""
+"""How many jobs of a queue fit into a worker. Pure arithmetic on one moment's figures.
+
+Running jobs occupy units of the worker's capacity, and so do answers that are on their way: a
+dequeue reserves room for the jobs it may bring.
+
+A worker with room for MANY jobs of a queue keeps server and handlers busy at the same time: a third
+of the jobs run, a third are on their way, and a third are requested. Where jobs are so short that
+each portion ends before the next one starts, the queue `prefetches`: every portion may fill the
+whole capacity, and each reserves only its third.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from queasy.worker.execution.runs import Runs, Units
-from queasy.worker.intake.subscription import Line
+import msgspec
 
-__all__ = ["Room"]
+from queasy.worker.execution.units import Units
 
-MOST_JOBS = 1000  # in one call
-# Who has room for so many asks for the next ones while the last are on their way: for so many at a
-# time, server and worker are busy all the time.
+__all__ = ["MANY", "Room", "SizedQueue"]
+
+MAX_JOBS_PER_CALL = 1000
 MANY = 30
-# Then a third of the jobs run, a third are on their way, and a third are asked for.
 STAGES = 3
 
 
-class Room:
-    """What runs, and what was asked for and is on its way, share the capacity."""
+class SizedQueue(Protocol):
+    """What the room for a queue's jobs depends on."""
 
-    def __init__(self, capacity: int, runs: Runs) -> None:
-        self.reserved = Units()
-        """For answers that are on their way."""
-        self._capacity = capacity
-        self._runs = runs
+    @property
+    def is_async(self) -> bool: ...
+    @property
+    def size(self) -> int:
+        """Units of one job."""
+        ...
 
-    def of(self, line: Line, starved: Sequence[Line] = ()) -> int:
-        """How many jobs of the queue can start now, and keep none waiting that is `starved`."""
-        used, held = self._runs.used, self.reserved
-        size, kind = line.size(self._runs.pace), line.is_async
-        most = self.portion(line)
-        if line.ahead and not line.swift:  # more is on its way than was reserved: it comes first
-            return 0
-        if not used.all and not held.all:  # one fits into a worker with nothing to do
-            return most
+    @property
+    def prefetches(self) -> bool: ...
+    @property
+    def reserved_ahead(self) -> int:
+        """Units reserved by calls that prefetch."""
+        ...
+
+    @property
+    def own_units(self) -> int:
+        """Units of the queue's own runs. Needed of starved queues only."""
+        ...
+
+
+class Room(msgspec.Struct):
+    """The capacity of a worker at one moment: what runs, what is reserved, what is free."""
+
+    capacity: int
+    used: Units
+    reserved: Units
+    usable_async: int
+    """Units that async handlers may use at their pace."""
+    usable_plain: int
+
+    def copy(self) -> Room:
+        """A copy whose reservations may be changed."""
+        return msgspec.structs.replace(self, reserved=msgspec.structs.replace(self.reserved))
+
+    def jobs(self, queue: SizedQueue, starved: Sequence[SizedQueue] = ()) -> int:
+        """How many jobs of the queue may be requested now, leaving starved queues their room."""
+        if queue.reserved_ahead and not queue.prefetches:
+            return 0  # more jobs are on their way than room was reserved for: they come first
+        portion = self.portion(queue)
+        if not self.used.total and not self.reserved.total:
+            return portion  # an idle worker runs any job, whatever its size
+        kind = queue.is_async
         free = min(
-            self._capacity - used.all - held.all,
-            self._part(is_async=kind) - used.of(is_async=kind) - held.of(is_async=kind),
+            self.capacity - self.used.total - self.reserved.total,
+            self._usable(is_async=kind) - self._occupied(is_async=kind),
         )
         for other in starved:
-            free = min(free, self._beside(other, is_async=kind))
-        return min(most, max(0, free * self._stages_in_one(line) // size))
+            free = min(free, self._spare_beside(other, is_async=kind))
+        return min(portion, max(0, free * _stages_at_once(queue) // queue.size))
 
-    def units(self, line: Line, jobs: int) -> int:
-        """What to reserve for an answer with so many jobs."""
-        return jobs * line.size(self._runs.pace) // self._stages_in_one(line)
-
-    def left(self, line: Line) -> int:
-        """How many of a swift queue can start now, beside whatever else has room reserved."""
-        free = self._capacity - self._runs.used.all - (self.reserved.all - line.ahead)
-        return max(0, free // line.size(self._runs.pace))
-
-    def _stages_in_one(self, line: Line) -> int:
-        """How many stages share the room of one: of a swift queue all, for each is over before the
-        next begins.
-        """
-        return STAGES if line.swift else 1
-
-    def _part(self, *, is_async: bool) -> int:
-        """What handlers of this kind may use, at their pace."""
-        return int(self._capacity * self._runs.pace.of(is_async=is_async))
-
-    def _beside(self, starved: Line, *, is_async: bool) -> int:
-        """Units that others may have, and its job fits all the same once its own have ended."""
-        used, held = self._runs.used, self.reserved
-        size, kind = starved.size(self._runs.pace), starved.is_async
-        part = self._part(is_async=kind)
-        if size > part:  # it fits into a worker with nothing to do only
-            return 0
-        own = sum(run.size for run in self._runs if run.line is starved)
-        room = self._capacity - size - (used.all + held.all - own)
-        if kind == is_async:
-            room = min(room, part - size - (used.of(is_async=kind) + held.of(is_async=kind) - own))
-        return room
-
-    def portion(self, line: Line) -> int:
-        """How many to ask for at a time, at most: while some run, as many are on their way."""
-        slots = self._capacity // line.size(self._runs.pace)
-        if not line.swift:
+    def portion(self, queue: SizedQueue) -> int:
+        """The most jobs to request in one call."""
+        slots = self.capacity // queue.size
+        if not queue.prefetches:
             slots //= STAGES if slots >= MANY else 2
-        return min(MOST_JOBS, max(1, slots))
+        return min(MAX_JOBS_PER_CALL, max(1, slots))
 
-    def is_for_many(self, line: Line) -> bool:
-        return self._capacity // line.size(self._runs.pace) >= MANY
+    def fits_many(self, size: int) -> bool:
+        return self.capacity // size >= MANY
+
+    def units(self, queue: SizedQueue, jobs: int) -> int:
+        """What to reserve for an answer with that many jobs."""
+        return jobs * queue.size // _stages_at_once(queue)
+
+    def jobs_that_start_now(self, size: int, reserved_ahead: int) -> int:
+        """How many prefetched jobs can start, beside everything else that has room reserved."""
+        others_reserved = self.reserved.total - reserved_ahead
+        free = self.capacity - self.used.total - others_reserved
+        return max(0, free // size)
+
+    def _usable(self, *, is_async: bool) -> int:
+        return self.usable_async if is_async else self.usable_plain
+
+    def _occupied(self, *, is_async: bool) -> int:
+        return self.used.of(is_async=is_async) + self.reserved.of(is_async=is_async)
+
+    def _spare_beside(self, starved: SizedQueue, *, is_async: bool) -> int:
+        """Units that others may take so that the starved queue's job fits once its own runs end."""
+        kind, size = starved.is_async, starved.size
+        if size > self._usable(is_async=kind):
+            return 0  # such a job fits into an idle worker only
+        occupied = self.used.total + self.reserved.total - starved.own_units
+        spare = self.capacity - size - occupied
+        if kind == is_async:
+            occupied = self._occupied(is_async=kind) - starved.own_units
+            spare = min(spare, self._usable(is_async=kind) - size - occupied)
+        return spare
+
+
+def _stages_at_once(queue: SizedQueue) -> int:
+    """How many portions share the room of one: where a queue prefetches, each ends before the next
+    starts.
+    """
+    return STAGES if queue.prefetches else 1

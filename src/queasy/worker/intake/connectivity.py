@@ -1,4 +1,4 @@
-"""What a worker says of the server: that it is away, and that it is back."""
+"""Whether the server answers a worker: logged when it stops, and when it answers again."""
 
 from __future__ import annotations
 
@@ -8,43 +8,46 @@ import time
 from queasy.errors import AccessDenied, ProtocolError
 from queasy.worker.events import event
 
-__all__ = ["Reach"]
+__all__ = ["Connectivity"]
 
 
-class Reach:
-    """Whether the server answers: said once when it stops, and once when it does again."""
+class Connectivity:
+    """What the calls of one worker, to all its queues, say about the server."""
 
     def __init__(self, client: str) -> None:
         self._client = client
-        self._away = 0.0
-        self._deaf = False
+        self._unreachable_since = 0.0
+        self._reported_no_wake_ups = False
         self._unusable: set[str] = set()
 
     @property
     def answers(self) -> bool:
-        return not self._away
+        return not self._unreachable_since
 
     def failed(self, queue: str, problem: Exception) -> None:
-        if isinstance(problem, ProtocolError):  # the server is there: this queue's keys are wrong
+        """A call about this queue failed."""
+        if isinstance(problem, ProtocolError):  # the server answers: this queue's keys are damaged
             if queue not in self._unusable:
                 self._unusable.add(queue)
-                event("queue cannot be used", logging.ERROR, queue=queue, client=self._client,
+                event("queue_unusable", logging.ERROR, queue=queue, client=self._client,
                       error=problem)  # fmt: skip
-        elif not self._away:
-            self._away = time.monotonic()
-            refused = isinstance(problem, AccessDenied)
-            what = "server refuses this user" if refused else "server away"
+        elif not self._unreachable_since:
+            self._unreachable_since = time.monotonic()
+            denied = isinstance(problem, AccessDenied)
+            what = "server_access_denied" if denied else "server_unreachable"
             event(what, logging.WARNING, client=self._client, error=problem)
 
-    def deaf(self, problem: Exception) -> None:
-        if not self._deaf:
-            self._deaf = True
-            event("wake-ups cannot be heard", logging.WARNING, client=self._client, error=problem)
+    def cannot_subscribe(self, problem: Exception) -> None:
+        if not self._reported_no_wake_ups:
+            self._reported_no_wake_ups = True
+            event("subscribe_failed", logging.WARNING, client=self._client, error=problem)
 
     def answered(self, queue: str) -> None:
+        """A call about this queue was answered."""
         if queue in self._unusable:
             self._unusable.discard(queue)
-            event("queue can be used again", queue=queue, client=self._client)
-        if self._away:
-            event("server back", client=self._client, seconds=time.monotonic() - self._away)
-            self._away = 0.0
+            event("queue_usable", queue=queue, client=self._client)
+        if self._unreachable_since:
+            seconds = time.monotonic() - self._unreachable_since
+            event("server_reachable", client=self._client, seconds=seconds)
+            self._unreachable_since = 0.0

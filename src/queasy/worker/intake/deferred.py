@@ -1,142 +1,163 @@
-"""What a worker holds and has not started.
+"""Jobs that a worker holds and has not started yet.
 
-1. A suspect, a job that was there when a worker died, waits until it can be alone.
-2. A job of which an earlier run goes on here, for the server forgot that one, waits for its end.
+1. A suspect, a job that ran in a worker that died, waits until it can run alone.
+2. A successor, a job whose earlier run still goes on here because the server forgot that lease,
+   waits until that run has ended.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+
+import msgspec
 
 from queasy.job import Job
-from queasy.outcomes import Cancel, Outcome, Release
-from queasy.store.records import Ending
+from queasy.outcomes import Cancel, Release
 from queasy.worker.events import event
-from queasy.worker.execution.runs import Runs, Units
-from queasy.worker.intake.subscription import Lease, Line
+from queasy.worker.execution.runs import Runs
+from queasy.worker.execution.units import Units
+from queasy.worker.intake.lease_ledger import LeaseKey
+from queasy.worker.intake.queue_state import QueueState
 from queasy.worker.liveness.inflight_table import InflightTable
 
-__all__ = ["Held"]
+__all__ = ["DeferredJobs"]
 
-# So long, at first, the other runs have to end when there is a suspect.
-HOLD = 2.0
+# How long, at first, other runs may take to end before a suspect is released, in seconds.
+FIRST_SUSPECT_HOLD = 2.0
 
 
-class Held:
-    """See above. It starts suspects itself, and gives those behind back to be `accept`ed again."""
-
-    def __init__(
-        self,
-        lines: Sequence[Line],
-        runs: Runs,
-        reserved: Units,
-        table: InflightTable,
-        capacity: int,
-    ) -> None:
-        self.alone = False
-        """A suspect runs."""
-        self._lines = lines
-        self._runs = runs
-        self._reserved = reserved
-        self._table = table
-        self._capacity = capacity
-        self._suspects: list[tuple[Line, Job]] = []
-        self._behind: list[tuple[Line, Job, int]] = []
-        """With the room that is kept for each: others must not have it when it can start."""
-        self._hold, self._hold_until = HOLD, 0.0
-
-    def of(self, line: Line) -> list[Job]:
-        suspects = [job for other, job in self._suspects if other is line]
-        return suspects + [job for other, job, _ in self._behind if other is line]
+class _Deferred(msgspec.Struct, frozen=True, eq=False):
+    queue: QueueState
+    job: Job
+    size: int = 0
+    """Room that is reserved for a successor: other jobs must not have it when it can start."""
 
     @property
-    def in_the_way(self) -> bool:
-        """Nothing else is to start: a suspect runs, or is about to."""
-        return self.alone or bool(self._suspects)
+    def lease(self) -> LeaseKey:
+        return self.job.id, self.job.token
 
-    def release(self, lines: Collection[Line]) -> None:
-        """Suspects of these; what is behind another run has to wait for its end in any case."""
-        for line, job in self._suspects:
-            if line in lines:
-                _end(line, job, Release())
-        self._suspects = [held for held in self._suspects if held[0] not in lines]
 
-    def forget(self, line: Line, leases: set[Lease]) -> None:
-        """The server does not know of these: they are not to start."""
-        for held in [held for held in self._suspects if _is_of(held, line, leases)]:
-            self._suspects.remove(held)
-            line.drop(1)
-        for held in [held for held in self._behind if _is_of(held, line, leases)]:
-            self._behind.remove(held)
-            self._reserved.add(line, -held[2])
-            line.drop(1)
+class DeferredJobs:
+    """Starts suspects when they can be alone, and hands successors back when they can start."""
+
+    def __init__(
+        self, queues: Sequence[QueueState], runs: Runs, table: InflightTable, capacity: int
+    ) -> None:
+        self._queues = queues
+        self._runs = runs
+        self._table = table
+        self._capacity = capacity
+        self._suspects: list[_Deferred] = []
+        self._successors: list[_Deferred] = []
+        self._isolates = False
+        """A suspect runs."""
+        self._avoids = False
+        """Queues are avoided until what runs here has ended."""
+        self._hold, self._hold_until = FIRST_SUSPECT_HOLD, 0.0
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to advance."""
+        return bool(self._suspects or self._successors or self._isolates or self._avoids)
+
+    def of_queue(self, queue: QueueState) -> list[Job]:
+        deferred = self._suspects + self._successors
+        return [held.job for held in deferred if held.queue is queue]
+
+    def reserved(self) -> Units:
+        units = Units()
+        for held in self._successors:
+            units.add(held.size, is_async=held.queue.is_async)
+        return units
+
+    @property
+    def exclusive(self) -> bool:
+        """A suspect runs, or is about to: nothing else may start."""
+        return self._isolates or bool(self._suspects)
+
+    def release_suspects(self, queues: Collection[QueueState]) -> None:
+        """Release the suspects of these queues. Successors wait for the earlier run in any case."""
+        for held in self._suspects:
+            if held.queue in queues:
+                held.queue.report_job(held.job, Release())
+        self._suspects = [held for held in self._suspects if held.queue not in queues]
+
+    def drop(self, queue: QueueState, leases: set[LeaseKey]) -> None:
+        """The server does not know these leases: their jobs must not start."""
+
+        def keep(deferred: list[_Deferred]) -> list[_Deferred]:
+            return [
+                held for held in deferred if held.queue is not queue or held.lease not in leases
+            ]
+
+        before = len(self._suspects) + len(self._successors)
+        self._suspects, self._successors = keep(self._suspects), keep(self._successors)
+        queue.leases.drop(before - len(self._suspects) - len(self._successors))
 
     # Suspects
 
-    def suspect(self, line: Line, job: Job) -> None:
+    def add_suspect(self, queue: QueueState, job: Job) -> None:
         self._hold_until = time.monotonic() + self._hold
-        self._suspects.append((line, job))
+        self._suspects.append(_Deferred(queue, job))
 
-    def cancel(self, index: int, id_: str, token: int) -> bool:
-        """Whether it was a suspect that had not started."""
-        for line, job in self._suspects:
-            if (line.index, job.id, job.token) == (index, id_, token):
-                self._suspects.remove((line, job))
-                _end(line, job, Cancel())
+    def cancel(self, queue: int, id_: str, token: int) -> bool:
+        """Cancel a suspect that has not started. Returns whether there was one."""
+        for held in self._suspects:
+            if (held.queue.index, *held.lease) == (queue, id_, token):
+                self._suspects.remove(held)
+                held.queue.report_job(held.job, Cancel())
                 return True
         return False
 
-    def start_suspect(self, *, busy: bool) -> None:
-        """The first of them, if it can be alone now."""
+    def advance_suspects(self, *, busy: bool) -> None:
+        """Start the first suspect if it can be alone now, or release them all if that takes long.
+
+        `busy`: the worker is closing, or jobs are on their way.
+        """
         if self._runs:
             if self._suspects and time.monotonic() > self._hold_until:
-                self._let_go()
+                self._give_up_waiting()
             return
-        self.alone = False
-        for line in self._lines:
-            line.avoid_until = 0.0
-        # What others did is reported before: should it die, they would have done it for nothing.
-        busy = busy or any(line.busy for line in self._lines)
-        sure = [held for held in self._suspects if not held[0].unsure]
-        if sure and not busy:
-            line, job = sure[0]
-            self._suspects.remove(sure[0])
-            self.alone, self._hold = True, HOLD
-            event("suspect alone", queue=line.service.name, job=job.id, stalls=job.stall_count)
-            self._runs.start(line, job, self._capacity)
+        self._isolates = self._avoids = False
+        for queue in self._queues:
+            queue.stop_avoiding()
+        # All outcomes are reported first: if the suspect kills the process, they would be lost.
+        busy = busy or any(queue.busy for queue in self._queues)
+        ready = [held for held in self._suspects if not held.queue.leases.stale]
+        if ready and not busy:
+            self._isolate(ready[0])
 
-    def _let_go(self) -> None:
-        """What runs here takes long: another may have the suspects, and the other queues their
-        turn. Should they come back, because all are as busy, they are held for longer.
+    def _isolate(self, held: _Deferred) -> None:
+        queue, job = held.queue, held.job
+        self._suspects.remove(held)
+        self._isolates, self._hold = True, FIRST_SUSPECT_HOLD
+        event("suspect_isolated", queue=queue.name, job=job.id, stalls=job.stall_count)
+        self._runs.start(queue.index, queue.service, job, self._capacity)
+
+    def _give_up_waiting(self) -> None:
+        """What runs here takes long: let another worker have the suspects, and other queues their
+        turn. If the suspects come back because all workers are busy, hold them longer.
         """
-        for line, _ in self._suspects:
-            line.avoid_until = time.monotonic() + self._hold
+        self._avoids = True
+        until = time.monotonic() + self._hold
+        for held in self._suspects:
+            held.queue.avoid(until)
         self._hold *= 2
-        self._table.declined = True
-        self.release(self._lines)
+        self._table.decline_suspects()
+        self.release_suspects(self._queues)
 
-    # Those behind
+    # Successors
 
-    def behind(self, line: Line, job: Job, size: int) -> None:
-        self._behind.append((line, job, size))
-        self._reserved.add(line, size)
+    def add_successor(self, queue: QueueState, job: Job, size: int) -> None:
+        self._successors.append(_Deferred(queue, job, size))
 
-    def start_behind(self, accept: Callable[[Line, Job], None], *, closing: bool) -> None:
-        """Those whose earlier run has ended; the others are put behind it again."""
-        waiting, self._behind = self._behind, []
-        for line, job, size in waiting:
-            if line.unsure and not closing:
-                self._behind.append((line, job, size))
+    def advance_successors(
+        self, accept: Callable[[QueueState, Job], None], *, closing: bool
+    ) -> None:
+        """Hand each successor to `accept`, which defers it again if its earlier run goes on."""
+        waiting, self._successors = self._successors, []
+        for held in waiting:
+            if held.queue.leases.stale and not closing:
+                self._successors.append(held)
             else:
-                self._reserved.add(line, -size)
-                accept(line, job)
-
-
-def _is_of(held: tuple[Any, ...], line: Line, leases: set[Lease]) -> bool:
-    return held[0] is line and (held[1].id, held[1].token) in leases
-
-
-def _end(line: Line, job: Job, outcome: Outcome) -> None:
-    line.endings.append(Ending(job.id, job.token, outcome))
+                accept(held.queue, held.job)

@@ -1,4 +1,4 @@
-"""What became of runs, as a worker logs it."""
+"""The log lines about outcomes: what the server made of each run."""
 
 from __future__ import annotations
 
@@ -8,39 +8,37 @@ from collections.abc import Sequence
 from queasy.store.records import Ending
 from queasy.worker.events import Flood, event, log
 
-__all__ = ["Became"]
+__all__ = ["OutcomeLog"]
 
-# What became of a run, in the server's word and in ours.
-BECAME = {
-    "finished": ("job finished", logging.DEBUG),
-    "retried": ("job to be retried", logging.INFO),
-    "timed_out": ("job timed out, to be retried", logging.WARNING),
-    "failed": ("job given up", logging.WARNING),
-    "broken": ("job set aside as broken", logging.WARNING),
-    "postponed": ("job postponed, the broken record is full", logging.WARNING),
-    "released": ("job released", logging.INFO),
-    "cancelled": ("job cancelled", logging.INFO),
-    # The lease was lost; or the answer to a first report was, and this is the second.
-    "lost": ("result refused", logging.WARNING),
+# The server's word for what became of a run, and our event.
+EVENTS = {
+    "finished": ("job_finished", logging.DEBUG),
+    "retried": ("job_retried", logging.INFO),
+    "timed_out": ("job_timed_out", logging.WARNING),
+    "failed": ("job_failed", logging.WARNING),
+    "broken": ("job_broken", logging.WARNING),
+    "postponed": ("job_postponed", logging.WARNING),  # the broken record is full
+    "released": ("job_released", logging.INFO),
+    "cancelled": ("job_cancelled", logging.INFO),
+    # The lease was lost; or a first report succeeded, its answer was lost, and this is a second.
+    "lost": ("outcome_refused", logging.WARNING),
 }
 
 
-class Became:
-    """Of the runs of one queue."""
+class OutcomeLog:
+    """Logs the outcomes of one queue."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
-        self._told = Flood(log, f"queue={queue}: jobs retried, given up or set aside")
+        self._flood = Flood(log, f"queue={queue}: jobs retried, failed or broken")
 
-    def note(self, endings: Sequence[Ending], words: Sequence[str]) -> None:
-        """What became of runs. Of an error the type only: its message may quote what is nobody's
-        business.
-        """
+    def log(self, endings: Sequence[Ending], words: Sequence[str]) -> None:
+        """Log what became of these runs. Of an error only its type: the message may quote data."""
         all_of_them = log.isEnabledFor(logging.DEBUG)
         for ending, word in zip(endings, words, strict=False):
             if word != "finished" or all_of_them:
-                what, level = BECAME.get(word, (word, logging.INFO))
-                if all_of_them or self._told.lets():
+                what, level = EVENTS.get(word, (word, logging.INFO))
+                if all_of_them or self._flood.lets():
                     error = getattr(ending.outcome, "error", None)
                     event(what, level, queue=self._queue, job=ending.id, token=ending.token,
                           error=error and error.type)  # fmt: skip

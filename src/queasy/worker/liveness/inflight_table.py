@@ -189,7 +189,15 @@ class InflightTable:
     def unheard(self, value: bool) -> None:
         self._counts[UNHEARD] = value
 
+    def clear_unheard(self) -> None:
+        """The worker polls again."""
+        self._counts[UNHEARD] = 0
+
     # Suspects
+
+    def decline_suspects(self) -> None:
+        """The worker released its suspects: it is too busy to isolate them."""
+        self._counts[DECLINED] = 1
 
     @property
     def passes(self) -> bool:

@@ -178,7 +178,7 @@ class Child:
             capacity=config.capacity,
             safety=safety_interval(len(plan.services), config.processes),
             lost=self._lost,
-            most_jobs=config.most_jobs,
+            max_jobs=config.most_jobs,
             worn_out=lambda: self._tell(WornOut()),
         )  # fmt: skip
 

@@ -1,0 +1,154 @@
+"""The jobs that a worker holds, running or about to start, and the room they take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from queasy.job import Job
+from queasy.outcomes import Release
+from queasy.store.records import Taken
+from queasy.worker.execution.runs import RunListener, Runs
+from queasy.worker.intake.capacity import Room
+from queasy.worker.intake.deferred import DeferredJobs
+from queasy.worker.intake.hand_off import HandOffPolicy
+from queasy.worker.intake.lease_ledger import LeaseKey
+from queasy.worker.intake.queue_state import Call, QueueState
+from queasy.worker.liveness.inflight_table import InflightTable
+
+__all__ = ["Holdings"]
+
+# Prefetched jobs wait for room as long as runs end. After this many passes of the event loop in
+# which none ended, those that do not fit are released.
+MAX_PASSES_WITHOUT_PROGRESS = 10
+
+
+class Holdings:
+    """Starts, defers or releases each job that arrives, and accounts for all of them."""
+
+    def __init__(
+        self,
+        queues: Sequence[QueueState],
+        table: InflightTable,
+        capacity: int,
+        listener: RunListener,
+    ) -> None:
+        self.runs = Runs(table, capacity, listener)
+        self.deferred = DeferredJobs(queues, self.runs, table, capacity)
+        self.hand_off = HandOffPolicy(queues)
+        self.closing = False
+        """The worker takes no more jobs."""
+        self._queues = queues
+        self._capacity = capacity
+
+    # What there is
+
+    def room(self) -> Room:
+        pace, reserved = self.runs.pace, self.deferred.reserved()
+        for queue in self._queues:
+            reserved.add(queue.reserved, is_async=queue.is_async)
+        usable_async = int(self._capacity * pace.of(is_async=True))
+        usable_plain = int(self._capacity * pace.of(is_async=False))
+        return Room(self._capacity, self.runs.used, reserved, usable_async, usable_plain)
+
+    def units_of(self, queue: QueueState) -> int:
+        return sum(run.size for run in self.runs.of_queue(queue.index))
+
+    def has_nothing_of(self, queue: QueueState) -> bool:
+        runs_or_waits = self.runs.of_queue(queue.index) or self.deferred.of_queue(queue)
+        return not queue.busy and not runs_or_waits
+
+    def leases_of(self, queue: QueueState) -> set[LeaseKey]:
+        """The leases that this worker accounts for."""
+        runs = self.runs.of_queue(queue.index)
+        jobs = self.deferred.of_queue(queue) + [run.job for run in runs]
+        later = {(ending.id, ending.token) for run in runs for ending in run.endings_after}
+        return queue.held_leases() | {(job.id, job.token) for job in jobs} | later
+
+    # What arrives
+
+    def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
+        """Jobs arrived: see whether those before them were short."""
+        fits_many = self.room().fits_many(queue.size(self.runs.pace))
+        short = queue.serve(call, taken, fits_many=fits_many, idle=not self.runs)
+        if taken.count == call.limit:  # there may be more
+            self.runs.note_unmet_demand()
+        if short:
+            self.runs.pace.hasten()
+
+    async def wait_for_room(self, queue: QueueState, jobs: int) -> None:
+        """Let runs end, as long as some do: prefetched jobs may be more than there is room for."""
+        passes, ended = 0, self.runs.ended
+        while self._startable(queue) < jobs and passes < MAX_PASSES_WITHOUT_PROGRESS:
+            await asyncio.sleep(0)
+            passes = passes + 1 if self.runs.ended == ended else 0
+            ended = self.runs.ended
+
+    def _startable(self, queue: QueueState) -> int:
+        """How many prefetched jobs of the queue can start now."""
+        size = queue.size(self.runs.pace)
+        return self.room().jobs_that_start_now(size, queue.reserved_ahead)
+
+    def start(self, queue: QueueState, call: Call, taken: Taken) -> None:
+        """Start the jobs that fit. The others go back to the front of their queue."""
+        fit = self._startable(queue) if call.prefetch else taken.count
+        for job in taken.jobs[:fit]:
+            self.accept(queue, job)
+        for job in taken.jobs[fit:]:
+            queue.release_unfit()
+            self.accept(queue, job, fits=False)
+        for cancelled in taken.cancels:
+            self.cancel(queue.index, cancelled.id, cancelled.token)
+
+    def accept(self, queue: QueueState, job: Job, *, fits: bool = True) -> None:
+        """Start a job, defer it, or release it."""
+        size = queue.size(self.runs.pace)
+        if (earlier := self.runs.find(queue.index, job.id)) is not None:
+            # Its lease is lost, but until it ends no other worker may have the job, either.
+            self.runs.request_end(earlier, "stop")
+            self.deferred.add_successor(queue, job, size)
+        elif self.closing or not queue.serving or not fits:  # it was requested before
+            queue.report_job(job, Release())
+        elif job.suspect:
+            self.deferred.add_suspect(queue, job)
+        else:
+            self.hand_off.note_job(queue)
+            self.runs.start(queue.index, queue.service, job, size)
+
+    def advance_deferred(self) -> None:
+        """Start the deferred jobs that can start now."""
+        if not self.deferred:
+            return
+        expects_jobs = self.room().reserved.total > 0
+        self.deferred.advance_suspects(busy=self.closing or expects_jobs)
+        self.deferred.advance_successors(self.accept, closing=self.closing)
+
+    # What ends
+
+    def close(self) -> None:
+        """Take nothing more. What runs goes on."""
+        self.closing = True
+        self.deferred.release_suspects(self._queues)
+
+    def release(self, queues: Collection[QueueState]) -> None:
+        """Stop all runs of these queues, and release their jobs."""
+        self.deferred.release_suspects(queues)
+        for queue in queues:
+            for run in self.runs.of_queue(queue.index):
+                self.runs.request_end(run, "stop")
+
+    def forget(self, queue: QueueState, leases: set[LeaseKey]) -> None:
+        """The server gave these leases to others: stop their runs, and do not start the rest."""
+        for run in self.runs.of_queue(queue.index):
+            if (run.job.id, run.job.token) in leases:
+                self.runs.request_end(run, "stop")
+        self.deferred.drop(queue, leases)
+
+    def cancel(self, queue: int, id_: str, token: int) -> bool:
+        """Cancel a run, or a suspect that has not started. Returns whether a suspect was."""
+        self.runs.cancel(queue, id_, token)
+        return self.deferred.cancel(queue, id_, token)
+
+    def dispose(self) -> None:
+        self.closing = True
+        self.runs.close()

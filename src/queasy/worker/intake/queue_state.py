@@ -1,0 +1,370 @@
+"""The state of one queue in a worker. It alone changes itself, on events; it does no I/O.
+
+Phases, by what is in flight:
+
+    idle           no call
+    dequeuing      one dequeue
+    prefetching    a dequeue, while the jobs of the one before are about to start; or two dequeues
+    probing        a question whether a job that does not fit is due
+    reporting      outcomes are reported, or leases reconciled, and no jobs taken
+    standing_down  the server is asked to choose another client to poll in time
+
+A queue that is not `serving` takes no jobs, but reports what it still holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Literal
+
+import msgspec
+
+from queasy.job import Job
+from queasy.outcomes import Outcome
+from queasy.store.records import Ending, Taken
+from queasy.worker.execution.pace import Pace
+from queasy.worker.intake.decisions import QueueView
+from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
+from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.plan import DEFAULT_SIZE, LEASE, Service
+
+__all__ = ["RETRY_PAUSE", "Call", "Phase", "QueueState"]
+
+CallKind = Literal["dequeue", "probe", "report", "stand_down"]
+Phase = Literal["idle", "dequeuing", "prefetching", "probing", "reporting", "standing_down"]
+MAX_ENDINGS_PER_CALL = 1000
+# A worker that could not subscribe to wake-ups polls this often, in seconds.
+POLL_WITHOUT_WAKE_UPS = 1.0
+# How long a queue is left alone after an error, in seconds. The call itself waited already.
+RETRY_PAUSE = 2.0
+# A portion that ends within this time counts as short, in seconds.
+SHORT_PORTION = 0.01
+# How long a queue does not prefetch after prefetched jobs did not fit, in seconds.
+NO_PREFETCH_AFTER_RELEASE = 1.0
+# On the monotonic clock: long ago, but not 0, which means that the queue is not served.
+LONG_AGO = 1.0
+
+
+class Call(msgspec.Struct, frozen=True, eq=False):
+    """One call in flight, and the room that is reserved for what it may bring."""
+
+    kind: CallKind
+    limit: int = 0
+    units: int = 0
+    prefetch: bool = False
+    started_at: float = 0.0
+
+
+class QueueState:
+    """See above."""
+
+    def __init__(self, service: Service, index: int, table: InflightTable) -> None:
+        self.service = service
+        self.index = index
+        self.is_async = service.function.is_async
+        self.name = service.name
+        self.order_lock = asyncio.Lock()
+        """Held while the worker joins or leaves the queue."""
+        self.serving = False
+        """The worker takes jobs of this queue."""
+        self.wanted = False
+        """The last order was to serve this queue."""
+        self.leases = LeaseLedger(index, table)
+        self.starved = False
+        """A job that does not fit has waited long enough: other queues leave it room."""
+        self.prefetches = False
+        """Jobs are short: whole portions end before the next one starts."""
+        self.has_more = False
+        """The last dequeue brought as many jobs as it requested, so more are likely."""
+        self.exhausted = True
+        """The last poll found fewer jobs than it requested: the next asks to be woken."""
+        self.woken = False
+        """A wake-up arrived that no poll has answered yet."""
+        self.poll_at = 0.0
+        """When to poll next; 0 for at once."""
+        self._table = table
+        self._endings: list[Ending] = []
+        self._in_flight: list[Call] = []
+        self._reserving: list[Call] = []
+        self._arriving: dict[Call, Taken] = {}
+        """Answers whose jobs are about to start."""
+        self._no_prefetch_until = 0.0
+        self._avoid_until = 0.0
+        self._paused_until = 0.0
+        self._unserved_since: float | None = None
+        self._probed_at = 0.0
+        self._last_served = 0.0
+
+    # What others read
+
+    @property
+    def phase(self) -> Phase:
+        if not self._in_flight:
+            return "idle"
+        match self._in_flight[-1].kind:
+            case "dequeue":
+                overlaps = len(self._in_flight) > 1 or self._arriving
+                return "prefetching" if overlaps else "dequeuing"
+            case "probe":
+                return "probing"
+            case "report":
+                return "reporting"
+            case "stand_down":
+                return "standing_down"
+
+    @property
+    def calls(self) -> int:
+        """How many calls are in flight."""
+        return len(self._in_flight)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is in flight, or anything is left to start or to report."""
+        return bool(self._in_flight or self._endings or self._arriving)
+
+    @property
+    def has_endings(self) -> bool:
+        return bool(self._endings)
+
+    @property
+    def reserved(self) -> int:
+        return sum(call.units for call in self._reserving)
+
+    @property
+    def reserved_ahead(self) -> int:
+        return sum(call.units for call in self._reserving if call.prefetch)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the server knows this worker as a client of the queue: it may have leases."""
+        return bool(self._table.rests_until(self.index))
+
+    def size(self, pace: Pace) -> int:
+        """What a job costs at this pace, in units of capacity."""
+        size = self.service.handler.options.size
+        if size is not None:
+            return size
+        if self.is_async and pace.awaited > 1:
+            return max(1, round(DEFAULT_SIZE / pace.awaited))
+        return DEFAULT_SIZE
+
+    def held_leases(self) -> set[LeaseKey]:
+        """Leases of jobs that are about to start, and of outcomes that are not reported yet."""
+        held = {(job.id, job.token) for taken in self._arriving.values() for job in taken.jobs}
+        return held | {(ending.id, ending.token) for ending in self._endings}
+
+    def view(self, pace: Pace, *, needs_reconcile: bool, own_units: int) -> QueueView:
+        """A snapshot for decisions."""
+        call = self._in_flight[-1] if self._in_flight else None
+        return QueueView(
+            index=self.index,
+            priority=self.service.handler.options.priority,
+            size=self.size(pace),
+            is_async=self.is_async,
+            serving=self.serving,
+            calls=len(self._in_flight),
+            asked_at=call.started_at if call is not None and call.limit else 0.0,
+            has_more=self.has_more,
+            prefetches=self.prefetches,
+            reserved_ahead=self.reserved_ahead,
+            has_endings=bool(self._endings),
+            needs_reconcile=needs_reconcile,
+            poll_at=self.poll_at,
+            avoid_until=self._avoid_until,
+            paused_until=self._paused_until,
+            woken=self.woken,
+            unserved_since=self._unserved_since,
+            probed_at=self._probed_at,
+            starved=self.starved,
+            own_units=own_units,
+            last_served=self._last_served,
+        )
+
+    # Joining and leaving
+
+    def order_serve(self) -> None:
+        """An operator, or the start of the worker, wants the queue served."""
+        self.wanted = True
+
+    def order_unserve(self) -> None:
+        """An operator wants the queue left: no more jobs are taken."""
+        self.wanted = self.serving = False
+
+    def stop_serving(self) -> None:
+        self.serving = False
+
+    def join(self, confirmed_until: float) -> None:
+        """The server registered this worker."""
+        self.leases.confirm(confirmed_until)
+        self._table.rest(self.index, confirmed_until)
+        self.serving, self.exhausted, self.poll_at = True, True, 0.0
+        self.leases.forget_listener()
+
+    def abandon(self) -> None:
+        """Nothing keeps the leases alive any more."""
+        self.serving, self.poll_at = False, 0.0
+        self._table.rest(self.index, 0.0)
+
+    # Calls
+
+    def begin(self, kind: CallKind, limit: int = 0, units: int = 0) -> Call:
+        """A call is about to be sent."""
+        now = time.monotonic()
+        call = Call(kind, limit, units, self.prefetches, now)
+        self._in_flight.append(call)
+        self._reserving.append(call)
+        if kind == "probe":
+            self._probed_at = now
+        return call
+
+    def begin_poll(self) -> None:
+        """A poll is about to be sent: it answers a wake-up that came before."""
+        self.woken = False
+
+    def answer(self, call: Call, taken: Taken) -> None:
+        """A poll was answered. Its jobs start with `start`."""
+        self.starved = call.kind == "probe" and taken.next_in == 0
+        if not self.starved:
+            self._unserved_since = None
+        # A single job may be a suspect, which runs alone.
+        self.has_more = call.limit > 1 and taken.count == call.limit
+        if call.limit:
+            self._arriving[call] = taken
+
+    def serve(self, call: Call, taken: Taken, *, fits_many: bool, idle: bool) -> bool:
+        """Note when jobs came, and whether they are short.
+
+        Returns whether all jobs of the portion before ended by now: then they are short indeed.
+        """
+        now = time.monotonic()
+        seconds, self._last_served = now - self._last_served, now
+        full = taken.count == call.limit
+        may_prefetch = full and seconds < SHORT_PORTION and fits_many
+        # Larger portions do not make jobs faster that fail.
+        may_prefetch = may_prefetch and taken.settled.count("finished") == len(taken.settled)
+        may_prefetch = may_prefetch and now > self._no_prefetch_until
+        ended_in_time = full and bool(taken.settled) and self.is_async and idle
+        self.prefetches = may_prefetch and (self.prefetches or ended_in_time)
+        return ended_in_time
+
+    def start(self, call: Call) -> None:
+        """The jobs of an answer start now: the room they had reserved is theirs."""
+        self._arriving.pop(call, None)
+        if call in self._reserving:
+            self._reserving.remove(call)
+
+    def release_unfit(self) -> None:
+        """Prefetched jobs did not fit after all."""
+        self.prefetches = False
+        self._no_prefetch_until = self._last_served + NO_PREFETCH_AFTER_RELEASE
+
+    def give_up(self) -> None:
+        """A call was not answered, and is not repeated."""
+        self.has_more = False
+
+    def end_flight(self, call: Call) -> None:
+        """The call is answered: another one may be sent. Its jobs may still be arriving."""
+        if call in self._in_flight:
+            self._in_flight.remove(call)
+
+    def end(self, call: Call) -> None:
+        """Nothing of the call is left."""
+        self.end_flight(call)
+        self.start(call)
+
+    # When to poll
+
+    def plan_poll(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
+        """After an answer. With `waits` the server will wake this worker within that time."""
+        now = time.monotonic()
+        self.exhausted = taken.count < limit or not limit
+        self.poll_at = 0.0
+        if taken.count:
+            self._table.rest(self.index, LONG_AGO)  # the supervisor bumps once they have ended
+        elif waits:
+            held = self._table.attention(self.index)
+            if taken.held > held:
+                self.leases.mark_stale()  # a job was handed to us, and its message was lost
+            elif not held:
+                self.leases.confirm(sent + 2 * waits + LEASE)
+                self._table.rest(self.index, self.leases.confirmed_until)
+            until = now + (waits if self.leases.listens else min(waits, POLL_WITHOUT_WAKE_UPS))
+            if taken.next_in is not None:
+                # The server counted from when it answered, which was no earlier than `sent`.
+                until = min(until, sent + taken.next_in)
+            if until > now or taken.next_in:  # a worker without room by then stands down
+                self.poll_at = until
+        if self.woken:
+            self.poll_at = 0.0
+
+    def poll_now(self) -> None:
+        self.poll_at = 0.0
+
+    def reconsider(self) -> None:
+        """Poll at once, also if the queue was to be avoided: the suspects may be for us now."""
+        self.poll_at = self._avoid_until = 0.0
+
+    def wake(self) -> None:
+        """The server woke this worker."""
+        self.woken, self.poll_at = True, 0.0
+
+    def lose_connection(self) -> None:
+        """The connection that brings wake-ups was lost, and with it perhaps the server."""
+        self.woken, self.poll_at = False, 0.0
+        self.leases.mark_stale()
+
+    def forward_wake_up(self) -> None:
+        self.woken = False
+
+    def require_forwarding(self) -> None:
+        """Have the worker stop being the waiter as soon as the call in flight is answered."""
+        self.woken = True
+
+    def stop_waiting(self) -> None:
+        """The server does not count on this worker to poll any more."""
+        self.poll_at, self.woken = 0.0, False
+
+    def stop_being_waiter(self, *, not_before_pause: bool = False) -> None:
+        """The server does not wake this worker any more. An answer that says otherwise was given
+        before, even if it arrives later.
+        """
+        self.woken = bool(self._in_flight)
+        self.poll_at = self._paused_until if not_before_pause else 0.0
+
+    def pause(self) -> None:
+        """Something failed, and would fail again at once."""
+        self.poll_at = self._paused_until = time.monotonic() + RETRY_PAUSE
+
+    def avoid(self, until: float) -> None:
+        """Do not poll before: this worker is too busy to isolate the queue's suspect."""
+        self._avoid_until = until
+
+    def stop_avoiding(self) -> None:
+        self._avoid_until = 0.0
+
+    def pass_over(self) -> None:
+        """The queue's job, if it has one, does not fit."""
+        self._unserved_since = self._probed_at = time.monotonic()
+
+    # Outcomes to report
+
+    def report(self, ending: Ending) -> None:
+        """Have an outcome reported with the next call."""
+        self._endings.append(ending)
+
+    def report_job(self, job: Job, outcome: Outcome) -> None:
+        self._endings.append(Ending(job.id, job.token, outcome))
+
+    def take_endings(self) -> list[Ending]:
+        """As many outcomes as one call may report. They are the caller's from now on."""
+        endings, self._endings = self._endings, []
+        if len(endings) > MAX_ENDINGS_PER_CALL:
+            self._endings = endings[MAX_ENDINGS_PER_CALL:]
+            endings = endings[:MAX_ENDINGS_PER_CALL]
+        return endings
+
+    def return_endings(self, endings: list[Ending]) -> None:
+        """They could not be reported now, and will be later."""
+        self._endings = endings + self._endings
+        self.pause()

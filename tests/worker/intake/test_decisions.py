@@ -1,0 +1,381 @@
+"""What a worker does next with its queues, decided without a server."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queasy.worker.execution.units import Units
+from queasy.worker.intake.capacity import MANY, Room
+from queasy.worker.intake.decisions import (
+    Decision,
+    Dequeue,
+    ForwardWakeUp,
+    NoteUnserved,
+    Probe,
+    QueueView,
+    Report,
+    Snapshot,
+    StandDown,
+    decide,
+)
+
+NOW = 1000.0
+CAPACITY = 100
+
+
+def queue(index: int = 0, size: int = 10, **fields: Any) -> QueueView:
+    return QueueView(index=index, size=size, **fields)
+
+
+def room(used: int = 0, reserved: int = 0, *, pace: float = 1.0) -> Room:
+    usable = int(CAPACITY * pace)
+    return Room(CAPACITY, Units(awaited=used), Units(awaited=reserved), usable, CAPACITY)
+
+
+def decision(*queues: QueueView, **fields: Any) -> Decision:
+    fields.setdefault("room", room())
+    fields.setdefault("running", fields["room"].used.total > 0)
+    return decide(Snapshot(now=NOW, queues=queues, **fields))
+
+
+def actions(*queues: QueueView, **fields: Any) -> list[Any]:
+    return decision(*queues, **fields).actions
+
+
+# Polling
+
+
+def test_idle_worker_requests_half_of_what_fits() -> None:
+    """The other half is requested while these are on their way."""
+    assert actions(queue(size=10)) == [Dequeue(0, limit=5, units=50)]
+
+
+def test_idle_worker_requests_a_third_where_many_jobs_fit() -> None:
+    assert actions(queue(size=1)) == [Dequeue(0, limit=33, units=33)]
+
+
+def test_idle_worker_requests_one_job_that_is_larger_than_its_capacity() -> None:
+    assert actions(queue(size=250)) == [Dequeue(0, limit=1, units=250)]
+
+
+def test_busy_worker_requests_no_more_than_fits() -> None:
+    assert actions(queue(size=10), room=room(used=75)) == [Dequeue(0, limit=2, units=20)]
+
+
+def test_queue_is_not_polled_before_its_time() -> None:
+    found = decision(queue(poll_at=NOW + 3))
+    assert found.actions == []
+    assert found.poll_at == NOW + 3
+
+
+def test_queue_with_a_suspect_is_not_polled_while_it_is_avoided() -> None:
+    found = decision(queue(avoid_until=NOW + 2))
+    assert found.actions == []
+    assert found.poll_at == NOW + 2
+
+
+@pytest.mark.parametrize("fields", [{"exclusive": True}, {"supervised": False}], ids=str)
+def test_nothing_is_requested_that_could_not_run(fields: dict[str, Any]) -> None:
+    assert actions(queue(), **fields) == [NoteUnserved(0)]
+
+
+def test_async_handlers_that_compute_get_only_the_room_their_pace_allows() -> None:
+    slow = room(used=10, pace=0.1)
+    assert actions(queue(size=10), room=slow) == [NoteUnserved(0)]
+    assert actions(queue(size=10, is_async=False), room=slow) == [Dequeue(0, limit=5, units=50)]
+
+
+# Prefetching
+
+
+def test_queue_that_has_more_requests_a_second_portion_while_the_first_is_on_its_way() -> None:
+    asked = queue(size=1, calls=1, has_more=True)
+    assert actions(asked, room=room(reserved=33)) == [Dequeue(0, limit=33, units=33)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"has_more": False}, {"calls": 2}, {"serving": False}, {"needs_reconcile": True}],
+    ids=str,
+)
+def test_second_portion_is_not_requested_without_reason(fields: dict[str, Any]) -> None:
+    asked = queue(**{"size": 1, "calls": 1, "has_more": True, **fields})
+    assert actions(asked, room=room(reserved=33)) == []
+
+
+def test_second_portion_is_requested_whole_or_not_at_all() -> None:
+    asked = queue(size=1, calls=1, has_more=True)
+    assert actions(asked, room=room(used=35, reserved=33)) == []
+
+
+def test_second_portion_is_not_requested_where_few_jobs_fit() -> None:
+    few = queue(size=CAPACITY // MANY + 1, calls=1, has_more=True)
+    assert actions(few, room=room(reserved=30)) == []
+
+
+def test_prefetching_queue_requests_the_whole_capacity_and_reserves_a_third() -> None:
+    short = queue(size=1, prefetches=True)
+    assert actions(short, room=room(used=1)) == [Dequeue(0, limit=100, units=33)]
+
+
+def test_queue_that_stops_prefetching_waits_for_what_is_on_its_way() -> None:
+    """More jobs are coming than room was reserved for."""
+    assert actions(queue(size=1, reserved_ahead=33), room=room(used=10, reserved=33)) == [
+        NoteUnserved(0)
+    ]
+
+
+# Priorities
+
+
+def test_higher_priority_is_served_and_lower_waits_for_the_answer() -> None:
+    low, high = queue(0, priority=1), queue(1, priority=2)
+    found = decision(low, high)
+    assert found.actions == [Dequeue(1, limit=5, units=50)]
+    assert found.wanted_more
+
+
+@pytest.mark.parametrize(("seconds_ago", "waits"), [(0.01, True), (0.2, False)])
+def test_lower_priority_waits_only_as_long_as_an_answer_takes(
+    seconds_ago: float, waits: bool
+) -> None:
+    low = queue(0, priority=1)
+    asked = queue(1, priority=2, calls=1, asked_at=NOW - seconds_ago)
+    assert bool(actions(low, asked)) is not waits
+
+
+def test_same_priority_shares_the_room() -> None:
+    found = actions(queue(0), queue(1))
+    assert found == [Dequeue(0, limit=5, units=50), Dequeue(1, limit=5, units=50)]
+
+
+def test_queue_served_longest_ago_comes_first() -> None:
+    first, *_ = actions(queue(0, last_served=NOW - 1), queue(1, last_served=NOW - 2))
+    assert first == Dequeue(1, limit=5, units=50)
+
+
+def test_smaller_jobs_come_first() -> None:
+    assert [action.queue for action in actions(queue(0, size=20), queue(1, size=10))] == [1, 0]
+
+
+# Jobs that do not fit
+
+
+def test_queue_whose_job_does_not_fit_is_probed_after_a_while() -> None:
+    full = room(used=95)
+    assert actions(queue(), room=full) == [NoteUnserved(0)]
+    waiting = queue(unserved_since=NOW - 0.05, probed_at=NOW - 0.05)
+    assert actions(waiting, room=full) == []
+    waiting = queue(unserved_since=NOW - 0.2, probed_at=NOW - 0.2)
+    assert actions(waiting, room=full) == [Probe(0)]
+
+
+def test_starved_queue_is_probed_once_a_second() -> None:
+    starved = queue(starved=True, unserved_since=NOW - 9, probed_at=NOW - 0.5)
+    assert actions(starved, room=room(used=95)) == []
+    starved = msgspec.structs.replace(starved, probed_at=NOW - 1.1)
+    assert actions(starved, room=room(used=95)) == [Probe(0)]
+
+
+def test_room_that_comes_free_is_left_to_the_starved_queue() -> None:
+    starved = queue(0, size=60, starved=True, unserved_since=NOW - 1, probed_at=NOW)
+    small = queue(1, size=1)
+    assert actions(starved, small, room=room(used=50)) == [NoteUnserved(1)]
+
+
+def test_room_that_the_starved_queue_cannot_use_is_not_left_idle() -> None:
+    """Its own run has to end first, and then it fits beside these."""
+    starved = queue(0, size=60, starved=True, unserved_since=NOW - 1, probed_at=NOW, own_units=60)
+    assert actions(starved, queue(1, size=1), room=room(used=60)) == [
+        Dequeue(1, limit=33, units=33)
+    ]
+
+
+def test_starved_queue_of_lower_priority_takes_no_room_from_a_higher_one() -> None:
+    starved = queue(0, size=60, priority=1, starved=True, unserved_since=NOW - 1, probed_at=NOW)
+    high = queue(1, size=1, priority=2)
+    assert Dequeue(1, limit=33, units=33) in actions(starved, high, room=room(used=50))
+
+
+# Reporting, reconciling, waiting
+
+
+@pytest.mark.parametrize("fields", [{"has_endings": True}, {"needs_reconcile": True}], ids=str)
+@pytest.mark.parametrize("serving", [True, False])
+def test_outcomes_and_reconciling_do_not_wait_for_room(
+    fields: dict[str, Any], serving: bool
+) -> None:
+    owes = queue(serving=serving, unserved_since=NOW, probed_at=NOW, **fields)
+    assert actions(owes, room=room(used=100)) == [Report(0)]
+    paused = msgspec.structs.replace(owes, paused_until=NOW + 1)
+    assert actions(paused, room=room(used=100)) == []
+
+
+def test_outcomes_are_reported_with_the_poll_where_there_is_room() -> None:
+    assert actions(queue(has_endings=True)) == [Dequeue(0, limit=5, units=50)]
+
+
+def test_wake_up_is_forwarded_without_room() -> None:
+    woken = queue(woken=True, unserved_since=NOW, probed_at=NOW)
+    assert actions(woken, room=room(used=100)) == [ForwardWakeUp(0)]
+    assert actions(msgspec.structs.replace(woken, has_endings=True), room=room(used=100)) == [
+        Report(0),
+        ForwardWakeUp(0),
+    ]
+
+
+def test_worker_that_cannot_poll_in_time_stands_down() -> None:
+    late = queue(poll_at=NOW - 0.01, unserved_since=NOW, probed_at=NOW)
+    assert actions(late, room=room(used=100)) == [StandDown(0)]
+
+
+def test_worker_does_not_stand_down_while_an_answer_may_free_its_room() -> None:
+    late = queue(poll_at=NOW - 0.01, unserved_since=NOW, probed_at=NOW)
+    assert actions(late, room=room(used=50, reserved=50)) == []
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_worker_that_stops_while_jobs_run_stands_down_at_once(running: bool) -> None:
+    later = queue(poll_at=NOW + 5)
+    found = actions(later, closing=True, running=running, room=room(used=10 if running else 0))
+    assert found == ([StandDown(0)] if running else [])
+
+
+# Properties
+
+sizes = st.sampled_from((1, 2, 3, 10, 33, 50, 60, 100, 250))
+times = st.sampled_from((0.0, NOW - 9, NOW - 0.2, NOW - 0.01, NOW + 1))
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """Any state, with no more used and reserved than fits, or one large job alone."""
+    queues: list[QueueView] = []
+    for index in range(draw(st.integers(1, 4))):
+        calls = draw(st.integers(0, 2))
+        starved = draw(st.booleans()) and not calls
+        queues.append(
+            queue(
+                index,
+                draw(sizes),
+                priority=draw(st.integers(0, 2)),
+                is_async=draw(st.booleans()),
+                serving=draw(st.booleans()),
+                calls=calls,
+                asked_at=draw(times) if calls else 0.0,
+                has_more=draw(st.booleans()),
+                prefetches=draw(st.booleans()),
+                has_endings=draw(st.booleans()),
+                needs_reconcile=draw(st.booleans()),
+                poll_at=draw(times),
+                avoid_until=draw(times),
+                paused_until=draw(times),
+                woken=draw(st.booleans()),
+                unserved_since=NOW - 9 if starved else draw(st.none() | st.just(NOW - 1)),
+                probed_at=draw(times),
+                starved=starved,
+                last_served=draw(times),
+            )
+        )
+    used = draw(st.integers(0, CAPACITY))
+    plain = draw(st.integers(0, used))
+    reserved = draw(st.integers(0, CAPACITY - used))
+    free = Room(
+        CAPACITY,
+        Units(awaited=used - plain, plain=plain),
+        Units(awaited=reserved),
+        int(CAPACITY * draw(st.sampled_from((0.1, 0.5, 1.0)))),
+        int(CAPACITY * draw(st.sampled_from((0.1, 0.5, 1.0)))),
+    )
+    return Snapshot(
+        now=NOW,
+        queues=queues,
+        room=free,
+        closing=draw(st.booleans()),
+        exclusive=draw(st.booleans()),
+        supervised=draw(st.booleans()),
+        running=used > 0,
+    )
+
+
+def dequeues(found: Decision) -> list[Dequeue]:
+    return [action for action in found.actions if isinstance(action, Dequeue)]
+
+
+@given(snapshots())
+def test_never_more_is_requested_than_the_capacity(now: Snapshot) -> None:
+    requested = dequeues(decide(now))
+    occupied = now.room.used.total + now.room.reserved.total
+    if not occupied and requested:  # an idle worker runs any job, and then nothing beside it
+        first, *requested = requested
+        occupied = first.units
+        assert first.units <= CAPACITY or (first.limit == 1 and not requested)
+    assert not requested or occupied + sum(action.units for action in requested) <= CAPACITY
+
+
+@given(snapshots())
+def test_each_kind_of_handler_keeps_to_its_pace(now: Snapshot) -> None:
+    if not now.room.used.total + now.room.reserved.total:
+        return  # an idle worker always runs one portion
+    by_index = {queue.index: queue for queue in now.queues}
+    for is_async, usable in ((True, now.room.usable_async), (False, now.room.usable_plain)):
+        kinds = [a for a in dequeues(decide(now)) if by_index[a.queue].is_async == is_async]
+        occupied = now.room.used.of(is_async=is_async) + now.room.reserved.of(is_async=is_async)
+        assert not kinds or occupied + sum(action.units for action in kinds) <= usable
+
+
+@given(snapshots())
+def test_lower_priority_is_not_served_where_a_higher_one_wants_jobs_that_fit(
+    now: Snapshot,
+) -> None:
+    requested = {action.queue for action in dequeues(decide(now))}
+    for high in now.queues:
+        wants = high.serving and not high.calls and max(high.poll_at, high.avoid_until) <= NOW
+        lower = {low.index for low in now.queues if low.priority < high.priority}
+        if wants and high.index in requested:
+            assert not requested & lower
+
+
+@given(snapshots())
+def test_what_fits_is_requested_of_the_highest_priority(now: Snapshot) -> None:
+    """The queue whose turn is first is served if it wants jobs and has room."""
+    startable = now.supervised and not now.exclusive and not now.closing
+    first = max(now.queues, key=lambda queue: queue.priority)
+    alone = [queue for queue in now.queues if queue.priority == first.priority] == [first]
+    wants = first.serving and not first.calls and max(first.poll_at, first.avoid_until) <= NOW
+    if startable and alone and wants and now.room.jobs(first):
+        assert first.index in {action.queue for action in dequeues(decide(now))}
+
+
+@given(snapshots())
+def test_nothing_is_requested_while_closing(now: Snapshot) -> None:
+    closing = msgspec.structs.replace(now, closing=True)
+    found = decide(closing)
+    assert not [action for action in found.actions if isinstance(action, (Dequeue, Probe))]
+    assert found.poll_at is None
+
+
+@given(snapshots())
+def test_nothing_is_requested_beside_a_suspect(now: Snapshot) -> None:
+    assert not dequeues(decide(msgspec.structs.replace(now, exclusive=True)))
+
+
+@given(snapshots())
+def test_at_most_one_call_is_started_for_each_queue(now: Snapshot) -> None:
+    calls = [a for a in decide(now).actions if isinstance(a, (Dequeue, Probe, Report, StandDown))]
+    started = [action.queue for action in calls]
+    assert len(started) == len(set(started))
+    for view in now.queues:
+        assert view.calls + started.count(view.index) <= max(2, view.calls)
+        if view.calls:
+            assert all(isinstance(a, Dequeue) for a in calls if a.queue == view.index)
+
+
+@given(snapshots())
+def test_deciding_changes_nothing(now: Snapshot) -> None:
+    before = msgspec.to_builtins(now)
+    assert decide(now) == decide(now)
+    assert msgspec.to_builtins(now) == before

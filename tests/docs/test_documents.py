@@ -15,7 +15,7 @@ from queasy import SyncClient
 from queasy.cli import _parser
 from queasy.store.keys import NAMES
 from queasy.store.library import PREFIX, source
-from queasy.worker.supervision.supervisor import PATIENCE
+from queasy.worker.supervision.watchdog import KILL_AFTER_GRACE
 from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -159,7 +159,7 @@ def test_the_services_of_the_workers_page_have_time_to_stop() -> None:
         for wait in re.findall(
             r"^(?:TimeoutStopSec=|terminationGracePeriodSeconds: )(\d+)$", page, re.M
         ):
-            assert int(wait) > grace + PATIENCE
+            assert int(wait) > grace + KILL_AFTER_GRACE
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from tests.worker.fleet import (
 pytestmark = ON_ONE_SERVER
 together = Together()
 OWN = ("--queue", "plain", "--queue", "small")  # only the worker that is frozen serves `small`
-LAST_WORDS = "nobody keeps the leases: ending with all runs"
+LAST_WORDS = "leases are not kept: killing all runs"
 SHARED = ("--queue", "plain")
 
 

@@ -21,13 +21,14 @@ from functools import partial
 from queasy.errors import ProtocolError, QueasyError
 from queasy.job import Job
 from queasy.store.store import AsyncStore
-from queasy.worker.events import event, tell_untold
+from queasy.worker.events import event, report_suppressed
 from queasy.worker.execution.runs import ASKED
 from queasy.worker.intake.connectivity import Reach
 from queasy.worker.intake.scheduler import Intake
 from queasy.worker.intake.subscription import LONGEST_PAUSE, Line
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import Plan, Record
+from queasy.worker.plan import Plan
+from queasy.worker.record import WorkerRecord
 
 __all__ = ["Worker"]
 
@@ -74,7 +75,7 @@ class Worker:
 
     # Coming and going
 
-    async def start(self, record: Record, queues: Collection[str] | None = None) -> None:
+    async def start(self, record: WorkerRecord, queues: Collection[str] | None = None) -> None:
         """Registers with every queue (or those named) and begins to take jobs."""
         self._record = record.pack()
         lines = [line for line in self._lines if queues is None or line.service.queue in queues]
@@ -94,7 +95,7 @@ class Worker:
         """Also when nothing runs: a loop that does not turn reports nothing, either."""
         now = time.monotonic()
         self.table.beat(now)
-        tell_untold(now)
+        report_suppressed(now)
         if self.table.unheard:
             self._intake.fill_soon()
         if self.table.passes != self._passes:  # what is due may now be for us, or for others
@@ -219,7 +220,7 @@ class Worker:
         for line in self._lines:
             line.abandon()
         self._intake.dispose()
-        tell_untold()
+        report_suppressed()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -130,7 +130,7 @@ def test_a_flood_of_lines_is_cut_short_and_told_of(
     assert not caplog.messages
     now += 1.0
     report_suppressed(now)
-    assert caplog.messages == ["lines: 7 more, not shown"]
+    assert caplog.messages == ["log_lines_suppressed what=lines count=7"]
     assert flood.lets()
 
 
@@ -140,5 +140,5 @@ def test_what_is_untold_at_the_end_is_told(caplog: pytest.LogCaptureFixture) -> 
         flood.lets()
     report_suppressed()
     report_suppressed()
-    assert caplog.messages == ["lines: 1 more, not shown"]
+    assert caplog.messages == ["log_lines_suppressed what=lines count=1"]
     assert flood.lets()  # another worker of the same process

@@ -172,7 +172,7 @@ def running_worker(folder: Path, app: str) -> Generator[Callable[[], str]]:
             cwd=folder, stdout=file, stderr=file, env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
     try:
-        wait_until(lambda: log.read_text().count("child serving") == 2, "both children serve")
+        wait_until(lambda: log.read_text().count("process_serving") == 2, "both children serve")
         yield log.read_text
         process.terminate()
         assert process.wait(30) == 0, log.read_text()

@@ -109,7 +109,7 @@ def ride_out(
         fleet.serve("--queue", "plain", "--queue", "waits", processes=2),
         fleet.serve("--queue", "small", processes=0),
     ]
-    wait_until(lambda: bool(workers[1].events("worker started")), "the inline worker serves")
+    wait_until(lambda: bool(workers[1].events("worker_started")), "the inline worker serves")
     pids = {worker.pid: worker.children() for worker in workers}
     queues = [client.queue(name) for name in QUEUES]
     with Puller(network.url, prefix, journal).running():
@@ -165,8 +165,8 @@ def check(lines: list[dict[str, Any]], *, unanswered: bool) -> None:
 
 def assert_nobody_was_lost(workers: list[Running]) -> None:
     for worker in workers:
-        assert not worker.events("worker lost"), worker.log
-        assert not worker.events("child died"), worker.log
+        assert not worker.events("worker_declared_dead"), worker.log
+        assert not worker.events("process_died"), worker.log
 
 
 @ON_ONE_SERVER

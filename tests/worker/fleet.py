@@ -73,8 +73,8 @@ class Running:
         wait_until(
             lambda: (
                 self.process.poll() is not None
-                or len(self.events("child serving")) >= children
-                or (not children and bool(self.events("worker started")))
+                or len(self.events("process_serving")) >= children
+                or (not children and bool(self.events("worker_started")))
             ),
             f"{children} children serve",
             seconds,

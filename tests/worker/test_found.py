@@ -30,7 +30,7 @@ def test_an_inline_worker_that_is_lost_twice_at_once_lives_once_more(
     fleet.journal.wait_for("end", id="next")
     sync_client.queue("plain").dispatch({}, id="last")
     fleet.journal.wait_for("end", id="last")
-    assert len(worker.events("worker started")) == 2
+    assert len(worker.events("worker_started")) == 2
     assert worker.stop() == 0
 
 

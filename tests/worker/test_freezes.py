@@ -68,7 +68,7 @@ def test_a_frozen_child_is_replaced_and_its_job_runs_elsewhere(
     worker.wait_until_serving(3)
     assert not alive(start["pid"])
     assert len(worker.children()) == 2
-    (death,) = worker.events("child died")
+    (death,) = worker.events("process_died")
     assert "why=frozen" in death
     assert worker.stop() == 0
     assert totals(plain)["finished"] == totals(plain)["stalled"] == 1
@@ -125,7 +125,9 @@ def test_what_a_worker_reports_that_was_frozen_as_a_whole_is_refused(
     # With the result, or with a look at the queue that came before it. Or, if its event loop comes
     # late to either, it has found by itself that nobody kept its lease.
     told = lambda: (  # noqa: E731
-        worker.events("result refused") or worker.events("worker lost") or LAST_WORDS in worker.log
+        worker.events("result refused")
+        or worker.events("worker_declared_dead")
+        or LAST_WORDS in worker.log
     )
     wait_until(lambda: bool(told()), "it is refused")
     wait_until_gone([first["pid"]], 30)
@@ -156,11 +158,11 @@ def test_an_inline_worker_that_was_frozen_comes_back_under_a_new_name(
     wait_until(lambda: plain.get("job") is None, "it is finished")
 
     worker.signal(signal.SIGCONT)
-    wait_until(lambda: bool(worker.events("worker lost")), "it is told")
-    assert before in worker.events("worker lost")[0]
+    wait_until(lambda: bool(worker.events("worker_declared_dead")), "it is told")
+    assert before in worker.events("worker_declared_dead")[0]
     assert_serves_again(fleet, client, worker)
     assert before not in [c.id for c in plain.clients()]
-    assert len(worker.events("worker started")) == 2
+    assert len(worker.events("worker_started")) == 2
     assert worker.stop() == 0
     counted = totals(plain)
     assert counted["finished"] == counted["stalled"] == 1

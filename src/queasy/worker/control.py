@@ -76,7 +76,7 @@ class Control:
         try:
             self._orders.put_nowait(msgspec.json.decode(message, type=Order))
         except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
-            event("order not understood", logging.WARNING, error=problem)
+            event("order_invalid", logging.WARNING, error=problem)
 
     async def _carry_out_all(self) -> None:
         """Carries out orders concurrently: one may have to wait for jobs to end."""
@@ -88,7 +88,7 @@ class Control:
         try:
             await self._carry_out(order.do, order.queue, order.release)
         except QueasyError as problem:
-            event("order refused", logging.WARNING, order=order.do, queue=order.queue[:200],
+            event("order_refused", logging.WARNING, order=order.do, queue=order.queue[:200],
                   error=problem)  # fmt: skip
 
     async def close(self) -> None:

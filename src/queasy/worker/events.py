@@ -43,7 +43,8 @@ class Flood:
             suppressed, self._lines = self._lines - MAX_LINES_PER_SECOND, 0
             self._second_ends = time.monotonic() + 1.0
             if suppressed > 0:
-                self._logger.warning("%s: %d more, not shown", self._what, suppressed)
+                fields = {"what": self._what, "count": suppressed}
+                tell(self._logger, logging.WARNING, "log_lines_suppressed", fields)
 
 
 _floods: weakref.WeakSet[Flood] = weakref.WeakSet()

@@ -69,7 +69,7 @@ class InlineWorker:
                     except QueasyError as problem:
                         if not self._ever_served:  # most likely a mistake: be told
                             raise
-                        event("cannot start", logging.WARNING, error=problem)
+                        event("worker_start_failed", logging.WARNING, error=problem)
                     if not self._stopping:
                         await asyncio.sleep(random.uniform(BETWEEN_LIVES, 2 * BETWEEN_LIVES))
         finally:
@@ -101,12 +101,12 @@ class InlineWorker:
             with _beating(worker, self._plan, self._was_lost) as self._heartbeat:
                 await worker.start(record, served)
                 self._ever_served = True
-                event("worker started", client=worker.client, queues=sorted(served),
+                event("worker_started", client=worker.client, queues=sorted(served),
                       capacity=self._capacity)  # fmt: skip
                 await self._over.wait()
                 if self._lost and not self._stopping:
-                    event("worker lost", logging.WARNING, client=worker.client,
-                          why="the server took it for dead; its jobs run elsewhere")  # fmt: skip
+                    event("worker_declared_dead", logging.WARNING, client=worker.client,
+                          why="the server declared it dead; its jobs run elsewhere")  # fmt: skip
                     await self._stop(worker, at_once=True)
                 else:
                     await self._stop(worker)
@@ -121,13 +121,13 @@ class InlineWorker:
         if not await worker.stop(0.0 if at_once else self._grace):
             # Released now, another would run it beside the one that goes on here.
             names = [job.id for job in worker.running]
-            event("waiting for jobs that cannot be interrupted", logging.WARNING, jobs=names)
+            event("waiting_for_uninterruptible_runs", logging.WARNING, jobs=names)
             if not at_once:
                 await worker.drained()
         if not worker.running:
             with contextlib.suppress(QueasyError):  # its leases run out by themselves
                 await worker.leave()
-        event("worker stopped", client=worker.client)
+        event("worker_stopped", client=worker.client)
 
     @property
     def ready(self) -> bool:

@@ -140,7 +140,7 @@ class Worker:
             async with line.passing:
                 if line.wanted and not line.open:
                     await self._enter(line)
-        event("serving", queue=queue, client=self.client)
+        event("queue_served", queue=queue, client=self.client)
         self._intake.fill_soon()
 
     async def unserve(self, queue: str, *, release: bool = False) -> None:
@@ -156,7 +156,7 @@ class Worker:
                     self._runs.ask(run, "stop")
         for line in lines:
             await self._leave(line)
-        event("not serving", queue=queue, client=self.client)
+        event("queue_unserved", queue=queue, client=self.client)
 
     async def _leave(self, line: Line) -> None:
         """Once nothing of the queue runs; unless somebody thinks better of it meanwhile."""

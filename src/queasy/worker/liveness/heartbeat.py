@@ -220,7 +220,7 @@ class Heartbeat:
         if self._failing:
             self._failing = self._failing - bases
             if not self._failing:
-                event("heartbeat resumed")
+                event("heartbeat_resumed")
 
     async def _bump(self, base: str, lease: float, workers: list[tuple[WorkerLeases, int]]) -> None:
         """Bumps one queue for all the workers that need it, and hands out the answers."""
@@ -233,7 +233,7 @@ class Heartbeat:
             answers = await self._store.run(worker.queues[index].bump(clients, lease))
         except QueasyError as problem:
             if not self._failing:
-                event("heartbeat failed", logging.WARNING, error=problem)
+                event("heartbeat_failed", logging.WARNING, error=problem)
             self._failing.add(base)
             if isinstance(problem, NO_CLIENT_IS_SERVED):
                 for worker, index in workers:

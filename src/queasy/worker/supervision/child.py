@@ -241,7 +241,7 @@ class Child:
         except asyncio.CancelledError:
             raise
         except BaseException as problem:
-            event("orders not understood", logging.ERROR, error=repr(problem))
+            event("order_invalid", logging.ERROR, error=repr(problem))
         die()
 
     def _follow(self, instruction: Instruction) -> None:
@@ -278,7 +278,7 @@ class Child:
 
     def _lost(self) -> None:
         """The server has declared this worker dead: its jobs run elsewhere, so it exits at once."""
-        event("worker lost", logging.WARNING, client=self._config.client,
+        event("worker_declared_dead", logging.WARNING, client=self._config.client,
               why="the server declared it dead; its jobs run elsewhere")  # fmt: skip
         os.write(self._config.control, encode(Exiting()))
         os._exit(0)
@@ -295,7 +295,7 @@ class Child:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            event("order failed", logging.ERROR, error=problem)
+            event("order_failed", logging.ERROR, error=problem)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class ChildPool:
         """Starts another child in its place; once that serves, this one is drained."""
         if child.state.is_working:
             child.state.retire()
-            event("child to be replaced", pid=child.pid, client=child.client, why=why)
+            event("process_retiring", pid=child.pid, client=child.client, why=why)
             self.replenish()
 
     def reload(self) -> None:
@@ -166,7 +166,7 @@ class ChildPool:
         return child
 
     def _log_start_failure(self, error: object) -> None:
-        event("cannot start", logging.ERROR, app=self._options.app, error=error)
+        event("worker_start_failed", logging.ERROR, app=self._options.app, error=error)
 
     def _receive(self, child: ChildProcess, report: Report) -> None:
         """Acts on a report of a child."""
@@ -177,7 +177,7 @@ class ChildPool:
             case Serving():
                 self._ever_served = True
                 child.state.began_serving()
-                event("child serving", pid=child.pid, client=child.client,
+                event("process_serving", pid=child.pid, client=child.client,
                       seconds=time.monotonic() - child.state.born)  # fmt: skip
                 self._drain_one_retiring()
             case JobLimitReached():
@@ -200,13 +200,13 @@ class ChildPool:
         state, now = child.state, time.monotonic()
         fields = {"pid": child.pid, "client": child.client, "why": state.killed}
         if state.ended_in_order:
-            event("child ended", **fields)
+            event("process_exited", **fields)
             if not state.has_served:
                 self._backoff.failed(now)  # it could not start
         else:
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             jobs = [entry.id for entry in child.table.entries()]
-            event("child died", logging.WARNING, **fields, how=how, runs=len(jobs),
+            event("process_died", logging.WARNING, **fields, how=how, runs=len(jobs),
                   jobs=jobs[:MAX_JOBS_LOGGED])  # fmt: skip
             if not state.has_served or not (child.table.runs or state.is_settled(now)):
                 self._backoff.failed(now)  # no job was the cause

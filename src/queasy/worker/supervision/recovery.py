@@ -68,7 +68,7 @@ async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -
         except QueasyError as problem:
             if time.monotonic() > give_up_at:
                 why = "the server did not answer; they come back when the lease runs out"
-                event("jobs not returned", logging.WARNING, error=problem, why=why)
+                event("jobs_not_returned", logging.WARNING, error=problem, why=why)
                 return 0
             await asyncio.sleep(random.uniform(0.1, 1.0))
 

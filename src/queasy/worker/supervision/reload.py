@@ -29,5 +29,5 @@ async def watch_code(changed: Callable[[], None]) -> None:
     only_python = watchfiles.PythonFilter()
     async for changes in watchfiles.awatch(Path.cwd(), watch_filter=only_python):  # pyright: ignore[reportUnknownMemberType]
         files = sorted({Path(path).name for _, path in changes})
-        event("code changed", files=files)
+        event("code_changed", files=files)
         changed()

@@ -96,7 +96,7 @@ class ServerLink:
             ),
         )
         if returned:
-            event("jobs returned", client=child.client, jobs=returned)
+            event("jobs_returned", client=child.client, jobs=returned)
 
     async def close(self) -> None:
         """Closes the connection; the heartbeat must have ended."""
@@ -108,6 +108,6 @@ class ServerLink:
 
 def _lost(child: ChildProcess) -> None:
     """The server has declared the child dead: whatever it still runs is run elsewhere, too."""
-    event("worker lost", logging.WARNING, pid=child.pid, client=child.client,
+    event("worker_declared_dead", logging.WARNING, pid=child.pid, client=child.client,
           why="the server declared it dead; its jobs run elsewhere")  # fmt: skip
     child.kill("lost")

@@ -72,7 +72,7 @@ class Supervisor:
     async def run(self) -> None:
         """Runs until it is stopped. Raises CannotWork if no child could start at all."""
         options = self._options
-        event("supervisor started", pid=os.getpid(), app=options.app, processes=options.processes,
+        event("supervisor_started", pid=os.getpid(), app=options.app, processes=options.processes,
               worker=self._group)  # fmt: skip
         watching = asyncio.create_task(self._watch())
         try:
@@ -93,7 +93,7 @@ class Supervisor:
             await self._close()
         if self._problem is not None:
             raise self._problem
-        event("supervisor stopped", pid=os.getpid(), worker=self._group)
+        event("supervisor_stopped", pid=os.getpid(), worker=self._group)
 
     def _run_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -104,7 +104,7 @@ class Supervisor:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            log_error("internal error", problem, where="supervisor")
+            log_error("internal_error", problem, where="supervisor")
 
     def _child_config(self) -> ChildConfig:
         return child_config(self._options, self._group, self._unserved)
@@ -116,7 +116,7 @@ class Supervisor:
 
     def reload(self) -> None:
         """Replaces all children: the new ones import the code as it is now."""
-        event("reloading", worker=self._group)
+        event("workers_reloading", worker=self._group)
         self._pool.reload()
 
     # Watching
@@ -131,11 +131,11 @@ class Supervisor:
                     try:
                         self._check(child, now, rounds % ROUNDS_PER_PROCESS_CHECK == 0)
                     except Exception as problem:  # the other children must be checked all the same
-                        log_error("internal error", problem, where="watchdog", pid=child.pid)
+                        log_error("internal_error", problem, where="watchdog", pid=child.pid)
             try:
                 share_out_suspects(self._pool.working, self._options.processes)
             except Exception as problem:  # timeouts must be enforced all the same
-                log_error("internal error", problem, where="suspect policy")
+                log_error("internal_error", problem, where="suspect policy")
             await asyncio.sleep(WATCH_EVERY)
 
     def _check(self, child: ChildProcess, now: float, with_process: bool) -> None:
@@ -151,12 +151,12 @@ class Supervisor:
         fields = {"pid": child.pid, "client": child.client}
         match action:
             case Kill():
-                event("killing", logging.WARNING, **fields, job=action.job, why=action.reason,
-                      overdue=action.overdue, others=action.others,
+                event("process_killing", logging.WARNING, **fields, why=action.reason,
+                      job=action.job, overdue=action.overdue, others=action.others,
                       bytes=action.bytes)  # fmt: skip
                 child.kill(action.reason)
             case DrainThenKill():
-                event("draining", logging.WARNING, **fields, job=action.job, why="overdue")
+                event("process_draining", logging.WARNING, **fields, job=action.job, why="overdue")
                 child.condemn(action.kill_by)
             case Retire():
                 self._pool.retire(child, action.why)
@@ -175,7 +175,7 @@ class Supervisor:
             grace = 0.0
         grace = self._options.grace if grace is None else grace
         runs = sum(child.table.runs for child in self._pool.children)
-        event("stopping", worker=self._group, grace=grace, runs=runs,
+        event("supervisor_stopping", worker=self._group, grace=grace, runs=runs,
               hint="again to stop at once" if runs and grace else None)  # fmt: skip
         self._stopping.set()
         self._pool.close()

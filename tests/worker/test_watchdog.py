@@ -276,6 +276,14 @@ def test_the_pause_before_a_start_doubles_up_to_a_limit() -> None:
     assert LONGEST_PAUSE / 2 <= backoff.pause() <= LONGEST_PAUSE
 
 
+def test_the_pause_stays_bounded_after_thousands_of_failures() -> None:
+    """It overflowed a float after 1,025 failures, and the supervisor started no more children."""
+    backoff = StartBackoff()
+    for _ in range(5000):
+        backoff.failed(NOW)
+    assert LONGEST_PAUSE / 2 <= backoff.pause() <= LONGEST_PAUSE
+
+
 def test_only_a_child_that_started_after_the_last_failure_ends_the_pauses() -> None:
     backoff = StartBackoff()
     backoff.failed(NOW)

@@ -7,6 +7,8 @@ import random
 __all__ = ["StartBackoff"]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+# Beyond this the longest pause is reached; and 2**1024 is too large for a float.
+MAX_DOUBLINGS = 10
 
 
 class StartBackoff:
@@ -37,5 +39,6 @@ class StartBackoff:
         """Seconds to wait before the next start, random within the upper half; 0 if all is well."""
         if not self._failures:
             return 0.0
-        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._failures - 1))
+        doublings = min(self._failures - 1, MAX_DOUBLINGS)
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2**doublings)
         return longest * random.uniform(0.5, 1.0)

@@ -29,20 +29,19 @@ CAPACITY = 100
 MOST_CAPACITY = 10_000
 DEFAULT_SIZE = 10
 MOST_PROCESSES = 1000
-# The server declares a worker dead that was not bumped for LEASE seconds. This is three heartbeats
+# The server declares a worker dead if it was not bumped for LEASE seconds. This is three heartbeats
 # longer than the silence that the server takes for an outage of its own (OUTAGE_MS in lua/keys.lua:
-# 10 seconds). So a server that was unreachable for less has not let a lease run out, and one that
-# was unreachable for longer knows that it was.
+# 10 seconds). After a shorter outage no lease has run out; after a longer one the server extends
+# the leases.
 BUMP_EVERY = 1.0
 LEASE = 10.0 + 3.0
-# A worker whose leases were not confirmed for CUT_OFF seconds interrupts its runs: the server may
-# be reachable for others, which would get its jobs. After SELF_KILL seconds the process kills
-# itself with the runs that have not ended. A server that paused for ten seconds does not cause
-# either.
+# A worker interrupts its runs if its leases were not confirmed for CUT_OFF seconds: other workers
+# may reach the server and get its jobs. After SELF_KILL seconds the process kills itself, with the
+# runs that have not ended. A server that pauses for ten seconds causes neither.
 CUT_OFF = LEASE - 1.75
 SELF_KILL = LEASE - 1.25
-# For a worker that holds nothing of a queue. Not much longer than LEASE: it may take jobs while
-# such a heartbeat is in flight, and die before the next.
+# For a worker that holds no job of a queue. Not much longer than LEASE: the worker may take jobs
+# while such a heartbeat is in flight, and die before the next.
 IDLE_LEASE = 20.0
 # Few: there are many workers, and each of their calls is short.
 CONNECTIONS = 4
@@ -101,7 +100,7 @@ class Service(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All that a worker needs to know."""
+    """The server, and the queues to serve."""
 
     place: Place
     services: tuple[Service, ...]

@@ -5,8 +5,8 @@
 2. One call bumps all workers of a queue. Queues are bumped independently, so that a slow one
    delays no other.
 3. The answers name cancelled runs, and workers that the server has declared dead.
-4. A worker whose event loop is blocked by a handler stops being a waiter: other workers are woken
-   in its place.
+4. If a handler blocks the event loop of a worker, that worker stops being a waiter, and other
+   workers are woken in its place.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, LEASE
 __all__ = ["Heartbeat", "WorkerLeases"]
 
 CHECK_EVERY = 0.2
-# With these errors no other client can be given a job either: the server is down, or refuses all
-# calls. So the leases are as safe as after a bump.
+# These errors are taken to mean that the server serves no other client either: it is down, or
+# refuses all calls. So no other client can get the jobs, and the leases count as confirmed.
 NO_CLIENT_IS_SERVED = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
 # An idle worker is bumped when this much of its lease is left: less than a dequeue leaves it.
 IDLE_MARGIN = LEASE / 2
 # An event loop that turns writes its beat every second, and more often while anything runs.
 IDLE_LOOP_BLOCKED, BUSY_LOOP_BLOCKED = 3.0, 0.3
-# A worker whose loop is blocked again and again is not removed from the waiters more often.
+# A worker is removed from the waiters at most this often, even if its loop blocks again and again.
 STAND_DOWN_AT_MOST_EVERY = 1.0
 
 

@@ -4,7 +4,7 @@
 2. It acts on what they report.
 3. It replaces a child that is gone, or is to be retired: the old one is drained once a new one
    serves.
-4. It has the jobs of a child that is gone returned.
+4. It returns the jobs of a child that is gone (`server_link`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ MAX_JOBS_LOGGED = 5
 class ChildPool:
     """Keeps `options.processes` children running until it is closed.
 
-    `new_config` makes the configuration of a new child, `run_task` runs its life, and `give_up` is
-    called if the application cannot be imported before any child has served.
+    `new_config` makes the configuration of a new child. `run_task` runs a child from its start to
+    its end. `give_up` is called if a child cannot start and none has served yet.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ChildPool:
 
     @property
     def children(self) -> Sequence[ChildProcess]:
-        """All that have been created and are not gone."""
+        """All children that are not gone."""
         return list(self._children)
 
     @property
@@ -83,7 +83,7 @@ class ChildPool:
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """One for each child that waits to start, runs, or of which the jobs are being returned."""
+        """One for each child, from the pause before its start until its jobs are returned."""
         return set(self._tasks)
 
     def replenish(self) -> None:
@@ -112,7 +112,7 @@ class ChildPool:
         self.replenish()
 
     def note_settled(self, now: float) -> None:
-        """Ends the pauses between starts if a child works well that started after a failure."""
+        """Ends the pauses between starts if a child has settled since the last failure."""
         for child in self._children:
             if child.state.is_settled(now):
                 self._backoff.settled(child.state.born)

@@ -4,10 +4,10 @@
         │                       ▲
         └───────────────────────┘  (a reload retires children that have not started yet, too)
 
-    from every phase but the last two: ──> DRAINING, STOPPING, KILLED ──> GONE
+    from every phase before KILLED:  ──> DRAINING, STOPPING or KILLED ──> GONE
 
-`ChildState` alone changes itself, in methods named for what happened. Other objects read it. The
-watchdog decides from a `ChildSnapshot`, which does not change.
+Only the methods of `ChildState` change it; each is named for what happened. Other objects read it.
+The watchdog decides from a `ChildSnapshot`, which does not change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ RunKey = tuple[int, str, int]
 
 # An event loop that did not turn for this long is blocked.
 LOOP_BLOCKED = 1.0
-# A child that has served for this long started well: its end says nothing about the next start.
+# A child that still serves this long after its start started well: its end says nothing about how
+# the next child starts.
 SETTLED_AFTER = 5.0
 
 
@@ -86,7 +87,7 @@ class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildState:
-    """Owns all that a supervisor remembers of a child."""
+    """What a supervisor remembers of a child, except the process itself."""
 
     def __init__(self, born: float) -> None:
         self.born = born
@@ -95,7 +96,7 @@ class ChildState:
         self.planned: Planned | None = None
         """The server and the queues of the child, once it has imported the application."""
         self.announced_exit = False
-        """The child said that it exits, so no job is to blame for its end."""
+        """The child reported that it exits, so no job is to blame for its end."""
         self.killed: KillReason | None = None
         self.killed_at = 0.0
         self.kill_by: float | None = None
@@ -106,7 +107,7 @@ class ChildState:
         """Since when it has been stopped by SIGSTOP."""
         self._cancels: dict[RunKey, float] = {}
 
-    # What others ask
+    # Questions
 
     @property
     def is_working(self) -> bool:
@@ -123,7 +124,7 @@ class ChildState:
         return self.has_served and not self.is_ending
 
     def is_settled(self, now: float) -> bool:
-        """Whether it has served for a while: its end says nothing about how the next starts."""
+        """Whether it started well: its end says nothing about how the next child starts."""
         return self.has_served and now - self.born > SETTLED_AFTER
 
     @property
@@ -141,10 +142,10 @@ class ChildState:
         """Runs that it was asked to cancel, and when."""
         return MappingProxyType(self._cancels)
 
-    # What happens
+    # Events
 
     def imported(self, planned: Planned) -> None:
-        """It has imported the application, and says which queues there are."""
+        """It has imported the application, and reported its queues."""
         self.planned = planned
 
     def began_serving(self) -> None:
@@ -181,7 +182,7 @@ class ChildState:
             self.killed, self.killed_at = reason, now
 
     def announce_exit(self) -> None:
-        """It said that it exits, and why."""
+        """It reported that it exits."""
         self.announced_exit = True
 
     def exited(self) -> None:
@@ -192,12 +193,12 @@ class ChildState:
         """It was asked to cancel a run."""
         self._cancels.setdefault(run, now)
 
-    # What the supervisor observes
+    # Observations
 
     def observed_runs(
         self, runs: int, entries: Sequence[Entry], held: int, last_beat: float, now: float
     ) -> None:
-        """Notes what its table says: forgets cancelled runs, and whether it is blocked."""
+        """Forgets cancelled runs that have ended, and notes since when its loop is blocked."""
         if runs:
             self.blocked_since = None
             self._forget_cancels(entries, now)
@@ -211,8 +212,8 @@ class ChildState:
     def _forget_cancels(self, entries: Sequence[Entry], now: float) -> None:
         """Forgets runs that have ended.
 
-        A run that has not begun is kept for a lease: if it has still not begun by then, the next
-        heartbeat asks the child again.
+        A run that has not begun yet is kept for a lease. After that the next heartbeat, which
+        names it again, repeats the request to the child.
         """
         if self._cancels:
             running = {(entry.queue, entry.id, entry.token) for entry in entries}

@@ -1,7 +1,7 @@
 """The messages between a supervisor and a child: one line of JSON each, over a socket.
 
-A supervisor sends instructions, a child sends reports. Neither is about single jobs, except to
-cancel one: the supervisor reads those in the table.
+A supervisor sends instructions, a child sends reports. No message is sent for a single job, except
+to cancel its run: the supervisor reads the runs of a child in its table.
 """
 
 from __future__ import annotations

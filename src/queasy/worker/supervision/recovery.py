@@ -1,7 +1,8 @@
 """Returns the jobs of a child that is gone.
 
-Runs past their deadline timed out. If the child died, every run that had started is stalled, and
-its job a suspect. All other jobs were only interrupted: they are released, which is not an attempt.
+If the child was killed for runs past their deadline, those runs timed out. If it died, every run
+that had started is stalled, and its job a suspect. All other jobs are released, which does not
+count as an attempt.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from queasy.worker.supervision.messages import Planned
 
 __all__ = ["GoneChild", "recover_jobs"]
 
-# After this the leases have run out, and a sweep has returned the jobs.
+# After this long the leases have run out, and a sweep has returned the jobs.
 RETRY_FOR = 60.0
-# A child that held nothing is only to be removed from the clients; the server does so by itself.
+# For a child that held no jobs: the server removes such a client by itself when its lease ends.
 RETRY_FOR_IF_NOTHING_HELD = 1.0
 KILLED = JobError("Timeout", "ran longer than it may, and was killed", "timeout")
 
@@ -59,7 +60,7 @@ async def recover_jobs(store: AsyncStore, child: GoneChild) -> int:
 
 
 async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -> int:
-    """Tries until the server answers, or its leases have run out anyway."""
+    """Returns the jobs of one queue; tries until the server answers, or the leases have run out."""
     retry_for = RETRY_FOR if child.held_jobs else RETRY_FOR_IF_NOTHING_HELD
     give_up_at = time.monotonic() + retry_for
     while True:

@@ -2,7 +2,7 @@
 
 1. It opens the connection when the first child says where the server is.
 2. It keeps the leases of all children alive, however busy they are.
-3. It receives orders: serve a queue, or do not.
+3. It receives orders to serve or unserve a queue.
 4. It returns the jobs of a child that is gone.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["ServerLink"]
 class ServerLink:
     """Owns the supervisor's store, heartbeat and control channel.
 
-    `carry_out` is called for each order, `run_task` to run the heartbeat.
+    It calls `carry_out` for each order, and `run_task` once, to run the heartbeat.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ServerLink:
 
 
 def _lost(child: ChildProcess) -> None:
-    """The server has declared the child dead: whatever it still runs is run elsewhere, too."""
+    """Kills a child that the server has declared dead: its jobs run elsewhere, too."""
     event("worker_declared_dead", logging.WARNING, pid=child.pid, client=child.client,
           why="the server declared it dead; its jobs run elsewhere")  # fmt: skip
     child.kill("lost")

@@ -5,8 +5,8 @@
 2. It keeps their leases alive, however busy they are (`server_link`).
 3. It reads their tables: a run past its deadline ends, if necessary with its process; the other
    jobs of that process may end first, while a new child takes over (`watchdog`).
-4. When a child is gone, it returns its jobs at once (`recovery`): jobs that had started in a child
-   that died are suspects, the others are not.
+4. When a child is gone, it returns the child's jobs at once (`recovery`). Jobs that had started in
+   a child that died are suspects, the others are not.
 5. It passes orders on to its children, and stops them.
 
 No code of the application runs in this process.
@@ -122,6 +122,7 @@ class Supervisor:
     # Watching
 
     async def _watch(self) -> None:
+        """Checks every child four times a second, until it is cancelled."""
         for rounds in itertools.count():
             now = time.monotonic()
             self._pool.note_settled(now)
@@ -170,7 +171,7 @@ class Supervisor:
         return taking and not self._stopping.is_set() and not self._server.is_failing
 
     def stop(self, grace: float | None = None) -> None:
-        """Takes no more jobs; runs have `grace` seconds to end, after a second call none."""
+        """Takes no more jobs. Runs have `grace` seconds to end; a second call leaves them none."""
         if self._stopping.is_set():
             grace = 0.0
         grace = self._options.grace if grace is None else grace

@@ -1,9 +1,8 @@
-"""What the supervisor does about a child: a run that does not end, a process that does not run.
+"""Decides what to do about a child: a run does not end, or the process does not run.
 
 `decide` is pure: it takes a snapshot of a child and returns actions. The supervisor carries them
-out. A run that was interrupted and does not end is ended with its process; the other jobs of the
-process may end first, and be reported, for as long as the grace time, unless its event loop is
-blocked.
+out. A run that does not end after it was interrupted ends with its process. Before that the other
+jobs of the process have the grace time to end and be reported, unless its event loop is blocked.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def outstays_stop(child: ChildSnapshot, now: float, stop_by: float) -> bool:
 
 
 def _about_overdue_runs(child: ChildSnapshot, now: float, grace: float) -> Action | None:
-    """Something runs: does a run stay past its deadline, or past its cancellation?"""
+    """Something runs: is a run past its deadline, or past its cancellation?"""
     overdue = [entry for entry in child.entries if now > _due(child, entry) + INTERRUPT_TIMEOUT]
     if not overdue:
         return None

@@ -6,7 +6,7 @@ import pytest
 
 from queasy.worker.liveness.inflight_table import Entry
 from queasy.worker.plan import LEASE
-from queasy.worker.supervision.child_state import ChildState, Phase
+from queasy.worker.supervision.child_state import SETTLED_AFTER, ChildState, Phase
 from queasy.worker.supervision.messages import Planned
 
 NOW = 1000.0
@@ -50,6 +50,14 @@ def test_a_child_that_is_ending_is_not_retired_and_one_that_is_killed_not_draine
     state.drain()
     state.stop()
     assert state.phase is Phase.KILLED
+
+
+def test_a_child_has_settled_when_it_served_and_is_not_new() -> None:
+    state, later = ChildState(NOW), NOW + SETTLED_AFTER + 0.1
+    assert not state.is_settled(later), "it never served"
+    state.began_serving()
+    assert not state.is_settled(NOW + SETTLED_AFTER - 0.1)
+    assert state.is_settled(later)
 
 
 def test_the_first_reason_for_a_kill_counts() -> None:

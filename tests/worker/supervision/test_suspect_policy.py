@@ -23,6 +23,8 @@ def test_the_children_with_the_fewest_runs_are_chosen_and_started_ones_first() -
 def test_a_child_that_declined_is_relieved_by_one_with_fewer_runs() -> None:
     busy = candidate(takes=True, declined=True, runs=3)
     assert choose_suspect_takers([busy, candidate(runs=1)], 2) == [False, True]
+    others = [candidate(runs=2), candidate(runs=1)]
+    assert choose_suspect_takers([busy, *others], 2) == [False, False, True]
     assert choose_suspect_takers([busy, candidate(runs=3)], 2) == [True, False]
     assert choose_suspect_takers([busy, Candidate(False, False, False, 0)], 2) == [True, False]
 

@@ -146,3 +146,8 @@ def test_a_child_that_stays_after_the_grace_time_of_a_stop_is_killed() -> None:
     ):
         assert outstays_stop(turning, NOW, NOW - late) == turning_goes
         assert outstays_stop(blocked, NOW, NOW - late) == blocked_goes
+
+
+def test_a_child_that_runs_nothing_is_not_killed_before_it_could_report() -> None:
+    silent = child(held=1, last_beat=NOW - 5)
+    assert not outstays_stop(silent, NOW, NOW - INTERRUPT_TIMEOUT - 0.1)

@@ -1,7 +1,6 @@
 """A worker as the child of a supervisor.
 
-1. It dies with its parent: by a request to the kernel (Linux), by a pipe that ends, and by its own
-   decision when the parent is alive but has not kept the leases.
+1. It dies with its parent, and when its leases are not kept (`guard`).
 2. It imports the application, reports which queues there are, and works.
 3. It follows instructions: stop, drain, cancel a run, serve or unserve a queue.
 """
@@ -10,19 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import faulthandler
 import logging
 import os
-import select
 import signal
 import socket
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Coroutine
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -31,8 +26,9 @@ from queasy.worker.app import importing, load
 from queasy.worker.events import event
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.logs import set_up
-from queasy.worker.plan import BUMP_EVERY, LEASE, SELF_KILL, Plan, job_sizes, safety_interval
+from queasy.worker.plan import Plan, job_sizes, safety_interval
 from queasy.worker.record import WorkerRecord
+from queasy.worker.supervision.guard import die, start_guard
 from queasy.worker.supervision.messages import (
     MAX_LINE,
     CancelRun,
@@ -55,11 +51,6 @@ from queasy.worker.worker import Worker
 
 __all__ = ["main"]
 
-PR_SET_PDEATHSIG = 1
-GUARD_EVERY = 0.5
-# A supervisor that did not run for this long has not kept the leases, and they are about to run
-# out: within two more rounds of the guard this process is gone, before others get its jobs.
-SUPERVISOR_SILENT = LEASE - BUMP_EVERY - 4 * GUARD_EVERY
 CLOSE_TIMEOUT = 1.0
 SWITCH_INTERVAL = 0.0005
 
@@ -67,12 +58,11 @@ SWITCH_INTERVAL = 0.0005
 def main() -> None:
     """Runs a child process; its configuration is the first argument."""
     config = msgspec.json.decode(sys.argv[1], type=ChildConfig)
-    die_with_parent()
     faulthandler.enable()
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     sys.path[:] = config.path
     table = InflightTable(config.max_queues, config.capacity, config.table)
-    threading.Thread(target=guard_or_die, args=(config.parent_pipe, table), daemon=True).start()
+    start_guard(config.parent_pipe, table)
     try:
         with importing(config.app):
             plan = load(config.app).plan(config.queues)
@@ -114,64 +104,6 @@ def _run(work: Coroutine[Any, Any, bool]) -> bool:
     except ImportError:
         return asyncio.run(work)
     return uvloop.run(work)
-
-
-# The guard
-
-
-def die_with_parent() -> None:
-    """Asks the kernel to kill this process when its parent ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def die() -> NoReturn:
-    """Kills this process and all that the handlers started: it leads a group of its own."""
-    os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def guard_or_die(parent_pipe: int, table: InflightTable) -> None:
-    """Runs the guard; kills this process if the guard fails."""
-    try:
-        guard(parent_pipe, table)
-    finally:  # a process without a guard must not hold a lease
-        die()
-
-
-def guard(parent_pipe: int, table: InflightTable) -> None:
-    """Kills this process, from a thread, when the supervisor is gone or its leases are not kept."""
-    seen_before = False
-    poll = select.poll()
-    poll.register(parent_pipe, select.POLLIN)
-    while True:
-        if poll.poll(GUARD_EVERY * 1000):  # never written to: the other end was closed
-            die()
-        now, supervised = time.monotonic(), table.supervised
-        silent = bool(supervised) and now - supervised > SUPERVISOR_SILENT
-        if table.runs and (silent or _longest_unkept(table, now) > SELF_KILL):
-            # Both processes may have been frozen: the supervisor has one round to run again.
-            if seen_before:
-                silent_one = "supervisor" if silent else "server"
-                write_last_line(
-                    f"the {silent_one} is silent, leases are not kept: killing all runs"
-                )
-                die()
-            seen_before = True
-        else:
-            seen_before = False
-
-
-def _longest_unkept(table: InflightTable, now: float) -> float:
-    """For how long the server has not confirmed the lease of a run; the longest of them."""
-    return max((table.unkept(queue, now) for queue in table.running_queues()), default=0.0)
-
-
-def write_last_line(text: str) -> None:
-    """Writes to stderr, unless that would block: a full pipe must not delay the end."""
-    if select.select([], [2], [], 0)[1]:
-        with contextlib.suppress(OSError):
-            os.write(2, f"queasy: worker process {os.getpid()}: {text}\n".encode())
 
 
 class Child:

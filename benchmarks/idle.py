@@ -62,7 +62,7 @@ class Worker:
             self._process = subprocess.Popen(
                 [*command, "--processes", "2"], env=environment, stderr=log
             )
-        while self._log.read_text().count("child serving") < 2:
+        while self._log.read_text().count("process_serving") < 2:
             if self._process.poll() is not None:
                 sys.exit(self._log.read_text())
             time.sleep(0.05)

@@ -8,7 +8,7 @@ import pytest
 
 from queasy import Failure
 from queasy.trace import MOST_KEPT, _kept, trace_of
-from queasy.worker.events import MOST_LINES, Flood, tell_untold
+from queasy.worker.events import MAX_LINES_PER_SECOND, Flood, report_suppressed
 
 
 class Own(Exception):
@@ -125,20 +125,20 @@ def test_a_flood_of_lines_is_cut_short_and_told_of(
     now = 100.0
     monkeypatch.setattr("queasy.worker.events.time.monotonic", lambda: now)
     flood = Flood(logging.getLogger("queasy.test"), "lines")
-    assert sum(flood.lets() for _ in range(MOST_LINES + 7)) == MOST_LINES
-    tell_untold(now)
+    assert sum(flood.lets() for _ in range(MAX_LINES_PER_SECOND + 7)) == MAX_LINES_PER_SECOND
+    report_suppressed(now)
     assert not caplog.messages
     now += 1.0
-    tell_untold(now)
-    assert caplog.messages == ["lines: 7 more, not shown"]
+    report_suppressed(now)
+    assert caplog.messages == ["log_lines_suppressed what=lines count=7"]
     assert flood.lets()
 
 
 def test_what_is_untold_at_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
     flood = Flood(logging.getLogger("queasy.test"), "lines")
-    for _ in range(MOST_LINES + 1):
+    for _ in range(MAX_LINES_PER_SECOND + 1):
         flood.lets()
-    tell_untold()
-    tell_untold()
-    assert caplog.messages == ["lines: 1 more, not shown"]
+    report_suppressed()
+    report_suppressed()
+    assert caplog.messages == ["log_lines_suppressed what=lines count=1"]
     assert flood.lets()  # another worker of the same process

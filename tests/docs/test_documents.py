@@ -15,7 +15,7 @@ from queasy import SyncClient
 from queasy.cli import _parser
 from queasy.store.keys import NAMES
 from queasy.store.library import PREFIX, source
-from queasy.worker.supervision.supervisor import PATIENCE
+from queasy.worker.supervision.watchdog import KILL_AFTER_GRACE
 from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -159,7 +159,7 @@ def test_the_services_of_the_workers_page_have_time_to_stop() -> None:
         for wait in re.findall(
             r"^(?:TimeoutStopSec=|terminationGracePeriodSeconds: )(\d+)$", page, re.M
         ):
-            assert int(wait) > grace + PATIENCE
+            assert int(wait) > grace + KILL_AFTER_GRACE
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def running_worker(folder: Path, app: str) -> Generator[Callable[[], str]]:
             cwd=folder, stdout=file, stderr=file, env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
     try:
-        wait_until(lambda: log.read_text().count("child serving") == 2, "both children serve")
+        wait_until(lambda: log.read_text().count("process_serving") == 2, "both children serve")
         yield log.read_text
         process.terminate()
         assert process.wait(30) == 0, log.read_text()

@@ -244,7 +244,7 @@ def run_through(
         sane(plain, steps)
         assert pulled.audit() == []
         assert worker.stop(20) == 0
-        assert not worker.events("child died")
+        assert not worker.events("process_died")
 
 
 def sane(queue: SyncQueue, steps: tuple[float, ...]) -> None:

@@ -166,7 +166,7 @@ def check(lines: list[dict[str, Any]], *, unanswered: bool) -> None:
 def assert_nobody_was_lost(workers: list[Running]) -> None:
     for worker in workers:
         assert not worker.events("worker_declared_dead"), worker.log
-        assert not worker.events("child died"), worker.log
+        assert not worker.events("process_died"), worker.log
 
 
 @ON_ONE_SERVER

@@ -22,8 +22,8 @@ from queasy.store.net.url import parse_url
 from queasy.store.records import DispatchItem, JobReader
 from queasy.store.retrying import call
 from queasy.worker.control import Control
-from queasy.worker.plan import Record
-from queasy.worker.supervision.messages import decode, decode_report
+from queasy.worker.record import WorkerRecord
+from queasy.worker.supervision.messages import decode_instruction, decode_report
 from tests.fuzz.strategies import REPLIES
 
 COMMANDS = QueueCommands(QueueKeys("p", "q"))
@@ -111,13 +111,13 @@ LINES = st.binary(max_size=60) | REPLIES.map(repr).map(lambda text: text.encode(
 
 @given(LINES)
 def test_a_record_of_a_worker_that_is_none_is_none(line: bytes) -> None:
-    record = Record.read(line)
-    assert record is None or isinstance(record, Record)
+    record = WorkerRecord.read(line)
+    assert record is None or isinstance(record, WorkerRecord)
 
 
 @given(LINES)
 def test_a_line_between_supervisor_and_child_is_read_or_refused(line: bytes) -> None:
-    for read in (decode, decode_report):
+    for read in (decode_instruction, decode_report):
         with contextlib.suppress(msgspec.MsgspecError, RecursionError):
             read(line)
 
@@ -128,7 +128,7 @@ def test_an_order_that_cannot_be_understood_is_noted_and_ignored(line: bytes) ->
 
     store: Any = None
     control = Control(store, nobody)
-    control._told(line.decode("utf-8", "surrogateescape"))
+    control._received(line.decode("utf-8", "surrogateescape"))
 
 
 @pytest.mark.parametrize("queues", [5, "q", [5], ["a{b"]])

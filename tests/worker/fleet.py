@@ -73,7 +73,7 @@ class Running:
         wait_until(
             lambda: (
                 self.process.poll() is not None
-                or len(self.events("child serving")) >= children
+                or len(self.events("process_serving")) >= children
                 or (not children and bool(self.events("worker_started")))
             ),
             f"{children} children serve",

@@ -75,7 +75,7 @@ def test_a_cancelled_python_loop_is_interrupted(fleet: Fleet, client: SyncClient
     fleet.journal.wait_for("start", id="job")
     cancel(plain)
     assert worker.children() == children
-    assert not worker.events("killing") + worker.events("draining")
+    assert not worker.events("process_killing") + worker.events("process_draining")
     assert worker.stop() == 0
     assert_cancelled(fleet, plain)
 

@@ -27,7 +27,7 @@ from tests.worker.fleet import (
 pytestmark = ON_ONE_SERVER
 together = Together()
 OWN = ("--queue", "plain", "--queue", "small")  # only the worker that is frozen serves `small`
-LAST_WORDS = "nobody keeps the leases: ending with all runs"
+LAST_WORDS = "leases are not kept: killing all runs"
 SHARED = ("--queue", "plain")
 
 
@@ -68,7 +68,7 @@ def test_a_frozen_child_is_replaced_and_its_job_runs_elsewhere(
     worker.wait_until_serving(3)
     assert not alive(start["pid"])
     assert len(worker.children()) == 2
-    (death,) = worker.events("child died")
+    (death,) = worker.events("process_died")
     assert "why=frozen" in death
     assert worker.stop() == 0
     assert totals(plain)["finished"] == totals(plain)["stalled"] == 1

@@ -38,7 +38,7 @@ def test_who_minds_sees_no_message_of_an_error(fleet: Fleet, sync_client: SyncCl
     (line,) = [line for line in lines if line["event"] == "job_failed"]
     assert line["level"] == "warning"
     assert (line["queue"], line["job"], line["error"]) == ("plain", job.id, "RuntimeError")
-    (serving,) = [line for line in lines if line["event"] == "child serving"]
+    (serving,) = [line for line in lines if line["event"] == "process_serving"]
     assert serving["pid"] != serving["process"] == worker.pid
 
 

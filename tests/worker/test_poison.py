@@ -40,7 +40,7 @@ def test_poison_is_given_up_after_three_deaths_and_nobody_else_is(
     # Behind most of them, whoever takes it: those behind it have not started when it dies.
     queue.dispatch_many([*jobs[:45], Dispatch(case, id="poison"), *jobs[45:]])
     worker = fleet.serve("--queue", "poison", "--max-memory", "200M", processes=2)
-    wait_until(lambda: bool(worker.events("child died")), "the poison has worked")
+    wait_until(lambda: bool(worker.events("process_died")), "the poison has worked")
     died.touch()
 
     (given_up,) = fleet.journal.wait_for("gave up")
@@ -49,7 +49,7 @@ def test_poison_is_given_up_after_three_deaths_and_nobody_else_is(
     assert [line["stalls"] for line in starts] == [0, 1, 2]
     assert len({line["pid"] for line in starts}) == 3
     if "bomb" in case:
-        assert len(worker.events("killing")) == 3
+        assert len(worker.events("process_killing")) == 3
 
     for id_ in neighbours:
         (end,) = fleet.journal.wait_for("end", id=id_)
@@ -61,7 +61,7 @@ def test_poison_is_given_up_after_three_deaths_and_nobody_else_is(
     assert len(ran_there - ended_there) > 10
 
     assert worker.stop() == 0
-    assert len(worker.events("child died")) == 3
+    assert len(worker.events("process_died")) == 3
     assert [job.id for job in queue.jobs("failed")] == ["poison"]
     assert totals(queue)["finished"] == 50
     assert totals(queue.fail_queue)["finished"] == 1

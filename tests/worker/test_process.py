@@ -2,16 +2,13 @@
 
 import os
 import resource
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 
-from queasy.worker.plan import LEASE
 from queasy.worker.supervision.child_process import ChildProcess
 from queasy.worker.supervision.options import SupervisorOptions, child_config
-from queasy.worker.supervision.watchdog import look_at_runs
 
 CONFIG = child_config(SupervisorOptions(app="absent:client", processes=1), "group", ())
 FILES = 300
@@ -56,22 +53,3 @@ def test_a_child_for_which_there_are_no_files_leaves_none_open(left: int) -> Non
         with pytest.raises(OSError, match="Too many open files"):
             ChildProcess(CONFIG)
         assert open_files() == before
-
-
-async def test_a_run_that_was_cancelled_is_forgotten_when_it_has_ended() -> None:
-    """It was kept until nothing ran at all, which in a busy child is never."""
-    child = ChildProcess(CONFIG)
-    now = time.monotonic()
-    child.table.start(0, "busy", 1, now, now + 1000)
-    slot = child.table.start(0, "asked", 2, now, now + 1000)
-    child.cancels = {(0, "asked", 2): now, (0, "not begun", 3): now}
-    look_at_runs(child, now + 0.5, 60)
-    assert len(child.cancels) == 2
-    child.table.end(slot)
-    look_at_runs(child, now + LEASE / 2, 60)
-    assert len(child.cancels) == 2
-    look_at_runs(child, now + LEASE + 1, 60)
-    assert child.cancels == {}
-    await child.start()  # which closes what is the child's
-    await child.live(lambda _: None)
-    await child.close()

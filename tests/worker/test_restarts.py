@@ -82,7 +82,7 @@ class Restarts:
         worker, grace = self.running[number]
         if self._random.random() < 0.75:
             worker.wait_until_serving(2)
-        if not worker.events("child serving"):
+        if not worker.events("process_serving"):
             self.how["before it served"] += 1
         begun = time.monotonic()
         worker.signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ class Restarts:
         self.slowest = max(self.slowest, time.monotonic() - begun)
         self.how["with a grace of 20 s" if grace == PATIENT else "with a grace of 0.2 s"] += 1
         # Before Python can hear a signal there is nothing to stop either.
-        deaf = code == -signal.SIGTERM and not worker.events("supervisor started")
+        deaf = code == -signal.SIGTERM and not worker.events("supervisor_started")
         if code and not deaf:
             self.codes.append((code, worker.log))
         if grace == PATIENT and not twice:
@@ -162,7 +162,7 @@ def test_restarts_under_load_lose_nothing_repeat_nothing_and_count_nothing(
 
 def cut_short(workers: list[Running], lines: list[dict[str, object]]) -> list[dict[str, object]]:
     """Runs that did not end, although their worker had time."""
-    served = "\n".join(line for worker in workers for line in worker.events("child serving"))
+    served = "\n".join(line for worker in workers for line in worker.events("process_serving"))
     pids = set(map(int, re.findall(r" pid=(\d+)", served)))
     ended = {(line["id"], line["token"]) for line in lines if line["event"] == "end"}
     return [

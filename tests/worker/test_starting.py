@@ -105,15 +105,15 @@ def test_reload_runs_new_code_and_what_runs_survives_code_that_is_broken(
 
     dispatch_until("first")
     script.write_text(CLIENT + HANDLER.replace("sent", "posted"))
-    wait_until(lambda: len(worker.events("child serving")) == 2, "a new child serves")
-    wait_until(lambda: len(worker.events("child ended")) == 1, "the old one has ended")
+    wait_until(lambda: len(worker.events("process_serving")) == 2, "a new child serves")
+    wait_until(lambda: len(worker.events("process_exited")) == 1, "the old one has ended")
     dispatch_until("second")
     script.write_text("this is not Python")
     wait_until(lambda: bool(worker.events("worker_start_failed")), "it cannot start")
     dispatch_until("third")
     script.write_text(CLIENT + HANDLER.replace("sent", "mailed"))
-    wait_until(lambda: len(worker.events("child serving")) == 3, "the next serves")
-    wait_until(lambda: worker.log.count("child ended") >= 2, "the one of before has ended")
+    wait_until(lambda: len(worker.events("process_serving")) == 3, "the next serves")
+    wait_until(lambda: worker.log.count("process_exited") >= 2, "the one of before has ended")
     dispatch_until("fourth")
     said = [line for line in worker.log.splitlines() if " by " in line]
     assert [line.split()[0] for line in said] == ["sent", "posted", "posted", "mailed"]
@@ -128,11 +128,11 @@ def test_a_process_that_has_grown_is_replaced_and_its_jobs_end(
     plain.dispatch({"leak": 200}, id="leaks")  # less than half as much again
     plain.dispatch({"sleep": 9}, id="beside")
     fleet.journal.wait_for("end", id="leaks")
-    wait_until(lambda: bool(worker.events("child ended")), "it is replaced")
+    wait_until(lambda: bool(worker.events("process_exited")), "it is replaced")
     (end,) = fleet.journal.wait_for("end", id="beside")
     (start,) = fleet.journal.lines("start", id="beside")
     assert end["pid"] == start["pid"], "it was let end"
-    assert "why=memory" in worker.events("child to be replaced")[0]
+    assert "why=memory" in worker.events("process_retiring")[0]
     plain.dispatch({}, id="next")
     (next_,) = fleet.journal.wait_for("end", id="next")
     assert next_["pid"] != end["pid"]

@@ -42,7 +42,7 @@ def test_after_sigterm_jobs_may_end_and_none_begins(
     queue.dispatch_many([{"sleep": 1}] * 5)
     fleet.journal.wait_for("start", 5)
     worker.signal(signal.SIGTERM)
-    wait_for_event(worker, "stopping")
+    wait_for_event(worker, "supervisor_stopping")
     queue.dispatch({"sleep": 0}, id="late")
     assert worker.process.wait(SOON) == 0
     assert len(fleet.journal.lines("end")) == 5
@@ -62,7 +62,7 @@ def test_what_has_not_ended_after_the_grace_time_goes_back_to_the_front(
         queue.dispatch({"sleep": 30}, id=id_)
     fleet.journal.wait_for("start", 2)
     worker.signal(signal.SIGTERM)
-    wait_for_event(worker, "stopping")
+    wait_for_event(worker, "supervisor_stopping")
     queue.dispatch({"sleep": 0}, id="late")
     assert worker.process.wait(SOON) == 0
     assert fleet.journal.lines("end") == []
@@ -79,7 +79,7 @@ def test_a_second_signal_releases_at_once(fleet: Fleet, sync_client: SyncClient,
     queue.dispatch({"sleep": 30}, id="one")
     fleet.journal.wait_for("start")
     worker.signal(signal.SIGTERM)
-    wait_for_event(worker, "stopping")
+    wait_for_event(worker, "supervisor_stopping")
     assert queue.counts().active == 1
     worker.signal(signal.SIGTERM)
     assert worker.process.wait(SOON) == 0
@@ -89,7 +89,7 @@ def test_a_second_signal_releases_at_once(fleet: Fleet, sync_client: SyncClient,
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_worker_that_is_told_to_stop_until_it_has_ends_well(fleet: Fleet, processes: int) -> None:
     worker = fleet.start("--processes", str(processes))
-    wait_for_event(worker, "child serving" if processes else "worker_started")
+    wait_for_event(worker, "process_serving" if processes else "worker_started")
     deadline = time.monotonic() + SOON
     while worker.process.poll() is None and time.monotonic() < deadline:
         worker.signal(signal.SIGTERM)
@@ -100,7 +100,7 @@ def test_a_worker_that_is_told_to_stop_until_it_has_ends_well(fleet: Fleet, proc
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_signal_before_anything_serves_is_heeded(fleet: Fleet, processes: int) -> None:
     worker = fleet.start("--processes", str(processes))
-    what = "supervisor started" if processes else "worker_started"
+    what = "supervisor_started" if processes else "worker_started"
     wait_for_event(worker, what)
     worker.signal(signal.SIGTERM)
     assert worker.process.wait(SOON) == 0
@@ -133,7 +133,7 @@ def test_processes_are_replaced_after_so_many_jobs_and_no_job_is_lost_or_repeate
     assert sorted(line["id"] for line in lines) == sorted(ids)
     assert len(fleet.journal.lines("start")) == 300
     # By then the first two are replaced; whoever has taken over goes on.
-    wait_for_event(worker, "child ended", 2)
+    wait_for_event(worker, "process_exited", 2)
     queue.dispatch({"sleep": 0}, id="more")
     (last,) = fleet.journal.wait_for("end", id="more")
     assert last["pid"] not in {line["pid"] for line in lines[:2]}
@@ -219,7 +219,7 @@ os._exit(3)
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert pauses[2] > pauses[0]
     assert "exit code 3" in worker.log
-    wait_for_event(worker, "child died", 4)
+    wait_for_event(worker, "process_died", 4)
     # It is to wait two seconds or more now; an operator is not.
     worker.signal(signal.SIGTERM)
     assert worker.process.wait(1.5) == 0

@@ -107,7 +107,7 @@ def test_an_async_handler_past_its_timeout_is_cancelled_and_nothing_else_happens
     assert end["pid"] == cancelled["pid"] == child
     assert_undisturbed(fleet, neighbours, child)
     assert worker.children() == [child]
-    assert not worker.events("killing") + worker.events("draining")
+    assert not worker.events("process_killing") + worker.events("process_draining")
 
 
 @together
@@ -124,7 +124,7 @@ def test_a_python_loop_past_its_timeout_is_interrupted_and_nothing_else_happens(
     assert end["pid"] == child
     assert_undisturbed(fleet, neighbours, child)
     assert worker.children() == [child]
-    assert not worker.events("killing") + worker.events("draining")
+    assert not worker.events("process_killing") + worker.events("process_draining")
 
 
 @together
@@ -137,7 +137,7 @@ def test_a_child_with_a_run_that_cannot_be_interrupted_is_drained_and_then_kille
     timed = client.queue("timed")
     data, options = {"first": {"sleep": 60}}, JobOptions(timeout=0.5)
     timed.dispatch(data, id="job", options=options)
-    wait_until(lambda: bool(worker.events("draining")), "it is drained")
+    wait_until(lambda: bool(worker.events("process_draining")), "it is drained")
     # Another serves while the neighbours end where they are.
     client.queue("small").dispatch(None, id="later")
     (later,) = fleet.journal.wait_for("end", id="later")

@@ -1,4 +1,4 @@
-"""Finding the client that a worker is to work for: `module:client`, or `path/app.py:client`."""
+"""Finds the client that a worker works for: `module:client`, or `path/app.py:client`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from queasy.worker.plan import Plan
 
 __all__ = ["Application", "check_not_importing", "importing", "load", "reference_to"]
 
-# What a script's `if __name__ == "__main__"` must not take for a start; multiprocessing's word.
+# The __name__ of a script in a child, so that its `if __name__ == "__main__"` part does not run.
+# multiprocessing uses the same name.
 SCRIPT = "__mp_main__"
 _importing: ContextVar[str | None] = ContextVar("importing", default=None)
 
@@ -27,12 +28,14 @@ _importing: ContextVar[str | None] = ContextVar("importing", default=None)
 class Application(Protocol):
     """What a worker needs of a client."""
 
-    def plan(self, queues: Collection[str] | None = None) -> Plan: ...
+    def plan(self, queues: Collection[str] | None = None) -> Plan:
+        """The queues to serve, all if None, and their handlers."""
+        ...
 
 
 @contextlib.contextmanager
 def importing(reference: str) -> Generator[None]:
-    """While a child imports the application, that must not start workers of its own."""
+    """Marks that a child imports the application, which must not start workers meanwhile."""
     token = _importing.set(reference)
     try:
         yield
@@ -41,6 +44,7 @@ def importing(reference: str) -> Generator[None]:
 
 
 def check_not_importing() -> None:
+    """Raises InvalidInput if a worker is importing the application."""
     if reference := _importing.get():
         raise InvalidInput(
             f"{reference.rpartition(':')[0]} starts workers while a worker imports it: put that "
@@ -49,7 +53,7 @@ def check_not_importing() -> None:
 
 
 def load(reference: str) -> Application:
-    """The client that a reference names; every way it can fail says what to do."""
+    """The client that a reference names. Every error says what to do."""
     module_name, colon, attribute = reference.partition(":")
     is_name = all(part.isidentifier() for part in module_name.split("."))
     is_file = module_name.endswith(".py") and "\0" not in module_name
@@ -77,16 +81,16 @@ def _module(name: str) -> types.ModuleType:
         if problem.name is None or not f"{name}.".startswith(f"{problem.name}."):
             raise  # something that the application imports
         raise HandlerNotFound(
-            f"app: there is no module {name!r}. Modules are looked for in the folder this is "
-            f"started in ({Path.cwd()}) and where Python has its packages"
+            f"app: module {name!r} was not found. Python looks for modules in the current "
+            f"folder ({Path.cwd()}) and in its package folders"
         ) from None
 
 
 def _script(path: str) -> types.ModuleType:
-    """A file that is not part of a package; imported once, as a module of its own."""
+    """The module of a file that is not part of a package; imported once."""
     if SCRIPT not in sys.modules:
         if not Path(path).is_file():
-            raise HandlerNotFound(f"app: there is no file {path!r} in {Path.cwd()}")
+            raise HandlerNotFound(f"app: file {path!r} was not found in {Path.cwd()}")
         sys.path.insert(0, str(Path(path).parent.absolute()))
         module = types.ModuleType(SCRIPT)
         module.__dict__.update(runpy.run_path(path, run_name=SCRIPT))
@@ -95,7 +99,7 @@ def _script(path: str) -> types.ModuleType:
 
 
 def reference_to(client: object) -> str:
-    """The reference by which a child can find this client: it must be a module's global."""
+    """The reference by which a child finds this client, which must be a global of a module."""
     for name, module in list(sys.modules.items()):
         for attribute, value in list(vars(module).items()) if module is not None else ():  # pyright: ignore[reportUnnecessaryComparison]
             if value is client:

@@ -1,4 +1,4 @@
-"""Commands to a running worker, over a channel of the server: serve or unserve a queue."""
+"""Orders to a running worker, over channels of the server: serve or unserve a queue."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from queasy.worker.events import event
 
 __all__ = ["Control", "Order"]
 
-RETRY = 5.0
+RESUBSCRIBE_AFTER = 5.0
 
 
 class Order(msgspec.Struct):
-    """One command."""
+    """What a client asks of a worker: `queasy serve` and `queasy unserve` send these."""
 
     do: Literal["serve", "unserve"]
     queue: str
@@ -27,7 +27,7 @@ class Order(msgspec.Struct):
 
 
 class Control:
-    """Hears the orders that somebody sends to this worker."""
+    """Subscribes to channels, and calls `carry_out` (do, queue, release) for each order."""
 
     def __init__(
         self,
@@ -38,59 +38,61 @@ class Control:
         self._channels: set[str] = set()
         self._carry_out = carry_out
         self._task: asyncio.Task[None] | None = None
-        self._deaf = asyncio.Event()
+        self._unsubscribed = asyncio.Event()
         self._orders: asyncio.Queue[Order] = asyncio.Queue()
 
     def listen(self, channels: set[str]) -> None:
-        """On these, too, from now on."""
+        """Receives orders from these channels, too, from now on."""
         for channel in channels - self._channels:
-            self._store.listener.attend(channel, self._told)
-            self._deaf.set()
+            self._store.listener.attend(channel, self._received)
+            self._unsubscribed.set()
         self._channels |= channels
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._obey())
+            group.create_task(self._carry_out_all())
             while True:
-                await self._deaf.wait()
-                self._deaf.clear()
-                if not await self._heard():
-                    await asyncio.sleep(RETRY)
-                    self._deaf.set()
+                await self._unsubscribed.wait()
+                self._unsubscribed.clear()
+                if not await self._subscribe():
+                    await asyncio.sleep(RESUBSCRIBE_AFTER)
+                    self._unsubscribed.set()
 
-    async def _heard(self) -> bool:
+    async def _subscribe(self) -> bool:
+        """Subscribes to all channels; False if that failed."""
         try:
             await self._store.connect()
-            heard = [await self._store.listener.subscribe(name) for name in self._channels]
-            return None not in heard
+            answers = [await self._store.listener.subscribe(name) for name in self._channels]
+            return None not in answers
         except QueasyError:
-            return False  # whoever needs the server more says so
+            return False  # the heartbeat and the worker log that the server is unreachable
 
-    def _told(self, message: str) -> None:
+    def _received(self, message: str) -> None:
         if not message:  # the connection was lost
-            self._deaf.set()
+            self._unsubscribed.set()
             return
         try:
             self._orders.put_nowait(msgspec.json.decode(message, type=Order))
         except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
-            event("order not understood", logging.WARNING, error=problem)
+            event("order_invalid", logging.WARNING, error=problem)
 
-    async def _obey(self) -> None:
-        """Each by itself: one may have to wait for jobs to end."""
+    async def _carry_out_all(self) -> None:
+        """Carries out orders concurrently: one may have to wait for jobs to end."""
         async with asyncio.TaskGroup() as group:
             while True:
-                group.create_task(self._obey_one(await self._orders.get()))
+                group.create_task(self._carry_out_one(await self._orders.get()))
 
-    async def _obey_one(self, order: Order) -> None:
+    async def _carry_out_one(self, order: Order) -> None:
         try:
             await self._carry_out(order.do, order.queue, order.release)
         except QueasyError as problem:
-            event("order refused", logging.WARNING, order=order.do, queue=order.queue[:200],
+            event("order_refused", logging.WARNING, order=order.do, queue=order.queue[:200],
                   error=problem)  # fmt: skip
 
     async def close(self) -> None:
+        """Receives no more orders; those under way are cancelled."""
         for channel in self._channels:
             self._store.listener.leave(channel)
         if self._task is not None:

@@ -1,7 +1,7 @@
-"""What a worker tells its operator: one line for each thing that happens.
+"""The log of a worker: one line for each event.
 
-The line is an event and fields; `--log-format json` prints the same as an object. Payloads and
-secrets are never among the fields.
+A line is the name of the event and its fields; `--log-format json` writes the same as an object.
+Fields never contain payloads or secrets. docs/reference/log-events.md lists all events.
 """
 
 from __future__ import annotations
@@ -13,51 +13,57 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Flood", "event", "log", "tell", "tell_untold"]
+__all__ = ["Flood", "event", "log", "log_error", "report_suppressed", "tell"]
 
 log = logging.getLogger("queasy.worker")
 
-# More lines of one kind in a second nobody reads; to write them would be most of the work.
-MOST_LINES = 100
+# More lines of one kind in a second cannot be read, and writing them would be most of the work.
+MAX_LINES_PER_SECOND = 100
 
 
 class Flood:
-    """Lets so many lines a second through, and says then how many it did not."""
+    """Limits lines of one kind to `MAX_LINES_PER_SECOND`, and logs how many were suppressed."""
 
     def __init__(self, logger: logging.Logger, what: str) -> None:
         self._logger = logger
         self._what = what
-        self._ends = 0.0
+        self._second_ends = 0.0
         self._lines = 0
         _floods.add(self)
 
     def lets(self) -> bool:
-        """Whether to write one more."""
-        self.tell(time.monotonic())
+        """Counts one more line; whether to write it."""
+        self.report_suppressed(time.monotonic())
         self._lines += 1
-        return self._lines <= MOST_LINES
+        return self._lines <= MAX_LINES_PER_SECOND
 
-    def tell(self, now: float) -> None:
-        """When the second is over: what was not written in it."""
-        if now >= self._ends:
-            untold, self._lines = self._lines - MOST_LINES, 0
-            self._ends = time.monotonic() + 1.0
-            if untold > 0:
-                self._logger.warning("%s: %d more, not shown", self._what, untold)
+    def report_suppressed(self, now: float) -> None:
+        """When the second is over, logs how many lines were suppressed in it."""
+        if now >= self._second_ends:
+            suppressed, self._lines = self._lines - MAX_LINES_PER_SECOND, 0
+            self._second_ends = time.monotonic() + 1.0
+            if suppressed > 0:
+                fields = {"what": self._what, "count": suppressed}
+                tell(self._logger, logging.WARNING, "log_lines_suppressed", fields)
 
 
 _floods: weakref.WeakSet[Flood] = weakref.WeakSet()
 
 
-def tell_untold(now: float = math.inf) -> None:
-    """Also when nothing more happens; without a time, at the end."""
+def report_suppressed(now: float = math.inf) -> None:
+    """Logs suppressed lines also when no further line comes; without `now`, at the end."""
     for flood in list(_floods):
-        flood.tell(now)
+        flood.report_suppressed(now)
 
 
 def event(what: str, level: int = logging.INFO, /, **fields: Any) -> None:
-    """Logs that something happened."""
+    """Logs an event. Fields that are None, "" or [] are left out."""
     tell(log, level, what, fields)
+
+
+def log_error(what: str, error: BaseException, /, **fields: Any) -> None:
+    """Logs an event with the traceback of an error."""
+    tell(log, logging.ERROR, what, fields, error)
 
 
 def tell(
@@ -67,7 +73,7 @@ def tell(
     fields: Mapping[str, Any],
     error: BaseException | None = None,
 ) -> None:
-    """The same by another logger, or with the traceback of an error."""
+    """Logs an event with another logger, or with the traceback of an error."""
     if logger.isEnabledFor(level):
         shown = {name: value for name, value in fields.items() if value not in (None, "", [])}
         text = " ".join([what, *(f"{name}={_text(value)}" for name, value in shown.items())])
@@ -75,6 +81,7 @@ def tell(
 
 
 def _text(value: object) -> str:
+    """A field's value as one word, quoted if it is not one."""
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, (list, tuple)):

@@ -20,9 +20,10 @@ from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.control import Control
 from queasy.worker.events import event
-from queasy.worker.liveness.heartbeat import Heartbeat, Pulse
+from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import LEASE, MOST_CAPACITY, Plan, Record, safety_interval, sizes
+from queasy.worker.plan import LEASE, MOST_CAPACITY, Plan, job_sizes, safety_interval
+from queasy.worker.record import WorkerRecord
 from queasy.worker.signals import stop_on_signals
 from queasy.worker.worker import Worker
 
@@ -94,7 +95,7 @@ class InlineWorker:
         self._worker = worker
         if not self._stopping:
             self._over.clear()
-        record = Record.here(self._group, 0, self._capacity, sizes(self._plan))
+        record = WorkerRecord.here(self._group, 0, self._capacity, job_sizes(self._plan))
         served = {service.queue for service in self._plan.services} - self._unserved
         try:
             with _beating(worker, self._plan, self._was_lost) as self._heartbeat:
@@ -105,7 +106,7 @@ class InlineWorker:
                 await self._over.wait()
                 if self._lost and not self._stopping:
                     event("worker_declared_dead", logging.WARNING, client=worker.client,
-                          why="the server took it for dead; its jobs run elsewhere")  # fmt: skip
+                          why="the server declared it dead; its jobs run elsewhere")  # fmt: skip
                     await self._stop(worker, at_once=True)
                 else:
                     await self._stop(worker)
@@ -131,7 +132,7 @@ class InlineWorker:
     @property
     def ready(self) -> bool:
         """Whether it takes jobs: it has started, is not being stopped, and the server answers."""
-        away = self._heartbeat is not None and self._heartbeat.away
+        away = self._heartbeat is not None and self._heartbeat.is_failing
         return self._worker is not None and self._worker.ready and not away
 
     def stop(self, grace: float | None = None) -> None:
@@ -181,8 +182,8 @@ def _beating(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[
     store = plan.place.store(timeout=LEASE / 3)
     heartbeat = Heartbeat(store)
     queues = [service.commands for service in plan.services]
-    heartbeat.pulses.append(
-        Pulse(worker.client, queues, worker.table, lambda: tell(lost), cancel, inline=True)
+    heartbeat.add(
+        WorkerLeases(worker.client, queues, worker.table, lambda: tell(lost), cancel, inline=True)
     )
 
     async def beat() -> None:

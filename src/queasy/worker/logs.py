@@ -15,16 +15,16 @@ __all__ = ["FORMATS", "LogFormat", "set_up"]
 
 LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")
-MOST_RECORDS = 10_000
-CLOSING = 2.0
+MAX_QUEUED_RECORDS = 10_000
+CLOSE_TIMEOUT = 2.0
 
 
-# What every record has; the rest is what the application said with `extra`.
-KNOWN = {*vars(logging.makeLogRecord({})), "event", "fields", "message", "taskName", "asctime"}
+# The attributes of every record; the application added all others with `extra`.
+STANDARD = {*vars(logging.makeLogRecord({})), "event", "fields", "message", "taskName", "asctime"}
 
 
 class JsonFormatter(logging.Formatter):
-    """One object for each line: time, level, logger, event, and the event's fields."""
+    """One JSON object for each line: time, level, logger, event, and the event's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         shown: dict[str, Any] = {
@@ -35,7 +35,7 @@ class JsonFormatter(logging.Formatter):
             "process": record.process,
         }
         fields = cast("dict[str, Any]", getattr(record, "fields", {}))
-        more = {name: value for name, value in vars(record).items() if name not in KNOWN}
+        more = {name: value for name, value in vars(record).items() if name not in STANDARD}
         shown = {**more, **fields, **shown}
         if record.exc_info:
             shown["traceback"] = self.formatException(record.exc_info)
@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, process, level, and what happened, as name=value."""
+    """Time, process, level, logger, event, and the event's fields as name=value."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
@@ -57,15 +57,16 @@ def _time(record: logging.LogRecord) -> str:
     return f"{whole}.{record.msecs:03.0f}Z"
 
 
-class Unblocked(logging.Handler):
-    """Writes in a thread: whoever logs does not wait for a pipe that nobody reads. What is too
-    much for it is dropped.
+class BackgroundHandler(logging.Handler):
+    """Writes in a thread, so that a full pipe does not block the code that logs.
+
+    When too many records wait, further ones are dropped.
     """
 
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__()
         self._handler = handler
-        self._records: queue.Queue[logging.LogRecord | None] = queue.Queue(MOST_RECORDS)
+        self._records: queue.Queue[logging.LogRecord | None] = queue.Queue(MAX_QUEUED_RECORDS)
         self._thread = threading.Thread(target=self._write, name="queasy-log", daemon=True)
         self._thread.start()
 
@@ -78,24 +79,24 @@ class Unblocked(logging.Handler):
             self._handler.handle(record)
 
     def close(self) -> None:
-        """At the end of the process; what is not written in a moment never is."""
+        """Waits a moment for the last records, at the end of the process."""
         with contextlib.suppress(queue.Full):
             self._records.put_nowait(None)
-        self._thread.join(CLOSING)
+        self._thread.join(CLOSE_TIMEOUT)
         super().close()
 
 
 def set_up(level: str, style: str, errors: str = "traceback", *, unblocked: bool = False) -> None:
-    """For the whole process, unless the application has seen to that itself."""
+    """Configures logging for the whole process, unless the application has done so."""
     for name in ("queasy", "queasy.worker", "queasy.handler"):
-        # dictConfig and fileConfig silence every logger that is there already, unless told not to.
+        # By default dictConfig and fileConfig disable every logger that exists already.
         logging.getLogger(name).disabled = False
-    if errors == "type":  # what a handler raised is in its job's error, not here
+    if errors == "type":  # errors of handlers are in the record of their job only
         logging.getLogger("queasy.handler").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     if root.handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    root.addHandler(Unblocked(handler) if unblocked else handler)
+    root.addHandler(BackgroundHandler(handler) if unblocked else handler)
     root.setLevel(level.upper())

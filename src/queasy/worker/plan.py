@@ -1,14 +1,10 @@
-"""What a worker is to do: where the server is, which queues it serves, with which functions."""
+"""What a worker has to do: where the server is, which queues it serves, with which functions."""
 
 from __future__ import annotations
 
-import os
-import socket
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
@@ -17,66 +13,71 @@ from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
 from queasy.store.net.url import target_of
 from queasy.store.store import AsyncStore
-from queasy.version import VERSION
 
 __all__ = [
     "CAPACITY",
     "CUT_OFF",
-    "DEADLY",
+    "SELF_KILL",
     "Place",
     "Plan",
-    "Record",
     "Service",
+    "job_sizes",
     "safety_interval",
-    "sizes",
 ]
 
 CAPACITY = 100
 MOST_CAPACITY = 10_000
 DEFAULT_SIZE = 10
 MOST_PROCESSES = 1000
-# A worker that is not heard for this long is dead. Longer, by heartbeats, than the silence that
-# the server takes for an outage of its own (OUTAGE_MS in lua/keys.lua: 10 seconds): a server that
-# was away for less has not let a lease run out, one that was away for longer knows that it was.
+# The server declares a worker dead if it was not bumped for LEASE seconds. This is three heartbeats
+# longer than the silence that the server takes for an outage of its own (OUTAGE_MS in lua/keys.lua:
+# 10 seconds). After a shorter outage no lease has run out; after a longer one the server extends
+# the leases.
 BUMP_EVERY = 1.0
 LEASE = 10.0 + 3.0
-# Who has not heard of the server for so long is cut off from it, and others may not be: its runs
-# are asked to end, and what does not listen is killed, before its jobs are anybody else's. A
-# server that paused for ten seconds does not come to this.
+# A worker interrupts its runs if its leases were not confirmed for CUT_OFF seconds: other workers
+# may reach the server and get its jobs. After SELF_KILL seconds the process kills itself, with the
+# runs that have not ended. A server that pauses for ten seconds causes neither.
 CUT_OFF = LEASE - 1.75
-DEADLY = LEASE - 1.25
-# For a worker that holds nothing of a queue. Not much longer: it may take jobs while such a
-# heartbeat is under way, and die before the next.
+SELF_KILL = LEASE - 1.25
+# For a worker that holds no job of a queue. Not much longer than LEASE: the worker may take jobs
+# while such a heartbeat is in flight, and die before the next.
 IDLE_LEASE = 20.0
+# Few: there are many workers, and each of their calls is short.
 CONNECTIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A server and the keys on it; a value that can be handed to another process."""
+    """A server and a prefix on it; a value that can be sent to another process."""
 
-    url: str | None = field(repr=False)  # it may hold a password
+    url: str | None = field(repr=False)  # it may contain a password
     prefix: str
     timeout: float
     folder: str | None
 
     def store(self, timeout: float | None = None) -> AsyncStore:
-        """With few connections: workers are many, and each of their calls is short."""
+        """A new store for this place."""
         folder = None if self.folder is None else Path(self.folder)
         return AsyncStore(target_of(self.url, folder), timeout or self.timeout, folder, CONNECTIONS)
 
     def commands(self, queue: str, *, fail: bool) -> QueueCommands:
+        """The commands of a queue, or of its fail queue."""
         return QueueCommands(QueueKeys(self.prefix, queue, fail))
 
     def group_control(self, group: str) -> str:
-        """Where the workers of one supervisor are told what to serve."""
+        """The channel for orders to the workers of one supervisor."""
         return f"{self.prefix}:{{worker-{group}}}:control"
 
     def queue_control(self, queue: str) -> str:
-        """Where all workers with a handler for a queue are told, whether they serve it or not."""
+        """The channel for orders to all workers with a handler for a queue.
+
+        Workers that do not serve the queue now receive them as well.
+        """
         return f"{self.prefix}:{{{queue}}}:control"
 
     def controls(self, group: str, queues: Collection[str]) -> set[str]:
+        """All channels that the workers of a supervisor subscribe to."""
         return {self.group_control(group), *map(self.queue_control, queues)}
 
 
@@ -89,22 +90,24 @@ class Service(msgspec.Struct, frozen=True):
 
     @property
     def queue(self) -> str:
+        """The name given to the handler; a fail queue has that of its queue."""
         return self.handler.queue
 
     @property
     def name(self) -> str:
-        """As people see it: of a fail queue, with -fail."""
+        """As users see it: a fail queue with -fail."""
         return self.commands.keys.name
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All that a worker needs to know."""
+    """The server, and the queues to serve."""
 
     place: Place
     services: tuple[Service, ...]
 
     @classmethod
     def of(cls, place: Place, handlers: Sequence[tuple[Handler, Function]]) -> Plan:
+        """The plan for these handlers."""
         return cls(place, tuple(_service(place, *pair) for pair in handlers))
 
 
@@ -114,62 +117,19 @@ def _service(place: Place, handler: Handler, function: Function) -> Service:
     return Service(handler, function, commands)
 
 
-def safety_interval(lines: int, processes: int = 1) -> float:
-    """How often each queue is looked at when nothing is heard of it.
+def safety_interval(queues: int, processes: int = 1) -> float:
+    """Seconds between polls of a queue from which no wake-up arrives.
 
-    Waking is the server's business; this covers a lost message. Together the workers of one
-    supervisor look less than once a second, however many queues they serve.
+    The server wakes workers; these polls cover a lost message. Together the workers of one
+    supervisor poll less than once a second, however many queues they serve.
     """
-    return min(60.0, max(8.0, 1.25 * lines * processes))
+    return min(60.0, max(8.0, 1.25 * queues * processes))
 
 
-def sizes(plan: Plan) -> dict[str, int]:
-    """What one job of each queue costs; of one whose size is measured, the least."""
+def job_sizes(plan: Plan) -> dict[str, int]:
+    """The size of one job of each queue; the smallest if the size is measured."""
     return {
         service.name: service.handler.options.size
         or (1 if service.function.is_async else DEFAULT_SIZE)
         for service in plan.services
     }
-
-
-# What is more, or less, was written by somebody else.
-Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-
-
-class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a worker tells of itself, for everybody to read."""
-
-    group: str = ""
-    """Of all workers of one supervisor."""
-    host: str = ""
-    pid: Whole = 0
-    supervisor: Whole = 0
-    version: str = ""
-    started: float = 0.0
-    capacity: Whole = CAPACITY
-    queues: dict[str, Whole] = {}
-    """Each with the size of one of its jobs."""
-
-    @classmethod
-    def here(cls, group: str, supervisor: int, capacity: int, queues: dict[str, int]) -> Record:
-        return cls(
-            group=group,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            supervisor=supervisor,
-            version=VERSION,
-            started=time.time(),
-            capacity=capacity,
-            queues=queues,
-        )
-
-    def pack(self) -> bytes:
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def read(cls, raw: bytes) -> Record | None:
-        """None for what is no worker's record: a pull lease has none."""
-        try:
-            return msgspec.json.decode(raw, type=cls) if raw else None
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return None

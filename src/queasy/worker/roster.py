@@ -1,4 +1,4 @@
-"""Who is working: every worker of some queues, what it runs, and since when."""
+"""The workers of some queues: each with what it runs, and since when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from queasy.errors import InvalidQueue
 from queasy.job import Job
 from queasy.operations import Flow
 from queasy.options import LATEST, check_name
-from queasy.worker.plan import Place, Record
+from queasy.worker.plan import Place
+from queasy.worker.record import WorkerRecord
 
 __all__ = ["WorkerInfo", "roster"]
 
@@ -23,41 +24,43 @@ class WorkerInfo:
 
     id: str
     group: str
-    """The same for all workers of one supervisor: what `queasy serve` and `unserve` name."""
+    """The same for all workers of one supervisor; `queasy serve` and `unserve` accept it."""
     host: str
     pid: int
     supervisor: int
-    """Its process id; 0 for a worker that runs inside an application."""
+    """The process id of its supervisor; 0 for a worker that runs inside an application."""
     version: str
     started_at: datetime
     capacity: int
     queues: tuple[str, ...]
-    """Those it serves now."""
+    """The queues it serves now."""
     load: float
-    """The part of its capacity that is in use."""
+    """The part of its capacity that is in use, from 0 to 1."""
     jobs: tuple[Job, ...]
-    """What it runs; `leased_at` says since when."""
+    """The jobs it holds; `leased_at` says since when."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    record: Record
+    """What was read of one worker so far."""
+
+    record: WorkerRecord
     queues: list[str] = field(default_factory=list[str])
     jobs: list[Job] = field(default_factory=list[Job])
 
 
 def roster(place: Place, queues: Collection[str]) -> Flow[list[WorkerInfo]]:
-    """Of the queues named, and those that their workers serve besides."""
+    """The workers of these queues, and of all other queues that those workers serve."""
     seen: dict[str, _Seen] = {}
-    asked: set[str] = set()
+    read: set[str] = set()
     if isinstance(queues, str) or not isinstance(queues, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidQueue(f"queues: expected names in a list, got {queues!r}")
     names = [check_name(queue) for queue in queues]
     wanted = {name for queue in names for name in (queue, f"{{{queue}}}-fail")}
-    while todo := sorted(wanted - asked):
+    while todo := sorted(wanted - read):
         for name in todo:
-            asked.add(name)
-            yield from _ask(place, name, seen)
+            read.add(name)
+            yield from _read_queue(place, name, seen)
         named = {name for one in seen.values() for name in one.record.queues}
         wanted |= set(filter(_is_queue, named))
     return [_info(id_, one) for id_, one in sorted(seen.items(), key=_order)]
@@ -69,7 +72,7 @@ def _order(item: tuple[str, _Seen]) -> tuple[str, str, int]:
 
 
 def _is_queue(name: str) -> bool:
-    """Anybody may have written a record: not all that it names has keys."""
+    """Any client may have written a record, so a name in it need not be one of a queue."""
     fail = name.startswith("{") and name.endswith("}-fail")
     try:
         check_name(name[1:-6] if fail else name)
@@ -78,15 +81,16 @@ def _is_queue(name: str) -> bool:
     return True
 
 
-def _ask(place: Place, name: str, seen: dict[str, _Seen]) -> Flow[None]:
+def _read_queue(place: Place, name: str, seen: dict[str, _Seen]) -> Flow[None]:
+    """Adds the workers of one queue, and its jobs that they hold, to `seen`."""
     fail = name.endswith("}-fail")
     commands = place.commands(name[1:-6] if fail else name, fail=fail)
     holders: set[str] = set()
     offset = 0
     while page := (yield commands.clients(offset, PAGE)):
         for client in page:
-            record = Record.read(client.worker)
-            if record is not None and client.expires_in > 0:  # dead, but not yet swept
+            record = WorkerRecord.read(client.worker)
+            if record is not None and client.expires_in > 0:  # else dead, but not yet swept
                 seen.setdefault(client.id, _Seen(record)).queues.append(name)
                 holders |= {client.id} if client.leases else set()
         offset += PAGE

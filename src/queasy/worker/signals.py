@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP stop the workers of an event loop; each further one says: at once."""
+"""SIGTERM, SIGINT and SIGHUP stop the workers of an event loop; a second one stops them at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from weakref import WeakKeyDictionary
 __all__ = ["stop_on_signals"]
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# A loop has one handler for a signal, but may run several workers.
+# A loop has one handler for each signal, but may run several workers.
 _stops: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def stop_on_signals(stop: Callable[[], None], *, wanted: bool = True) -> Generator[None]:
-    """While inside; only the main thread can, elsewhere whoever runs the loop must see to it."""
+    """Calls `stop` on each of these signals, inside the `with` block.
+
+    Only the main thread can receive signals. In another thread this does nothing, and the
+    application has to call `stop`.
+    """
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -36,7 +40,7 @@ def stop_on_signals(stop: Callable[[], None], *, wanted: bool = True) -> Generat
         if not stops:
             for number in NUMBERS:
                 loop.remove_signal_handler(number)
-                with contextlib.suppress(TypeError):  # one that was not set from Python
+                with contextlib.suppress(TypeError):  # a handler that was not set from Python
                     signal.signal(number, before[number])
 
 

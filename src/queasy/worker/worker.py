@@ -19,14 +19,15 @@ from functools import partial
 from queasy.errors import ProtocolError, QueasyError
 from queasy.job import Job
 from queasy.store.store import AsyncStore
-from queasy.worker.events import event, tell_untold
+from queasy.worker.events import event, report_suppressed
 from queasy.worker.execution.runs import END_GRACE
 from queasy.worker.intake.connectivity import Connectivity
 from queasy.worker.intake.queue_state import RETRY_PAUSE, QueueState
 from queasy.worker.intake.scheduler import Scheduler
 from queasy.worker.intake.subscription import Subscription
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import Plan, Record
+from queasy.worker.plan import Plan
+from queasy.worker.record import WorkerRecord
 
 __all__ = ["Worker"]
 
@@ -49,7 +50,7 @@ class Worker:
         safety: float,
         lost: Callable[[], None],
         max_jobs: int | None = None,
-        worn_out: Callable[[], None] = lambda: None,
+        job_limit_reached: Callable[[], None] = lambda: None,
     ) -> None:
         self.client = client
         self.table = table
@@ -64,7 +65,7 @@ class Worker:
         ]
         self._scheduler = Scheduler(
             self._subscriptions, table, capacity=capacity, safety=safety, lost=lost,
-            max_jobs=max_jobs, worn_out=worn_out,
+            max_jobs=max_jobs, job_limit_reached=job_limit_reached,
         )  # fmt: skip
         self._holdings = self._scheduler.holdings
         self._runs = self._holdings.runs
@@ -76,7 +77,7 @@ class Worker:
 
     # Starting
 
-    async def start(self, record: Record, queues: Collection[str] | None = None) -> None:
+    async def start(self, record: WorkerRecord, queues: Collection[str] | None = None) -> None:
         """Register with every queue (or those named) and begin to take jobs."""
         self._record = record.pack()
         joining = [s for s in self._subscriptions if queues is None or _queue_of(s) in queues]
@@ -98,7 +99,7 @@ class Worker:
         """
         now = time.monotonic()
         self.table.beat(now)
-        tell_untold(now)
+        report_suppressed(now)
         if self.table.unheard:
             self._scheduler.schedule_soon()
         if self.table.passes != self._passes:  # due suspects may be for this worker now
@@ -233,7 +234,7 @@ class Worker:
         for subscription in self._subscriptions:
             subscription.abandon()
         self._scheduler.dispose()
-        tell_untold()
+        report_suppressed()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -143,7 +143,7 @@ class DeferredJobs:
         for held in self._suspects:
             held.queue.avoid(until)
         self._hold *= 2
-        self._table.decline_suspects()
+        self._table.set_declined()
         self.release_suspects(self._queues)
 
     # Successors

@@ -55,7 +55,7 @@ class Scheduler:
         safety: float,
         lost: Callable[[], None],
         max_jobs: int | None,
-        worn_out: Callable[[], None],
+        job_limit_reached: Callable[[], None],
     ) -> None:
         self.changed = asyncio.Event()
         """Set whenever something began, ended, or was reported."""
@@ -67,7 +67,7 @@ class Scheduler:
         self._safety = safety
         self._lost = lost
         self._max_jobs = max_jobs
-        self._worn_out = worn_out
+        self._job_limit_reached = job_limit_reached
         self._context = contextvars.copy_context()
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -117,7 +117,7 @@ class Scheduler:
     def _schedule(self) -> None:
         self._soon = None
         self.changed.set()
-        self._report_wear()
+        self._report_job_limit()
         self.holdings.advance_deferred()
         if self._table.unheard:
             self._wait_again()
@@ -159,10 +159,10 @@ class Scheduler:
         seen = self._table.supervised
         return not seen or now - seen <= SUPERVISOR_SILENCE
 
-    def _report_wear(self) -> None:
+    def _report_job_limit(self) -> None:
         if self._max_jobs is not None and self._runs.ended >= self._max_jobs:
             self._max_jobs = None
-            self._worn_out()
+            self._job_limit_reached()
 
     def _wait_again(self) -> None:
         """The heartbeat told the server that this worker is blocked. It is not any more."""

@@ -1,11 +1,12 @@
-"""Heartbeats: keeps the leases of workers alive, and hears what became of them.
+"""Heartbeats: keep the leases of workers alive, and report what the server says about them.
 
-For a queue of which a worker holds jobs, every few seconds; for others only when the worker
-has not said itself, by looking, how long it will be there. One call for each queue, whatever
-the number of workers.
-
-And a worker that is held up, by a handler that does not let the event loop turn, waits for no job
-any more: others are woken in its place.
+1. A queue of which a worker holds jobs is bumped every `BUMP_EVERY` seconds. A queue of which it
+   holds none is bumped only when the worker's own dequeues do not keep it known to the server.
+2. One call bumps all workers of a queue. Queues are bumped independently, so that a slow one
+   delays no other.
+3. The answers name cancelled runs, and workers that the server has declared dead.
+4. If a handler blocks the event loop of a worker, that worker stops being a waiter, and other
+   workers are woken in its place.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from queasy.errors import EmbeddedServerError, NotReady, NotRunning, ProtocolError, QueasyError
 from queasy.operations import pass_on
@@ -25,181 +25,226 @@ from queasy.worker.events import event
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, LEASE
 
-__all__ = ["Heartbeat", "Pulse"]
+__all__ = ["Heartbeat", "WorkerLeases"]
 
-TICK = 0.2
-# Nobody else can be given a job, either: the server is not there, or can do nothing just now.
-EXCUSES = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
-# A worker at rest is bumped when this is left of its lease: less than a look leaves it.
-SPARE = LEASE / 2
-# An event loop that turns says so every second, and more often while anything runs.
-HELD_UP, RUNNING_HELD_UP = 3.0, 0.3
-# So long nothing is said again of one that is held up now and then.
-AGAIN = 1.0
+CHECK_EVERY = 0.2
+# These errors are taken to mean that the server serves no other client either: it is down, or
+# refuses all calls. So no other client can get the jobs, and the leases count as confirmed.
+NO_CLIENT_IS_SERVED = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
+# An idle worker is bumped when this much of its lease is left: less than a dequeue leaves it.
+IDLE_MARGIN = LEASE / 2
+# An event loop that turns writes its beat every second, and more often while anything runs.
+IDLE_LOOP_BLOCKED, BUSY_LOOP_BLOCKED = 3.0, 0.3
+# A worker is removed from the waiters at most this often, even if its loop blocks again and again.
+STAND_DOWN_AT_MOST_EVERY = 1.0
 
 
-@dataclass(slots=True, eq=False)
-class Pulse:
-    """One worker to be kept alive."""
+class WorkerLeases:
+    """The leases of one worker: when each is due for a bump, and when it was last confirmed.
 
-    client: str
-    queues: Sequence[QueueCommands]
-    """In the order of the table."""
-    table: InflightTable
-    lost: Callable[[], None]
-    cancel: Callable[[int, Cancelled], None]
-    bumped: dict[int, float] = field(default_factory=dict[int, float])
-    resting: dict[int, float] = field(default_factory=dict[int, float])
-    kept: dict[int, float] = field(default_factory=dict[int, float])
-    """Of queues of which it holds jobs: when their leases were last in order."""
-    gone: bool = False
-    unheard_at: float = 0.0
-    """When the queues were told that it waits no more."""
-    inline: bool = False
-    """It shares its event loop with an application, which may hold it up."""
+    `lost` is called when the server has declared the worker dead, `cancel` for each run that is
+    to be cancelled. With `inline` the worker shares its event loop with an application, which may
+    block it.
+    """
+
+    def __init__(
+        self,
+        client: str,
+        queues: Sequence[QueueCommands],
+        table: InflightTable,
+        lost: Callable[[], None],
+        cancel: Callable[[int, Cancelled], None],
+        *,
+        inline: bool = False,
+    ) -> None:
+        self.client = client
+        self.queues = queues
+        """In the order of the table."""
+        self.table = table
+        self.gone = False
+        """The worker has ended, and its table is closed."""
+        self.cancel = cancel
+        self._lost = lost
+        self._inline = inline
+        self._bumped: dict[int, float] = {}
+        """When a bump of each queue was last sent."""
+        self._idle_until: dict[int, float] = {}
+        """Until when an idle bump has made the worker known to each queue."""
+        self._confirmed: dict[int, float] = {}
+        """When the leases of each queue of which the worker holds jobs were last in order."""
+        self._stood_down_at = 0.0
 
     def needs(self, queue: int, now: float) -> float | None:
-        """The lease to ask for, if it is time."""
+        """The lease to request for the queue, or None if no bump is due."""
         until = self.table.rests_until(queue)
-        if not until or now - self.bumped.get(queue, 0.0) < BUMP_EVERY:
-            return None  # it does not serve this queue; or it has been tried just now
+        if not until or now - self._bumped.get(queue, 0.0) < BUMP_EVERY:
+            return None  # the worker does not serve this queue, or a bump was just sent
         if self.table.attention(queue):
-            self.resting.pop(queue, None)
+            self._idle_until.pop(queue, None)
             return LEASE
-        if self._is_of_no_use(now):
+        if self._cannot_start_jobs(now):
             return None
-        until = max(until, self.resting.get(queue, 0.0))
-        return IDLE_LEASE if until - now < SPARE else None
+        until = max(until, self._idle_until.get(queue, 0.0))
+        return IDLE_LEASE if until - now < IDLE_MARGIN else None
 
-    def _is_of_no_use(self, now: float) -> bool:
-        """It holds nothing, and an application holds it up: it could not start what it is handed,
-        which is to be another's in time.
+    def _cannot_start_jobs(self, now: float) -> bool:
+        """Whether the worker holds nothing and its application blocks the event loop.
+
+        It could not start a job that the server hands it. Without a bump the server gives such a
+        job to another worker in time.
         """
-        still = self.inline and now - self.table.last_beat > HELD_UP
-        return still and not self.table.held(len(self.queues))
+        blocked = self._inline and now - self.table.last_beat > IDLE_LOOP_BLOCKED
+        return blocked and not self.table.held(len(self.queues))
 
-    def is_held_up(self, now: float) -> bool:
-        """A handler keeps the event loop from turning, and that was not told yet."""
+    def should_stand_down(self, now: float) -> bool:
+        """Whether a handler blocks the event loop while the worker is still a waiter."""
         beat = self.table.last_beat
-        told = self.unheard_at > beat or now - self.unheard_at < AGAIN
-        return now - beat > RUNNING_HELD_UP and not told and self.table.runs > 0
+        done = self._stood_down_at > beat or now - self._stood_down_at < STAND_DOWN_AT_MOST_EVERY
+        return now - beat > BUSY_LOOP_BLOCKED and not done and self.table.runs > 0
 
-    def keep(self, now: float) -> None:
-        """Tells the worker since when the server was not heard about what it holds."""
-        for queue in range(len(self.queues)):
-            if self.table.attention(queue):
-                kept = self.kept.get(queue, now)  # it is just asked for
-                self.kept[queue] = max(kept, self.table.taken(queue))
-                self.table.keep(queue, self.kept[queue])
-            elif self.kept.pop(queue, None):
-                self.table.keep(queue, 0.0)
+    def standing_down(self, now: float) -> None:
+        """The worker is being removed from the waiters of its queues."""
+        self._stood_down_at = now
 
-    def excused(self, queue: int, sent: float) -> None:
-        """The server can give its jobs to nobody, so the lease is as good as before."""
-        if queue in self.kept:
-            self.kept[queue] = max(self.kept[queue], sent)
+    def bump_sent(self, queue: int, sent: float) -> None:
+        """A bump of the queue is on its way."""
+        self._bumped[queue] = sent
+
+    def confirmed(self, queue: int, sent: float) -> None:
+        """The leases are in order as of `sent`.
+
+        The server confirmed them, or it cannot give the jobs to any other client.
+        """
+        if queue in self._confirmed:
+            self._confirmed[queue] = max(self._confirmed[queue], sent)
 
     def answered(self, queue: int, lease: float, sent: float, word: str) -> None:
-        self.excused(queue, sent)
-        self.resting[queue] = sent + lease if lease == IDLE_LEASE else 0.0
-        # It may have left the queue while the call was under way.
+        """The server answered a bump."""
+        self.confirmed(queue, sent)
+        self._idle_until[queue] = sent + lease if lease == IDLE_LEASE else 0.0
+        # "lost" is expected if the worker left the queue while the call was in flight.
         if word == "lost" and self.table.rests_until(queue):
-            self.lost()
+            self._lost()
+
+    def publish(self, now: float) -> None:
+        """Writes into the worker's table when the leases of each queue were last in order."""
+        for queue in range(len(self.queues)):
+            if self.table.attention(queue):
+                confirmed = self._confirmed.get(queue, now)  # the first jobs are being requested
+                self._confirmed[queue] = max(confirmed, self.table.taken(queue))
+                self.table.keep(queue, self._confirmed[queue])
+            elif self._confirmed.pop(queue, None):
+                self.table.keep(queue, 0.0)
+
+    def end(self) -> None:
+        """The worker has ended: its table must not be used any more."""
+        self.gone = True
 
 
 class Heartbeat:
-    """Bumps for the workers of one process, or of its children."""
+    """Bumps for an inline worker, or for the children of a supervisor."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
-        self._away: set[str] = set()
-        """Queues that could not be told."""
+        self._workers: list[WorkerLeases] = []
+        self._failing: set[str] = set()
+        """The queues, by key, of which the last bump failed."""
         self._bumping: dict[str, asyncio.Task[None]] = {}
-        self._telling: set[asyncio.Task[None]] = set()
-        self.pulses: list[Pulse] = []
+        self._standing_down: set[asyncio.Task[None]] = set()
 
     @property
-    def away(self) -> bool:
-        """The last one failed: nobody keeps the leases."""
-        return bool(self._away)
+    def is_failing(self) -> bool:
+        """Whether the last bump of a queue failed: its leases are not being kept."""
+        return bool(self._failing)
+
+    def add(self, worker: WorkerLeases) -> None:
+        """Keeps the leases of this worker from now on."""
+        self._workers.append(worker)
 
     def forget(self, client: str) -> None:
-        """A worker is gone."""
-        for pulse in self.pulses:
-            pulse.gone = pulse.gone or pulse.client == client
-        self.pulses = [pulse for pulse in self.pulses if not pulse.gone]
+        """Stops bumping for a worker that has ended."""
+        for worker in self._workers:
+            if worker.client == client:
+                worker.end()
+        self._workers = [worker for worker in self._workers if not worker.gone]
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Bumps until it is cancelled."""
         try:
             while True:
                 self._beat()
-                await asyncio.sleep(TICK)
+                await asyncio.sleep(CHECK_EVERY)
         finally:
-            for task in [*self._bumping.values(), *self._telling]:
+            for task in [*self._bumping.values(), *self._standing_down]:
                 task.cancel()
 
     def _beat(self) -> None:
-        """Starts the bumps that are due; each queue by itself, so that none waits for another."""
+        """Starts the bumps that are due: one task for each queue, so that none delays another."""
         now = time.monotonic()
-        due: dict[tuple[str, float], list[tuple[Pulse, int]]] = {}
-        for pulse in self.pulses:
-            pulse.keep(now)
-            if pulse.is_held_up(now):
-                pulse.unheard_at = now
-                task = asyncio.create_task(self._stand_down(pulse))
-                self._telling.add(task)
-                task.add_done_callback(self._telling.discard)
-            for index, commands in enumerate(pulse.queues):
-                lease = pulse.needs(index, now)
+        due: dict[tuple[str, float], list[tuple[WorkerLeases, int]]] = {}
+        for worker in self._workers:
+            worker.publish(now)
+            if worker.should_stand_down(now):
+                worker.standing_down(now)
+                task = asyncio.create_task(self._stand_down(worker))
+                self._standing_down.add(task)
+                task.add_done_callback(self._standing_down.discard)
+            for index, commands in enumerate(worker.queues):
+                lease = worker.needs(index, now)
                 if lease is not None and commands.keys.base not in self._bumping:
-                    due.setdefault((commands.keys.base, lease), []).append((pulse, index))
+                    due.setdefault((commands.keys.base, lease), []).append((worker, index))
         if not due and not self._bumping:
-            self._back(self._away)  # a look has told the server as well: no lease needs one now
-        for (base, lease), those in due.items():
+            # No lease needs a bump: the workers' own dequeues have reached the server.
+            self._succeeded(self._failing)
+        for (base, lease), workers in due.items():
             if base not in self._bumping:
-                self._bumping[base] = asyncio.create_task(self._bump(base, lease, those))
+                self._bumping[base] = asyncio.create_task(self._bump(base, lease, workers))
 
-    async def _stand_down(self, pulse: Pulse) -> None:
-        """It would be woken, and not hear it; others sleep, who could have the job."""
+    async def _stand_down(self, worker: WorkerLeases) -> None:
+        """Removes a worker from the waiters of its queues.
+
+        Its event loop is blocked: it would miss a wake-up for a job that an idle worker could run.
+        """
         try:
-            for index, commands in enumerate(pulse.queues):
-                if not pulse.gone and pulse.table.rests_until(index):  # it serves this queue
-                    await self._store.run(pass_on(commands, pulse.client))
-        except QueasyError:  # best effort, as all waking is
+            for index, commands in enumerate(worker.queues):
+                if not worker.gone and worker.table.rests_until(index):  # it serves this queue
+                    await self._store.run(pass_on(commands, worker.client))
+        except QueasyError:  # best effort, as with every wake-up
             pass
         finally:
-            if not pulse.gone:  # and its table with it
-                pulse.table.unheard = True
+            if not worker.gone:  # else its table is closed
+                worker.table.set_unheard()
 
-    def _back(self, bases: set[str]) -> None:
-        if self._away:
-            self._away = self._away - bases
-            if not self._away:
-                event("heartbeat resumed")
+    def _succeeded(self, bases: set[str]) -> None:
+        """The leases of these queues are in order."""
+        if self._failing:
+            self._failing = self._failing - bases
+            if not self._failing:
+                event("heartbeat_resumed")
 
-    async def _bump(self, base: str, lease: float, those: list[tuple[Pulse, int]]) -> None:
+    async def _bump(self, base: str, lease: float, workers: list[tuple[WorkerLeases, int]]) -> None:
+        """Bumps one queue for all the workers that need it, and hands out the answers."""
         sent = time.monotonic()
-        for pulse, index in those:
-            pulse.bumped[index] = sent
-        pulse, index = those[0]
-        clients = [pulse.client for pulse, _ in those]
+        for worker, index in workers:
+            worker.bump_sent(index, sent)
+        worker, index = workers[0]
+        clients = [worker.client for worker, _ in workers]
         try:
-            answers = await self._store.run(pulse.queues[index].bump(clients, lease))
+            answers = await self._store.run(worker.queues[index].bump(clients, lease))
         except QueasyError as problem:
-            if not self._away:
-                event("heartbeat failed", logging.WARNING, error=problem)
-            self._away.add(base)
-            if isinstance(problem, EXCUSES):
-                for pulse, index in those:
-                    pulse.excused(index, sent)
+            if not self._failing:
+                event("heartbeat_failed", logging.WARNING, error=problem)
+            self._failing.add(base)
+            if isinstance(problem, NO_CLIENT_IS_SERVED):
+                for worker, index in workers:
+                    worker.confirmed(index, sent)
             return
         finally:
             self._bumping.pop(base, None)
-        self._back({base})
-        for (pulse, index), (word, cancels) in zip(those, answers, strict=True):
-            if pulse.gone:  # and its table with it
+        self._succeeded({base})
+        for (worker, index), (word, cancels) in zip(workers, answers, strict=True):
+            if worker.gone:  # its table is closed
                 continue
-            pulse.answered(index, lease, sent, word)
+            worker.answered(index, lease, sent, word)
             for cancelled in cancels:
-                pulse.cancel(index, cancelled)
+                worker.cancel(index, cancelled)

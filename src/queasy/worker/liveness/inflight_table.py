@@ -1,15 +1,20 @@
 """What a worker is doing, in memory that its supervisor reads.
 
-The worker writes here before it starts a job and after it ended one; a supervisor in another
-process learns from it which runs are past their deadline and, when the worker died, which
-jobs had started. No message is sent for a job, and nothing is locked: the supervisor's view
-of a living worker is a hint, and it acts on the table of a dead one only. But a hint is never a
-mixture: a number is written in one piece (`struct` would write zeros first), and a run that
-ended while it was read is left out.
+The worker writes an entry before it starts a job and clears it after the run ended. A supervisor
+in another process reads which runs are past their deadline and, when the worker died, which jobs
+had started. No message is sent for a job, and nothing is locked: the supervisor's view of a living
+worker is a hint, and only the table of a dead worker is final. A hint never mixes two values: each
+number is written in one piece (`struct` would write zeros first), and a run that ended while it
+was read is left out.
 
-    header   beat (f64), supervisor's beat (f64), passes (u32), declined (u32), unheard (u32)
+    header   worker's beat (f64), supervisor's beat (f64), passes (u32), declined (u32),
+             unheard (u32)
     queues   attention (u32), idle until (f64), taken (f64), lease kept (f64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
+
+Each number has one writer. The supervisor (for an inline worker, its heartbeat thread) writes its
+own beat, `passes` and the time a lease was kept; the worker writes the rest. `declined` and
+`unheard` are flags that one side sets and the other side clears.
 
 Times are of the monotonic clock, which the processes of one machine share.
 """
@@ -28,10 +33,10 @@ __all__ = ["Entry", "InflightTable"]
 HEADER = struct.Struct("=ddIIIxxxx")
 QUEUE = struct.Struct("=Ixxxxddd")
 SLOT = struct.Struct("=BxHHxxQdd")
-MAX_ID = 1200  # of a job in a fail queue: an id of 512 bytes, a token, and some
+MAX_ID = 1200  # of a job in a fail queue: an id of 512 bytes, a token, and separators
 SLOT_BYTES = SLOT.size + MAX_ID
 FLOAT, COUNT = 8, 4
-# The numbers of the header, among all of their kind; and of a queue, among its own.
+# Positions in the header, counted in numbers of the same kind; then positions within a queue.
 BEAT, SUPERVISED = 0, 1
 PASSES, DECLINED, UNHEARD = 4, 5, 6
 IDLE, TAKEN, KEPT = 1, 2, 3
@@ -49,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class InflightTable:
-    """The in-flight table of one worker. `queues` and `slots` are as many as it may ever use."""
+    """The in-flight table of one worker, with room for `queues` queues and `slots` runs."""
 
     def __init__(self, queues: int, slots: int, fd: int | None = None) -> None:
         self._first_slot = HEADER.size + queues * QUEUE.size
@@ -58,12 +63,15 @@ class InflightTable:
         self._floats = memoryview(self._memory).cast("d")
         self._counts = memoryview(self._memory).cast("I")
         self._slots = range(self._first_slot, size, SLOT_BYTES)
-        """Where each begins."""
+        """The offset of each slot."""
         self._free = list(reversed(self._slots))
 
     @staticmethod
     def create_file(queues: int, slots: int) -> int:
-        """Memory that a child can be given: a file without a name, on Linux not even on a disk."""
+        """A descriptor of shared memory that a child can inherit.
+
+        The file has no name; on Linux it is not on a disk either.
+        """
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("queasy-table")
         else:
@@ -79,7 +87,7 @@ class InflightTable:
     # Runs
 
     def start(self, queue: int, id_: str, token: int, started: float, deadline: float) -> int:
-        """A run begins; returns its slot."""
+        """Records that a run begins; returns its slot."""
         at = self._free.pop()
         raw = id_.encode("utf-8", "surrogateescape")[:MAX_ID]
         SLOT.pack_into(self._memory, at, 0, queue, len(raw), token, started, deadline)
@@ -88,15 +96,17 @@ class InflightTable:
         return at
 
     def end(self, slot: int) -> None:
+        """Frees the slot of a run that has ended."""
         self._memory[slot] = 0
         self._free.append(slot)
 
     def hurry(self, slot: int, deadline: float) -> None:
-        """The run is to end by then: it was asked to."""
+        """Moves a run's deadline: it was interrupted and should end by then."""
         self._floats[(slot + DEADLINE) // FLOAT] = deadline
 
     @property
     def runs(self) -> int:
+        """How many jobs run now."""
         return sum(self._memory[self._first_slot :: SLOT_BYTES])
 
     def entries(self) -> list[Entry]:
@@ -106,127 +116,145 @@ class InflightTable:
             used, queue, length, token, started, _ = SLOT.unpack_from(self._memory, at)
             deadline = self._floats[(at + DEADLINE) // FLOAT]
             raw = self._memory[at + ID : at + ID + min(length, MAX_ID)]
-            # Another may have begun there meanwhile, of which some was read: no two have a token.
+            # The slot may have been reused while it was read. No two runs have the same token, so
+            # an unchanged token proves that all fields belong to one run.
             if used and (1, token) == self._now_in(at):
                 id_ = raw.decode("utf-8", "surrogateescape")
                 found.append(Entry(queue, id_, token, started, deadline))
         return found
 
     def _now_in(self, slot: int) -> tuple[int, int]:
-        """Whether it is in use, and the token there."""
+        """Whether the slot is in use, and the token in it."""
         fields = SLOT.unpack_from(self._memory, slot)
         return fields[0], fields[3]
 
-    def running(self) -> set[int]:
-        """Queues of which anything runs."""
+    def running_queues(self) -> set[int]:
+        """The queues that have a run."""
         return {entry.queue for entry in self.entries()}
 
     # Queues: whether the worker may hold jobs of one, so that its lease must be kept alive
 
     def attend(self, queue: int, more: int) -> None:
-        """The worker may hold `more` jobs of the queue, or fewer of them."""
+        """Changes the number of jobs of the queue that the worker may hold by `more`."""
         self._counts[_counts_of(queue)] += more
 
     def attention(self, queue: int) -> int:
+        """How many jobs of the queue the worker may hold; 0: its lease need not be kept."""
         return self._counts[_counts_of(queue)]
 
     def held(self, queues: int) -> int:
-        """How many jobs it may hold, of the first so many queues."""
+        """How many jobs the worker may hold of the first `queues` queues together."""
         return sum(map(self.attention, range(queues)))
 
     def rest(self, queue: int, until: float) -> None:
-        """Holding nothing, the worker is known to the queue until then; 0: it does not serve it."""
+        """Records until when the server knows a worker that holds nothing of the queue.
+
+        0 means that the worker does not serve the queue.
+        """
         self._floats[_floats_of(queue) + IDLE] = until
 
     def rests_until(self, queue: int) -> float:
+        """Until when the server knows the idle worker; 0 if it does not serve the queue."""
         return self._floats[_floats_of(queue) + IDLE]
 
     def take(self, queue: int, asked: float) -> None:
-        """Jobs of the queue were taken, asked for at this time: from then on its lease is whole."""
+        """Records when the worker requested the jobs it took last: their leases begin then."""
         self._floats[_floats_of(queue) + TAKEN] = asked
 
     def taken(self, queue: int) -> float:
+        """When the worker requested the jobs of the queue that it took last."""
         return self._floats[_floats_of(queue) + TAKEN]
 
     def keep(self, queue: int, since: float) -> None:
-        """The server agreed to the lease, last at this time; 0: nothing of the queue is held."""
+        """Records when the server last confirmed the leases; 0: the worker holds none."""
         self._floats[_floats_of(queue) + KEPT] = since
 
     def unkept(self, queue: int, now: float) -> float:
-        """For how many seconds the server has not been heard about the lease."""
+        """For how many seconds the server has not confirmed the leases of the queue."""
         kept = self.kept(queue)
         return now - max(kept, self.taken(queue)) if kept else 0.0
 
     def kept(self, queue: int) -> float:
+        """When the server last confirmed the leases of the queue; 0 if there are none."""
         return self._floats[_floats_of(queue) + KEPT]
 
     # Signs of life
 
     def beat(self, now: float) -> None:
-        """The worker's event loop turns."""
+        """Records that the worker's event loop turns."""
         self._floats[BEAT] = now
 
     @property
     def last_beat(self) -> float:
+        """When the worker's event loop last turned."""
         return self._floats[BEAT]
 
     def supervise(self, now: float) -> None:
-        """The supervisor is there, and sees to the leases."""
+        """Records that the supervisor runs and keeps the leases."""
         self._floats[SUPERVISED] = now
 
     @property
     def supervised(self) -> float:
+        """When the supervisor was last seen to run."""
         return self._floats[SUPERVISED]
 
     @property
     def unheard(self) -> bool:
-        """Whether the servers were told that this worker hears nothing: it waits for no job, unless
-        it looks again.
+        """Whether the heartbeat removed this worker from the waiters of its queues.
+
+        Its event loop was blocked, so it would have missed a wake-up. The worker becomes a waiter
+        again with its next dequeue.
         """
         return self._counts[UNHEARD] != 0
 
-    @unheard.setter
-    def unheard(self, value: bool) -> None:
-        self._counts[UNHEARD] = value
+    def set_unheard(self) -> None:
+        """Records that this worker is not a waiter any more."""
+        self._counts[UNHEARD] = True
 
     def clear_unheard(self) -> None:
-        """The worker polls again."""
-        self._counts[UNHEARD] = 0
+        """Records that this worker receives wake-ups again."""
+        self._counts[UNHEARD] = False
 
     # Suspects
 
-    def decline_suspects(self) -> None:
-        """The worker released its suspects: it is too busy to isolate them."""
-        self._counts[DECLINED] = 1
-
     @property
     def passes(self) -> bool:
-        """Whether the worker is to leave them to others; its supervisor decides."""
+        """Whether the worker must leave suspects to others; its supervisor decides."""
         return self._counts[PASSES] != 0
 
-    @passes.setter
-    def passes(self, value: bool) -> None:
-        self._counts[PASSES] = value
+    def take_suspects(self) -> None:
+        """Lets the worker take suspects."""
+        self._counts[PASSES] = False
+
+    def pass_suspects(self) -> None:
+        """Makes the worker leave suspects to others."""
+        self._counts[PASSES] = True
 
     @property
     def declined(self) -> bool:
-        """Whether the worker had to let one go: it was too busy."""
+        """Whether the worker released a suspect because its own runs took too long to end."""
         return self._counts[DECLINED] != 0
 
-    @declined.setter
-    def declined(self, value: bool) -> None:
-        self._counts[DECLINED] = value
+    def set_declined(self) -> None:
+        """Records that the worker released a suspect."""
+        self._counts[DECLINED] = True
+
+    def clear_declined(self) -> None:
+        """Records that the supervisor has read the flag."""
+        self._counts[DECLINED] = False
 
     def close(self) -> None:
+        """Unmaps the memory."""
         self._floats.release()
         self._counts.release()
         self._memory.close()
 
 
 def _counts_of(queue: int) -> int:
-    """Where those of a queue begin."""
+    """The index of the queue's first u32."""
     return (HEADER.size + queue * QUEUE.size) // COUNT
 
 
 def _floats_of(queue: int) -> int:
+    """The index of the queue's first f64."""
     return (HEADER.size + queue * QUEUE.size) // FLOAT

@@ -1,4 +1,4 @@
-"""One child process, as its supervisor sees it."""
+"""One child process, as its supervisor sees it: the process, its socket, and its table."""
 
 from __future__ import annotations
 
@@ -11,165 +11,122 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from queasy.dispatch import new_id
 from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.supervision.child_state import ChildSnapshot, ChildState, KillReason, RunKey
 from queasy.worker.supervision.messages import (
-    LONGEST_LINE,
+    MAX_LINE,
+    CancelRun,
     ChildConfig,
     Drain,
-    Planned,
+    Instruction,
     Report,
     Stop,
-    ToChild,
     decode_report,
     encode,
 )
 
 __all__ = ["ChildProcess"]
 
-Killed = Literal["stop", "overdue", "memory", "frozen", "dumb", "lost"]
-SETTLED = 5.0
-EXITING = 5.0
-LISTENING = 0.1
+# A child that has closed its socket has this long to exit.
+EXIT_TIMEOUT = 5.0
+# Reports that were written before the exit are read for this long after it.
+LAST_REPORTS_TIMEOUT = 0.1
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class ChildProcess:
-    """Started, told, watched, killed."""
+    """Starts a child, sends it instructions, observes it and kills it.
+
+    `state` says which phase it is in; `table` is the memory in which it records its runs.
+    """
 
     def __init__(self, config: ChildConfig) -> None:
         self.client = new_id()
-        self.born = time.monotonic()
-        self.serving = False
-        self.retiring = False
-        """It is to be drained when another has taken its place."""
-        self.ending = False
-        """It was asked to end, and takes no more jobs."""
-        self.leaving = False
-        """It said that it ends, and why."""
-        self.killed: Killed | None = None
-        self.killed_at = 0.0
-        self.drain_by = 0.0
-        self.stopped_since: float | None = None
-        self.dumb_since: float | None = None
-        self.planned: Planned | None = None
-        self.cancels: dict[tuple[int, str, int], float] = {}
-        """Runs it was told to cancel, and when."""
-        with contextlib.ExitStack() as opened:  # closed, should there be no more files
-            table = InflightTable.create_file(config.most_queues, config.capacity)
+        self.state = ChildState(time.monotonic())
+        with contextlib.ExitStack() as opened:  # closed if the process runs out of files
+            table = InflightTable.create_file(config.max_queues, config.capacity)
             opened.callback(os.close, table)
-            self.table = InflightTable(config.most_queues, config.capacity, table)
+            self.table = InflightTable(config.max_queues, config.capacity, table)
             opened.callback(self.table.close)
             self._socket, theirs = map(opened.enter_context, socket.socketpair())
-            life, self._life = os.pipe()
+            parent_pipe, self._parent_pipe = os.pipe()
             opened.pop_all()
-        self.table.supervise(self.born)
-        self.table.passes = True  # until it is chosen
-        self._theirs = (theirs, life, table)
+        self.table.supervise(self.state.born)
+        self.table.pass_suspects()  # until it is chosen to take them
+        self._theirs = (theirs, parent_pipe, table)
         self._config = msgspec.structs.replace(
-            config, client=self.client, control=theirs.fileno(), life=life, table=table
+            config,
+            client=self.client,
+            control=theirs.fileno(),
+            parent_pipe=parent_pipe,
+            table=table,
         )
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.StreamReader | None = None
 
+    # Its life
+
     async def start(self) -> None:
-        theirs, life, table = self._theirs
+        """Starts the process; raises OSError if there are no more processes, memory or files."""
+        theirs, parent_pipe, table = self._theirs
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "queasy.worker.supervision.child",
                 msgspec.json.encode(self._config),
-                pass_fds=(theirs.fileno(), life, table),
+                pass_fds=(theirs.fileno(), parent_pipe, table),
                 stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,  # a group of its own: what it starts ends with it
+                start_new_session=True,  # a group of its own: processes that it starts end with it
             )  # fmt: skip
         finally:
             theirs.close()
-            os.close(life)
+            os.close(parent_pipe)
             os.close(table)
         self._reader, self._writer = await asyncio.open_unix_connection(
-            sock=self._socket, limit=LONGEST_LINE
+            sock=self._socket, limit=MAX_LINE
         )
 
     @property
     def pid(self) -> int:
+        """0 until the process has started."""
         return self._process.pid if self._process is not None else 0
 
-    async def live(self, hear: Callable[[Report], None]) -> int:
-        """Hears what it tells until it is gone; its exit code, negative for a signal."""
+    async def run(self, receive: Callable[[Report], None]) -> int:
+        """Passes its reports to `receive` until it has ended; returns its exit code.
+
+        The exit code is negative for a signal.
+        """
         assert self._process is not None
-        listening = asyncio.create_task(self._listen(hear))
+        reading = asyncio.create_task(self._read_reports(receive))
         exiting = asyncio.create_task(self._process.wait())
         try:
-            await asyncio.wait([listening, exiting], return_when=asyncio.FIRST_COMPLETED)
-            # It has said its last word; threads of the application may hold it up.
-            await asyncio.wait([exiting], timeout=EXITING)
+            await asyncio.wait([reading, exiting], return_when=asyncio.FIRST_COMPLETED)
+            # It has sent its last report, but threads of the application may delay its exit.
+            await asyncio.wait([exiting], timeout=EXIT_TIMEOUT)
             if not exiting.done():
                 self.kill_group()
             code = await exiting
-            # What it said last may be unread, but there need not be an end: a process that it
-            # forked has the other end of the line, too.
-            await asyncio.wait([listening], timeout=LISTENING)
+            # Its last reports may be unread. The socket need not reach its end: a process that the
+            # child forked may have inherited it.
+            await asyncio.wait([reading], timeout=LAST_REPORTS_TIMEOUT)
         finally:
-            listening.cancel()
+            reading.cancel()
             exiting.cancel()
+        self.state.exited()
         return code
 
-    async def _listen(self, hear: Callable[[Report], None]) -> None:
+    async def _read_reports(self, receive: Callable[[Report], None]) -> None:
         assert self._reader is not None
         with contextlib.suppress(ConnectionError):
             while line := await self._reader.readline():
-                hear(decode_report(line))
-
-    def tell(self, order: ToChild) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(encode(order))
-
-    def end(self, order: Stop | Drain) -> None:
-        """Asks it to. One that has not even begun is not asked."""
-        self.ending = True
-        if self.planned is None:
-            self.kill("stop")
-        else:
-            self.tell(order)
-
-    def kill(self, why: Killed) -> None:
-        """At once, with all that it started."""
-        self.ending = True
-        if self.killed is None:
-            self.killed, self.killed_at = why, time.monotonic()
-        self.kill_group()
-
-    def kill_group(self) -> None:
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-
-    def settled(self, now: float) -> bool:
-        """It did not just start: what becomes of it says nothing about the next."""
-        return self.serving and now - self.born > SETTLED
-
-    def memory(self) -> int:
-        """Bytes of its resident memory; 0 where nobody tells."""
-        try:
-            return int(Path(f"/proc/{self.pid}/statm").read_bytes().split()[1]) * PAGE
-        except (OSError, IndexError):
-            return 0
-
-    def is_stopped(self) -> bool:
-        """By SIGSTOP: it neither works nor ends."""
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_bytes()  # its name need not be text
-        except OSError:
-            return False
-        return stat.rpartition(b")")[2].split()[0] == b"T"
+                receive(decode_report(line))
 
     async def close(self) -> None:
-        """After its death."""
+        """Releases the files of a child that has ended."""
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError):
@@ -177,5 +134,97 @@ class ChildProcess:
         else:
             self._socket.close()
         with contextlib.suppress(OSError):
-            os.close(self._life)
+            os.close(self._parent_pipe)
         self.table.close()
+
+    # Instructions
+
+    def send(self, instruction: Instruction) -> None:
+        """Sends an instruction, if the child can still receive one."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(encode(instruction))
+
+    def cancel(self, run: RunKey) -> None:
+        """Asks it to cancel a run; once, however often the server says so."""
+        if run not in self.state.cancels:
+            self.state.cancel_requested(run, time.monotonic())
+            self.send(CancelRun(*run))
+
+    def drain(self) -> None:
+        """Asks it to take no more jobs and to exit when its runs have ended."""
+        self.state.drain()
+        self._send_or_kill(Drain())
+
+    def stop(self, grace: float) -> None:
+        """Asks it to take no more jobs and to exit within `grace` seconds."""
+        self.state.stop()
+        self._send_or_kill(Stop(grace))
+
+    def _send_or_kill(self, instruction: Stop | Drain) -> None:
+        """A child that has not imported the application holds no jobs, and need not be asked."""
+        if self.state.planned is None:
+            self.kill("stop")
+        else:
+            self.send(instruction)
+
+    def condemn(self, kill_by: float) -> None:
+        """A run does not end: lets the other jobs end until then, while another child starts."""
+        self.state.condemn(kill_by)
+        if not self.state.is_ending:
+            self.drain()
+
+    def kill(self, reason: KillReason) -> None:
+        """Kills it at once, with all processes that it started."""
+        self.state.kill(reason, time.monotonic())
+        self.kill_group()
+
+    def kill_group(self) -> None:
+        """Kills it and what its handlers have started; also after its own end."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    # Observations
+
+    def observe(
+        self, now: float, *, with_memory: bool = False, with_process: bool = False
+    ) -> ChildSnapshot:
+        """A snapshot for the watchdog.
+
+        Its memory, and whether the process is frozen, are read from /proc only when asked for.
+        """
+        state, table = self.state, self.table
+        runs, last_beat = table.runs, table.last_beat
+        entries = table.entries() if runs else ()
+        held = table.held(len(state.planned.queues)) if state.planned is not None else 0
+        state.observed_runs(runs, entries, held, last_beat, now)
+        if with_process:
+            state.observed_frozen(self._is_frozen(), now)
+        return ChildSnapshot(
+            runs=runs,
+            entries=entries,
+            held=held,
+            last_beat=last_beat,
+            cancels=dict(state.cancels),
+            killed=state.killed is not None,
+            kill_by=state.kill_by,
+            blocked_since=state.blocked_since,
+            frozen_since=state.frozen_since if with_process else None,
+            memory=self._memory() if with_memory else 0,
+            is_settled=state.is_settled(now),
+        )
+
+    def _memory(self) -> int:
+        """Bytes of its resident memory; 0 on systems without /proc."""
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_bytes().split()[1]) * PAGE
+        except (OSError, IndexError):
+            return 0
+
+    def _is_frozen(self) -> bool:
+        """Whether it is stopped by SIGSTOP: it neither works nor ends."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()  # its name need not be text
+        except OSError:
+            return False
+        return stat.rpartition(b")")[2].split()[0] == b"T"

@@ -1,6 +1,7 @@
-"""What a supervisor and its child tell each other: one line of JSON each, over a socket.
+"""The messages between a supervisor and a child: one line of JSON each, over a socket.
 
-Nothing about single jobs is said here; for those there is the table.
+A supervisor sends instructions, a child sends reports. No message is sent for a single job, except
+to cancel its run: the supervisor reads the runs of a child in its table.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import msgspec
 
 from queasy.worker.plan import Place
 
-__all__ = ["ChildConfig", "Report", "ToChild", "decode", "encode"]
+__all__ = ["ChildConfig", "Instruction", "Report", "decode_instruction", "decode_report", "encode"]
 
 
-LONGEST_LINE = 2**24  # a thousand queues with long names
+MAX_LINE = 2**24  # a thousand queues with long names
 
 
 class ChildConfig(msgspec.Struct, kw_only=True):
@@ -30,28 +31,34 @@ class ChildConfig(msgspec.Struct, kw_only=True):
     """Those it may serve; None for all that have handlers."""
     unserved: list[str]
     """Those of them it does not serve for now."""
-    most_jobs: int | None
-    most_queues: int
+    max_jobs: int | None
+    max_queues: int
     control: int
-    life: int
+    """Descriptor of the socket for messages."""
+    parent_pipe: int
+    """Descriptor of a pipe that ends when the supervisor does."""
     table: int
+    """Descriptor of the memory of the in-flight table."""
     log_level: str
     log_format: str
     log_errors: str
 
 
+# Instructions
+
+
 class Stop(msgspec.Struct, tag="stop"):
-    """Take nothing more; what runs has so many seconds."""
+    """Take no more jobs; exit when the runs have ended, at the latest after `grace` seconds."""
 
     grace: float
 
 
 class Drain(msgspec.Struct, tag="drain"):
-    """Take nothing more; what runs may end."""
+    """Take no more jobs; exit when the runs have ended."""
 
 
 class CancelRun(msgspec.Struct, tag="cancel"):
-    """Somebody asked to cancel this run."""
+    """Cancel this run: a client requested it."""
 
     queue: int
     id: str
@@ -59,25 +66,33 @@ class CancelRun(msgspec.Struct, tag="cancel"):
 
 
 class Serve(msgspec.Struct, tag="serve"):
+    """Take jobs of this queue again."""
+
     queue: str
 
 
 class Unserve(msgspec.Struct, tag="unserve"):
+    """Take no more jobs of this queue; let its runs end, or release them."""
+
     queue: str
     release: bool
 
 
-ToChild = Stop | Drain | CancelRun | Serve | Unserve
+Instruction = Stop | Drain | CancelRun | Serve | Unserve
+
+
+# Reports
 
 
 class Planned(msgspec.Struct, tag="planned"):
-    """The handlers are imported; these are the queues, in the order of the table."""
+    """The handlers are imported; these are the server and the queues, in the order of the table."""
 
     url: str | None
     prefix: str
     timeout: float
     folder: str | None
     queues: list[tuple[str, bool]]
+    """Names, and whether each is the fail queue of that name."""
 
     @property
     def place(self) -> Place:
@@ -88,43 +103,44 @@ class Planned(msgspec.Struct, tag="planned"):
 
 
 class Serving(msgspec.Struct, tag="serving"):
-    """It is registered, and takes jobs."""
+    """The child is registered with its queues and takes jobs."""
 
 
-class WornOut(msgspec.Struct, tag="worn_out"):
-    """It has run as many jobs as it may."""
+class JobLimitReached(msgspec.Struct, tag="job_limit_reached"):
+    """The child has run `max_jobs` jobs."""
 
 
 class CannotStart(msgspec.Struct, tag="cannot_start"):
-    """The application cannot be imported, or the server not be used."""
+    """The application cannot be imported, or the server cannot be used."""
 
     error: str
     traceback: str = ""
 
 
-class Leaving(msgspec.Struct, tag="leaving"):
-    """It ends by itself, and no job is to blame. An exit code would not do: a handler may call
-    `sys.exit` with any.
+class Exiting(msgspec.Struct, tag="exiting"):
+    """The child exits by itself, so no job is to blame.
+
+    An exit code could not say this: a handler may call `sys.exit` with any code.
     """
 
-    lost: bool = False
-    """The server took it for dead."""
 
-
-Report = Planned | Serving | WornOut | CannotStart | Leaving
+Report = Planned | Serving | JobLimitReached | CannotStart | Exiting
 
 _encoder = msgspec.json.Encoder()
-_to_child = msgspec.json.Decoder(ToChild)
+_instruction = msgspec.json.Decoder(Instruction)
 _report = msgspec.json.Decoder(Report)
 
 
 def encode(message: msgspec.Struct) -> bytes:
+    """One line."""
     return _encoder.encode(message) + b"\n"
 
 
-def decode(line: bytes) -> ToChild:
-    return _to_child.decode(line)
+def decode_instruction(line: bytes) -> Instruction:
+    """Raises a msgspec error for anything else."""
+    return _instruction.decode(line)
 
 
 def decode_report(line: bytes) -> Report:
+    """Raises a msgspec error for anything else."""
     return _report.decode(line)

@@ -1,4 +1,4 @@
-"""How to run the workers of an application, and what each of its processes is told of that."""
+"""How to run the workers of an application, and the part of it that each child needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queasy.worker.supervision.reload import check_reload
 
 __all__ = ["SupervisorOptions", "child_config"]
 
-MOST_QUEUES = 1024
+MAX_QUEUES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +27,11 @@ class SupervisorOptions:
     capacity: int = CAPACITY
     grace: float = 30.0
     max_jobs: int | None = None
-    """After so many a child is replaced."""
+    """A child that has run this many jobs is replaced."""
     max_memory: int | None = None
-    """Bytes; a child that has more is replaced, and one that has half as much again is killed."""
+    """Bytes. A child that uses more is replaced; one that uses 1.5 times as much is killed."""
     reload: bool = False
-    """New children whenever the code changes."""
+    """Replaces the children whenever the code changes."""
     log_level: str = "info"
     log_format: str = "text"
     log_errors: str = "traceback"
@@ -48,14 +48,14 @@ class SupervisorOptions:
 
 
 def child_config(options: SupervisorOptions, group: str, unserved: Collection[str]) -> ChildConfig:
-    """But for what is of one child only."""
+    """The configuration of a new child, without its client id and descriptors."""
     return ChildConfig(
         app=options.app, path=[path or str(Path.cwd()) for path in sys.path],
         client="", group=group, capacity=options.capacity,
         processes=options.processes, grace=options.grace,
         queues=None if options.queues is None else list(options.queues),
-        unserved=sorted(unserved), most_jobs=options.max_jobs, most_queues=MOST_QUEUES,
-        control=-1, life=-1, table=-1,
+        unserved=sorted(unserved), max_jobs=options.max_jobs, max_queues=MAX_QUEUES,
+        control=-1, parent_pipe=-1, table=-1,
         log_level=options.log_level, log_format=options.log_format,
         log_errors=options.log_errors,
     )  # fmt: skip

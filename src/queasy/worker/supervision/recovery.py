@@ -1,7 +1,8 @@
-"""What becomes of the jobs of a child that is gone.
+"""Returns the jobs of a child that is gone.
 
-Runs past their deadline timed out. If the child died, whatever had started is stalled, and a
-suspect. All else was only interrupted and is released: that is no attempt.
+If the child was killed for runs past their deadline, those runs timed out. If it died, every run
+that had started is stalled, and its job a suspect. All other jobs are released, which does not
+count as an attempt.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+import msgspec
 
 from queasy.errors import QueasyError
 from queasy.job import JobError
@@ -21,75 +23,78 @@ from queasy.store.records import Ending
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
 from queasy.worker.liveness.inflight_table import Entry
+from queasy.worker.supervision.child_state import RunKey
 from queasy.worker.supervision.messages import Planned
 
-__all__ = ["bury"]
+__all__ = ["GoneChild", "recover_jobs"]
 
-# After this the server has found out by itself.
-PATIENCE = 60.0
+# After this long the leases have run out, and a sweep has returned the jobs.
+RETRY_FOR = 60.0
+# For a child that held no jobs: the server removes such a client by itself when its lease ends.
+RETRY_FOR_IF_NOTHING_HELD = 1.0
 KILLED = JobError("Timeout", "ran longer than it may, and was killed", "timeout")
 
 
-async def bury(
-    store: AsyncStore,
-    planned: Planned,
-    client: str,
-    entries: Sequence[Entry],
-    *,
-    died: bool,
-    cancelled: frozenset[tuple[int, str, int]],
-    overdue_at: float | None,
-    patience: float | None = None,
-) -> int:
-    """Returns the jobs of a client, in every queue; how many there were."""
+class GoneChild(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a child that is gone."""
+
+    client: str
+    planned: Planned
+    runs: Sequence[Entry]
+    """The runs that had started and not ended."""
+    runs_are_suspect: bool
+    """Whether one of them may have caused its end."""
+    cancelled: frozenset[RunKey]
+    """Runs that it was asked to cancel."""
+    overdue_at: float | None
+    """When it was killed because of runs that did not end; None if it ended otherwise."""
+    held_jobs: bool
+
+
+async def recover_jobs(store: AsyncStore, child: GoneChild) -> int:
+    """Returns the jobs of the child in every queue; how many there were."""
     counts = await asyncio.gather(
-        *(
-            _insist(patience or PATIENCE, _return_jobs, store, planned, client, index,
-                    [entry for entry in entries if entry.queue == index],
-                    died, cancelled, overdue_at)
-            for index in range(len(planned.queues))
-        )
-    )  # fmt: skip
+        *(_recover_until_done(store, child, index) for index in range(len(child.planned.queues)))
+    )
     return sum(counts)
 
 
-async def _return_jobs(
-    store: AsyncStore,
-    planned: Planned,
-    client: str,
-    index: int,
-    started: list[Entry],
-    died: bool,
-    cancelled: frozenset[tuple[int, str, int]],
-    overdue_at: float | None,
-) -> int:
-    name, fail = planned.queues[index]
-    commands = planned.place.commands(name, fail=fail)
-    # A run that was to be cancelled and timed out is cancelled: the server sees to that.
-    overdue = [
-        Ending(entry.id, entry.token, TimedOut(KILLED))
-        for entry in started
-        if overdue_at is not None
-        and (entry.deadline <= overdue_at or (index, entry.id, entry.token) in cancelled)
-    ]
-    if overdue:
-        await store.run(commands.settle(overdue))
-    guilty = [entry.id for entry in started] if died else []
-    ended = await follow(store, evict(commands, client, died=bool(guilty), started=guilty or None))
-    return len(overdue) + ended
-
-
-async def _insist(
-    patience: float, work: Callable[..., Coroutine[Any, Any, int]], *args: Any
-) -> int:
-    """Until the server has heard it, or has found out by itself."""
-    give_up_at = time.monotonic() + patience
+async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -> int:
+    """Returns the jobs of one queue; tries until the server answers, or the leases have run out."""
+    retry_for = RETRY_FOR if child.held_jobs else RETRY_FOR_IF_NOTHING_HELD
+    give_up_at = time.monotonic() + retry_for
     while True:
         try:
-            return await work(*args)
+            return await _recover(store, child, index)
         except QueasyError as problem:
             if time.monotonic() > give_up_at:
                 why = "the server did not answer; they come back when the lease runs out"
-                event("jobs not returned", logging.WARNING, error=problem, why=why)
+                event("jobs_not_returned", logging.WARNING, error=problem, why=why)
                 return 0
             await asyncio.sleep(random.uniform(0.1, 1.0))
+
+
+async def _recover(store: AsyncStore, child: GoneChild, index: int) -> int:
+    """Returns the jobs of one queue."""
+    name, fail = child.planned.queues[index]
+    commands = child.planned.place.commands(name, fail=fail)
+    runs = [entry for entry in child.runs if entry.queue == index]
+    # The server turns the timeout of a run that was to be cancelled into a cancellation.
+    timed_out = [
+        Ending(entry.id, entry.token, TimedOut(KILLED))
+        for entry in runs
+        if _was_overdue(child, entry)
+    ]
+    if timed_out:
+        await store.run(commands.settle(timed_out))
+    suspects = [entry.id for entry in runs] if child.runs_are_suspect else []
+    flow = evict(commands, child.client, died=bool(suspects), started=suspects or None)
+    return len(timed_out) + await follow(store, flow)
+
+
+def _was_overdue(child: GoneChild, entry: Entry) -> bool:
+    """Whether this run is among those for which the child was killed."""
+    if child.overdue_at is None:
+        return False
+    cancelled = (entry.queue, entry.id, entry.token) in child.cancelled
+    return cancelled or entry.deadline <= child.overdue_at

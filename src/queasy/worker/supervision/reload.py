@@ -1,4 +1,4 @@
-"""Watching the code, for development: a change of any Python file replaces the workers."""
+"""Watches the code during development: a change of any Python file replaces the workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_reload", "watch_code"]
 
 
 def check_reload() -> None:
-    """Raises when there is nothing to watch with."""
+    """Raises InvalidOption if the package that watches files is not installed."""
     try:
         import watchfiles  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError:
@@ -21,12 +21,13 @@ def check_reload() -> None:
 
 
 async def watch_code(changed: Callable[[], None]) -> None:
-    """Calls `changed` after every change below the folder one is in."""
+    """Calls `changed` after every change of a Python file below the current folder."""
     import watchfiles
 
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # we say it ourselves
+    # Its own lines would repeat our event.
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     only_python = watchfiles.PythonFilter()
     async for changes in watchfiles.awatch(Path.cwd(), watch_filter=only_python):  # pyright: ignore[reportUnknownMemberType]
         files = sorted({Path(path).name for _, path in changes})
-        event("code changed", files=files)
+        event("code_changed", files=files)
         changed()

@@ -1,412 +1,229 @@
-"""The supervisor: what a worker that is busy, frozen or dead cannot do for itself.
+"""The supervisor does what a busy, frozen or dead worker cannot do for itself.
 
-1. It starts the children, and others in their place: when one dies, has run enough jobs, has
-   grown too large, or the code changed.
-2. It keeps their leases alive, however busy they are.
-3. It reads their tables: a run past its deadline ends, if need be with its process; the other
-   jobs of that process may end first, while a new one takes over.
-4. When a child died it returns its jobs at once: what had started is a suspect, the rest is not.
-5. It stops them, in order.
+1. It starts the children, and replaces one that died, has run `max_jobs` jobs, has grown too
+   large, or runs old code (`child_pool`).
+2. It keeps their leases alive, however busy they are (`server_link`).
+3. It reads their tables: a run past its deadline ends, if necessary with its process; the other
+   jobs of that process may end first, while a new child takes over (`watchdog`).
+4. When a child is gone, it returns the child's jobs at once (`recovery`). Jobs that had started in
+   a child that died are suspects, the others are not.
+5. It passes orders on to its children, and stops them.
 
-No code of the application runs here.
+No code of the application runs in this process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
-import random
 import time
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
 from queasy.dispatch import new_id
-from queasy.errors import CannotWork, InvalidOption, QueasyError
-from queasy.store.records import Cancelled
-from queasy.store.store import AsyncStore
-from queasy.worker.control import Control
-from queasy.worker.events import event, log
-from queasy.worker.liveness.heartbeat import Heartbeat, Pulse
-from queasy.worker.plan import LEASE
+from queasy.errors import CannotWork, InvalidOption
+from queasy.worker.events import event, log_error
 from queasy.worker.signals import stop_on_signals
+from queasy.worker.supervision.child_pool import ChildPool
 from queasy.worker.supervision.child_process import ChildProcess
-from queasy.worker.supervision.messages import (
-    CancelRun,
-    CannotStart,
-    Drain,
-    Leaving,
-    Planned,
-    Report,
-    Serve,
-    Serving,
-    Stop,
-    ToChild,
-    Unserve,
-    WornOut,
-)
+from queasy.worker.supervision.messages import ChildConfig, Instruction, Serve, Unserve
 from queasy.worker.supervision.options import SupervisorOptions, child_config
-from queasy.worker.supervision.recovery import bury
 from queasy.worker.supervision.reload import watch_code
-from queasy.worker.supervision.suspect_policy import choose_takers
+from queasy.worker.supervision.server_link import ServerLink
+from queasy.worker.supervision.suspect_policy import share_out_suspects
 from queasy.worker.supervision.watchdog import (
-    ASKED,
-    is_frozen,
-    look_at_runs,
-    look_for_life,
-    outgrew,
+    KILL_AFTER_GRACE,
+    Action,
+    DrainThenKill,
+    Kill,
+    Limits,
+    Retire,
+    decide,
+    outstays_stop,
 )
 
 __all__ = ["Supervisor"]
 
-TICK = 0.25
-# A child interrupts and reports for a while after the grace time; then it is killed.
-PATIENCE = 10.0
-FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
-SHOWN = 5
-# A child that held nothing is forgotten by the server in time; no need to insist.
-SHORT = 1.0
+WATCH_EVERY = 0.25
+# Whether a child is frozen is read from /proc in every fourth round only.
+ROUNDS_PER_PROCESS_CHECK = 4
 
 
 class Supervisor:
-    """See above."""
+    """Starts, watches, replaces and stops the worker processes of an application."""
 
     def __init__(self, options: SupervisorOptions, *, signals: bool = True) -> None:
         self._options = options
         self._signals = signals
+        self._limits = Limits(options.grace, options.max_memory)
         self._group = new_id()
-        self._children: list[ChildProcess] = []
         self._unserved: set[str] = set()
-        self._store: AsyncStore | None = None
-        self._heartbeat: Heartbeat | None = None
-        self._control: Control | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lives: set[asyncio.Task[None]] = set()
-        self._starting = 0
-        self._failures, self._failed_at = 0, 0.0
-        self._ever_served = False
-        self._halted = False
-        """With reload: the code is broken, and nothing starts until it changes."""
-        self._stopping = False
-        self._stop_event = asyncio.Event()
+        self._server = ServerLink(self._group, self._carry_out_order, self._run_task)
+        self._pool = ChildPool(
+            options, self._server, self._child_config, self._run_task, self._give_up
+        )
+        self._stopping = asyncio.Event()
         self._stop_by = 0.0
-        self._changed = asyncio.Event()
-        self._problem: QueasyError | None = None
-        self._complaint: CannotStart | None = None
+        self._problem: CannotWork | None = None
 
     async def run(self) -> None:
-        """Until it is stopped. Raises when no child could start at all."""
+        """Runs until it is stopped. Raises CannotWork if no child could start at all."""
         options = self._options
-        event("supervisor started", pid=os.getpid(), app=options.app, processes=options.processes,
+        event("supervisor_started", pid=os.getpid(), app=options.app, processes=options.processes,
               worker=self._group)  # fmt: skip
         watching = asyncio.create_task(self._watch())
         try:
             with stop_on_signals(self.stop, wanted=self._signals):
-                self._replenish()
+                self._pool.replenish()
                 if options.reload:
-                    self._begin(watch_code(self.reload))
-                await self._until(lambda: self._stopping)
-                await self._wind_up()
+                    self._run_task(watch_code(self.reload))
+                await self._stopping.wait()
+                await self._wait_for_children()
         except asyncio.CancelledError:
             self.stop(0.0)
-            await asyncio.shield(self._wind_up())
+            await asyncio.shield(self._wait_for_children())
             raise
         finally:
             watching.cancel()
-            for child in self._children:
+            for child in self._pool.children:
                 child.kill("stop")
             await self._close()
         if self._problem is not None:
             raise self._problem
-        event("supervisor stopped", pid=os.getpid(), worker=self._group)
+        event("supervisor_stopped", pid=os.getpid(), worker=self._group)
 
-    async def _until(self, condition: Any) -> None:
-        while not condition():
-            self._changed.clear()
-            await self._changed.wait()
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _run_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(self._task_done)
         return task
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._lives.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            logging.getLogger("queasy").error("in a supervisor", exc_info=problem)
-        self._changed.set()
+            log_error("internal_error", problem, where="supervisor")
 
-    # 1. Children
+    def _child_config(self) -> ChildConfig:
+        return child_config(self._options, self._group, self._unserved)
 
-    def _replenish(self) -> None:
-        """As many as there should be, those about to start and to be replaced counted."""
-        for _ in range(self._options.processes - len(self._working()) - self._starting):
-            if not self._stopping and not self._halted:
-                self._starting += 1
-                self._lives.add(self._begin(self._life()))
-
-    def _working(self) -> list[ChildProcess]:
-        """Those who are to go on."""
-        return [child for child in self._children if not child.ending and not child.retiring]
-
-    async def _life(self) -> None:
-        """One child from its start to its end."""
-        try:
-            if self._failures:
-                most = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** (self._failures - 1))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(most * random.uniform(0.5, 1.0)):
-                        await self._stop_event.wait()
-            if self._stopping:
-                return
-            child = ChildProcess(child_config(self._options, self._group, self._unserved))
-            self._children.append(child)
-        except OSError as problem:  # out of files
-            event("cannot start", logging.ERROR, app=self._options.app, error=problem)
-            self._note_failure()
-            asyncio.get_running_loop().call_soon(self._replenish)
-            return
-        finally:
-            self._starting -= 1
-        code = None
-        try:
-            await child.start()
-            if self._stopping:
-                child.end(Stop(0.0))
-            code = await child.live(partial(self._hear, child))
-        except OSError as problem:  # out of processes, memory or files
-            event("cannot start", logging.ERROR, app=self._options.app, error=problem)
-        finally:
-            child.kill_group()  # it, and what its handlers had started
-            self._children.remove(child)
-            if self._heartbeat is not None:
-                self._heartbeat.forget(child.client)
-        self._note_end(child, code)
-        self._replenish()
-        try:
-            await self._bury(child)
-        finally:
-            await child.close()
-
-    def _hear(self, child: ChildProcess, report: Report) -> None:
-        match report:
-            case Planned():
-                self._keep_alive(child, report)
-            case Serving():
-                child.serving = self._ever_served = True
-                event("child serving", pid=child.pid, client=child.client,
-                      seconds=time.monotonic() - child.born)  # fmt: skip
-                for old in [old for old in self._children if old.retiring and not old.ending][:1]:
-                    old.end(Drain())
-            case WornOut():
-                self._retire(child, "jobs")
-            case Leaving():
-                child.leaving = True
-            case CannotStart():
-                child.leaving = True
-                self._cannot_start(report)
-
-    def _note_end(self, child: ChildProcess, code: int | None) -> None:
-        """One line, and what follows from it for the next."""
-        fields = {"pid": child.pid, "client": child.client, "why": child.killed}
-        if child.leaving or child.killed == "stop":
-            event("child ended", **fields)
-            if not child.serving:
-                self._note_failure()  # it could not even start
-        else:
-            how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-            jobs = [entry.id for entry in child.table.entries()]
-            event("child died", logging.WARNING, **fields, how=how, runs=len(jobs),
-                  jobs=jobs[:SHOWN])  # fmt: skip
-            if not child.serving or not (child.table.runs or child.settled(time.monotonic())):
-                self._note_failure()  # nothing to do with its jobs
-
-    def _note_failure(self) -> None:
-        """The next starts after a longer pause."""
-        self._failures += 1
-        self._failed_at = time.monotonic()
-
-    def _cannot_start(self, report: CannotStart) -> None:
-        """Said once, although every child finds out for itself."""
-        options = self._options
-        if self._ever_served or options.reload:
-            if report != self._complaint:
-                event("cannot start", logging.ERROR, app=options.app, error=report.error)
-            self._complaint = report
-            self._halted = options.reload  # until the code changes
-        elif self._problem is None:
-            error = report.error.removeprefix("app: ")
-            self._problem = CannotWork(f"{options.app}: {error}")
-            if report.traceback:
-                logging.getLogger("queasy").error("importing %s\n%s", options.app, report.traceback)
-            self.stop(0.0)
-
-    def _retire(self, child: ChildProcess, why: str) -> None:
-        """Another takes its place; then it is drained."""
-        if not child.retiring and not child.ending:
-            child.retiring = True
-            event("child to be replaced", pid=child.pid, client=child.client, why=why)
-            self._replenish()
+    def _give_up(self, problem: CannotWork) -> None:
+        """No child can start: stops, and makes `run` raise."""
+        self._problem = problem
+        self.stop(0.0)
 
     def reload(self) -> None:
-        """New children for all, with the code as it is now."""
-        event("reloading", worker=self._group)
-        self._failures, self._halted = 0, False
-        for child in list(self._children):
-            self._retire(child, "reload")
-        self._replenish()
+        """Replaces all children: the new ones import the code as it is now."""
+        event("workers_reloading", worker=self._group)
+        self._pool.reload()
 
-    # 2. Leases
-
-    def _connect(self, planned: Planned) -> Heartbeat:
-        """The first child says where the server is."""
-        if self._heartbeat is None:
-            self._store = planned.place.store(timeout=LEASE / 3)
-            self._control = Control(self._store, self._commanded)
-            self._heartbeat = Heartbeat(self._store)
-            self._begin(self._heartbeat.run())
-        return self._heartbeat
-
-    def _keep_alive(self, child: ChildProcess, planned: Planned) -> None:
-        def lost() -> None:
-            event("worker lost", logging.WARNING, pid=child.pid, client=child.client,
-                  why="the server took it for dead; its jobs run elsewhere")  # fmt: skip
-            child.kill("lost")
-
-        def cancel(queue: int, cancelled: Cancelled) -> None:
-            run = (queue, cancelled.id, cancelled.token)
-            if run not in child.cancels:
-                child.cancels[run] = time.monotonic()
-                child.tell(CancelRun(queue, cancelled.id, cancelled.token))
-
-        child.planned = planned
-        queues = [planned.place.commands(name, fail=fail) for name, fail in planned.queues]
-        heartbeat = self._connect(planned)
-        if self._control is not None:
-            names = {name for name, _ in planned.queues}
-            self._control.listen(planned.place.controls(self._group, names))
-        heartbeat.pulses.append(Pulse(child.client, queues, child.table, lost, cancel))
-
-    # 3. Watching
+    # Watching
 
     async def _watch(self) -> None:
-        for ticks in itertools.count():
+        """Checks every child four times a second, until it is cancelled."""
+        for rounds in itertools.count():
             now = time.monotonic()
-            # One that was there before says nothing of those that fail to start.
-            if any(c.settled(now) and c.born > self._failed_at for c in self._children):
-                self._failures = 0
-            for child in list(self._children):
+            self._pool.note_settled(now)
+            for child in self._pool.children:
                 child.table.supervise(now)
                 if child.pid:
                     try:
-                        self._look_at(child, now, closely=ticks % 4 == 0)
-                    except Exception:  # of one child: the others must be looked at, too
-                        log.exception("looking at child %d", child.pid)
+                        self._check(child, now, rounds % ROUNDS_PER_PROCESS_CHECK == 0)
+                    except Exception as problem:  # the other children must be checked all the same
+                        log_error("internal_error", problem, where="watchdog", pid=child.pid)
             try:
-                choose_takers(self._working(), self._options.processes)
-            except Exception:  # whatever it is: timeouts must be seen to
-                log.exception("choosing who takes suspects")
-            await asyncio.sleep(TICK)
+                share_out_suspects(self._pool.working, self._options.processes)
+            except Exception as problem:  # timeouts must be enforced all the same
+                log_error("internal_error", problem, where="suspect policy")
+            await asyncio.sleep(WATCH_EVERY)
 
-    def _look_at(self, child: ChildProcess, now: float, *, closely: bool) -> None:
-        options = self._options
-        look_at_runs(child, now, options.grace)
-        limit = options.max_memory
-        if limit is not None and outgrew(child, limit) and child.settled(now):
-            self._retire(child, "memory")
-        if closely:
-            look_for_life(child, now)
-        if child.drain_by:  # another takes over
-            self._replenish()
+    def _check(self, child: ChildProcess, now: float, with_process: bool) -> None:
+        """Does what the watchdog decides about a child."""
+        with_memory = self._limits.max_memory is not None
+        snapshot = child.observe(now, with_memory=with_memory, with_process=with_process)
+        for action in decide(snapshot, now, self._limits):
+            self._carry_out(child, action)
+        if child.state.kill_by is not None:
+            self._pool.replenish()  # another child takes over
 
-    # 4. The dead
+    def _carry_out(self, child: ChildProcess, action: Action) -> None:
+        fields = {"pid": child.pid, "client": child.client}
+        match action:
+            case Kill():
+                event("process_killing", logging.WARNING, **fields, why=action.reason,
+                      job=action.job, overdue=action.overdue, others=action.others,
+                      bytes=action.bytes)  # fmt: skip
+                child.kill(action.reason)
+            case DrainThenKill():
+                event("process_draining", logging.WARNING, **fields, job=action.job, why="overdue")
+                child.condemn(action.kill_by)
+            case Retire():
+                self._pool.retire(child, action.why)
 
-    async def _bury(self, child: ChildProcess) -> None:
-        if self._store is None or child.planned is None or (child.leaving and not child.serving):
-            return
-        died = not child.leaving and child.killed in (None, "memory", "frozen")
-        returned = await bury(
-            self._store, child.planned, child.client, child.table.entries(),
-            died=died,
-            cancelled=frozenset(child.cancels),
-            overdue_at=child.killed_at if child.killed == "overdue" else None,
-            patience=None if child.table.held(len(child.planned.queues)) else SHORT,
-        )  # fmt: skip
-        if returned:
-            event("jobs returned", client=child.client, jobs=returned)
-
-    # 5. Stopping, and orders
+    # Stopping, and orders
 
     @property
     def ready(self) -> bool:
-        """Whether jobs are taken: a child has started, nobody is being stopped, and the server
-        answers.
-        """
-        away = self._heartbeat is not None and self._heartbeat.away
-        taking = any(child.serving and not child.ending for child in self._children)
-        return taking and not self._stopping and not away
+        """Whether jobs are taken: a child serves, no stop was requested, and the server answers."""
+        taking = any(child.state.takes_jobs for child in self._pool.children)
+        return taking and not self._stopping.is_set() and not self._server.is_failing
 
     def stop(self, grace: float | None = None) -> None:
-        """Take nothing more; what runs has `grace` seconds to end. A second call: none."""
-        if self._stopping:
+        """Takes no more jobs. Runs have `grace` seconds to end; a second call leaves them none."""
+        if self._stopping.is_set():
             grace = 0.0
         grace = self._options.grace if grace is None else grace
-        runs = sum(child.table.runs for child in self._children)
-        event("stopping", worker=self._group, grace=grace, runs=runs,
+        runs = sum(child.table.runs for child in self._pool.children)
+        event("supervisor_stopping", worker=self._group, grace=grace, runs=runs,
               hint="again to stop at once" if runs and grace else None)  # fmt: skip
-        self._stopping = True
-        self._stop_event.set()
+        self._stopping.set()
+        self._pool.close()
         self._stop_by = time.monotonic() + grace
-        for child in self._children:
-            child.end(Stop(grace))
-        self._changed.set()
+        for child in self._pool.children:
+            child.stop(grace)
 
-    async def _wind_up(self) -> None:
-        """Until every child is gone, by itself or not, and its jobs are returned."""
-        while self._lives:
-            left = self._stop_by + PATIENCE - time.monotonic()
-            if left <= 0 and not self._children:
-                return  # the server is away: the leases will run out
-            for child in self._children:
-                if left <= 0 or (left < PATIENCE - ASKED and is_frozen(child)):
+    async def _wait_for_children(self) -> None:
+        """Waits until every child is gone and its jobs are returned; kills those that stay."""
+        while tasks := self._pool.tasks:
+            now = time.monotonic()
+            if now - self._stop_by >= KILL_AFTER_GRACE and not self._pool.children:
+                return  # the server does not answer: the leases of the last jobs will run out
+            for child in self._pool.children:
+                if outstays_stop(child.observe(now), now, self._stop_by):
                     child.kill("stop")
-            await asyncio.wait(self._lives, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
 
     async def _close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._control is not None:
-            await self._control.close()
-        if self._store is not None:
-            await self._store.close()
+        await self._server.close()
 
     async def serve(self, queue: str) -> None:
-        """All children take jobs of this queue again."""
+        """Makes all children take jobs of this queue again."""
         self._check_known(queue)
         self._unserved.discard(queue)
-        self._tell_all(Serve(queue))
+        self._send_to_all(Serve(queue))
 
     async def unserve(self, queue: str, *, release: bool = False) -> None:
-        """No child takes jobs of this queue; those they hold may end, or are released."""
+        """Makes all children take no more jobs of this queue; runs may end, or are released."""
         self._check_known(queue)
         self._unserved.add(queue)
-        self._tell_all(Unserve(queue, release))
+        self._send_to_all(Unserve(queue, release))
 
     def _check_known(self, queue: str) -> None:
-        plans = [child.planned for child in self._children if child.planned is not None]
-        known = {name for planned in plans for name, _ in planned.queues}
+        plans = [child.state.planned for child in self._pool.children]
+        known = {name for plan in plans if plan is not None for name, _ in plan.queues}
         if queue not in known:
-            raise InvalidOption(f"no handler for queue {queue[:200]!r}; there are {sorted(known)}")
+            raise InvalidOption(
+                f"no handler for queue {queue[:200]!r}; expected one of {sorted(known)}"
+            )
 
-    def _tell_all(self, order: ToChild) -> None:
-        for child in self._children:
-            child.tell(order)
+    def _send_to_all(self, instruction: Instruction) -> None:
+        for child in self._pool.children:
+            child.send(instruction)
 
-    async def _commanded(self, do: str, queue: str, release: bool) -> None:
+    async def _carry_out_order(self, do: str, queue: str, release: bool) -> None:
         await (self.serve(queue) if do == "serve" else self.unserve(queue, release=release))

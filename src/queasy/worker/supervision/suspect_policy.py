@@ -1,33 +1,67 @@
-"""Which children take suspects: half of them, so that the others are there for everything else.
+"""Which children take suspects: half of them, so that the others run everything else.
 
-A suspect runs alone, and so waits until what runs in its process has ended. A child that lets it
-go again, because that takes long, is relieved by one with less to do.
+A suspect runs alone, so it waits until the other runs of its process have ended. A child that
+releases a suspect again, because that takes too long, is relieved by one with fewer runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from queasy.worker.supervision.child_process import ChildProcess
 
-__all__ = ["choose_takers"]
+__all__ = ["Candidate", "choose_suspect_takers", "share_out_suspects"]
 
 
-def choose_takers(children: Sequence[ChildProcess], processes: int) -> None:
-    """Called again and again; each child reads in its table what it is."""
-    for taker in [child for child in children if child.table.declined]:
-        taker.table.declined = False
-        passing = [child for child in children if child.table.passes and child.serving]
-        relief = min(passing, key=_busy, default=taker)
-        if _busy(relief) < _busy(taker):
-            taker.table.passes, relief.table.passes = True, False
-    missing = (processes + 1) // 2 - sum(not child.table.passes for child in children)
-    passing = [child for child in children if child.table.passes]
-    # One that has yet to start may be long about it, or never be there.
-    passing.sort(key=lambda child: (not child.serving, _busy(child)))
-    for child in passing[: max(0, missing)]:
-        child.table.passes = False
+class Candidate(msgspec.Struct, frozen=True):
+    """A child that may be chosen."""
+
+    takes_suspects: bool
+    declined: bool
+    """It released a suspect because its own runs took too long to end."""
+    has_served: bool
+    runs: int
 
 
-def _busy(child: ChildProcess) -> int:
-    return child.table.runs
+def choose_suspect_takers(candidates: Sequence[Candidate], processes: int) -> list[bool]:
+    """For each child, whether it should take suspects from now on."""
+    takes = [candidate.takes_suspects for candidate in candidates]
+
+    def passing() -> list[int]:
+        return [index for index, taking in enumerate(takes) if not taking]
+
+    def runs(index: int) -> int:
+        return candidates[index].runs
+
+    for taker, candidate in enumerate(candidates):
+        if candidate.declined:
+            serving = [index for index in passing() if candidates[index].has_served]
+            relief = min(serving, key=runs, default=taker)
+            if runs(relief) < runs(taker):
+                takes[taker], takes[relief] = False, True
+    missing = (processes + 1) // 2 - sum(takes)
+    # A child that has not started yet may take long to start, or never do.
+    best = sorted(passing(), key=lambda index: (not candidates[index].has_served, runs(index)))
+    for index in best[: max(0, missing)]:
+        takes[index] = True
+    return takes
+
+
+def share_out_suspects(children: Sequence[ChildProcess], processes: int) -> None:
+    """Writes into the table of each child whether it takes suspects; called again and again."""
+    candidates = [_candidate(child) for child in children]
+    chosen = choose_suspect_takers(candidates, processes)
+    for child, candidate, takes in zip(children, candidates, chosen, strict=True):
+        if candidate.declined:
+            child.table.clear_declined()
+        if takes and not candidate.takes_suspects:
+            child.table.take_suspects()
+        elif candidate.takes_suspects and not takes:
+            child.table.pass_suspects()
+
+
+def _candidate(child: ChildProcess) -> Candidate:
+    table = child.table
+    return Candidate(not table.passes, table.declined, child.state.has_served, table.runs)

@@ -1,107 +1,143 @@
-"""What a supervisor looks for in a child: runs that do not end, a process that does not run."""
+"""Decides what to do about a child: a run does not end, or the process does not run.
+
+`decide` is pure: it takes a snapshot of a child and returns actions. The supervisor carries them
+out. A run that does not end after it was interrupted ends with its process. Before that the other
+jobs of the process have the grace time to end and be reported, unless its event loop is blocked.
+"""
 
 from __future__ import annotations
 
-import logging
-import time
+from typing import Literal
 
-from queasy.worker.events import event
+import msgspec
+
 from queasy.worker.liveness.inflight_table import Entry
 from queasy.worker.plan import LEASE
-from queasy.worker.supervision.child_process import ChildProcess
-from queasy.worker.supervision.messages import Drain
+from queasy.worker.supervision.child_state import ChildSnapshot, KillReason
 
-__all__ = ["ASKED", "forget_cancels", "is_frozen", "look_at_runs", "look_for_life", "outgrew"]
+__all__ = [
+    "KILL_AFTER_GRACE",
+    "Action",
+    "DrainThenKill",
+    "Kill",
+    "Limits",
+    "Retire",
+    "decide",
+    "outstays_stop",
+]
 
-# What was asked to end has this long to do so.
-ASKED = 1.0
-# An event loop that did not turn for this long does not turn.
-FROZEN = 1.0
-# Beyond this much of the memory a child may have it is not replaced any more, but killed.
-TOO_MUCH = 1.5
-
-
-def look_at_runs(child: ChildProcess, now: float, grace: float) -> None:
-    """A run that was asked to end, and does not, ends with its process.
-
-    The others in that process may end first, for `grace` seconds, and what has ended may be
-    reported; unless the process is frozen.
-    """
-    if not child.table.runs:
-        child.cancels.clear()
-        look_whether_it_reports(child, now)
-        return
-    child.dumb_since = None
-    entries = child.table.entries()
-    forget_cancels(child, entries, now)
-    overdue = [entry for entry in entries if now > _due(child, entry) + ASKED]
-    if not overdue or child.killed:
-        return
-    fields = {"pid": child.pid, "client": child.client, "job": overdue[0].id}
-    reported = child.planned is None or child.table.held(len(child.planned.queues)) <= len(overdue)
-    if is_frozen(child) or (child.drain_by and (reported or child.drain_by < now)):
-        others = len(entries) - len(overdue)
-        event("killing", logging.WARNING, **fields, why="a run does not end", overdue=len(overdue),
-              others=others)  # fmt: skip
-        child.kill("overdue")
-    elif not child.drain_by:
-        event("draining", logging.WARNING, **fields, why="a run does not end")
-        child.drain_by = now + grace
-        if not child.ending:
-            child.end(Drain())
+# A run that was interrupted has this long to end.
+INTERRUPT_TIMEOUT = 1.0
+# After the grace time of a stop a child interrupts its runs and reports them; then it is killed.
+KILL_AFTER_GRACE = 10.0
+# A child with more than this multiple of its memory limit is killed, not replaced in order.
+FAR_TOO_MUCH_MEMORY = 1.5
 
 
-def forget_cancels(child: ChildProcess, entries: list[Entry], now: float) -> None:
-    """Of runs that have ended. Of one that has not begun the child is told again, if need be."""
-    if child.cancels:
-        running = {(entry.queue, entry.id, entry.token) for entry in entries}
-        for run, at in list(child.cancels.items()):
-            if run not in running and now - at > LEASE:
-                del child.cancels[run]
+class Limits(msgspec.Struct, frozen=True):
+    """What the options of the supervisor allow a child."""
+
+    grace: float
+    """Seconds that other jobs of a child have to end when one of its runs does not."""
+    max_memory: int | None = None
+    """Bytes."""
 
 
-def _due(child: ChildProcess, entry: Entry) -> float:
-    """When it is to end: by its deadline, or because somebody asked to cancel it."""
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """Kill the process now; the other fields are for the log."""
+
+    reason: KillReason
+    job: str | None = None
+    overdue: int | None = None
+    """How many runs do not end."""
+    others: int | None = None
+    """How many other runs end with them."""
+    bytes: int | None = None
+
+
+class DrainThenKill(msgspec.Struct, frozen=True, kw_only=True):
+    """Let the other jobs of the process end until `kill_by`, while another child starts."""
+
+    job: str
+    kill_by: float
+
+
+class Retire(msgspec.Struct, frozen=True, kw_only=True):
+    """Replace the process: drain it once another serves."""
+
+    why: Literal["memory"]
+
+
+Action = Kill | DrainThenKill | Retire
+
+
+def decide(child: ChildSnapshot, now: float, limits: Limits) -> list[Action]:
+    """What to do about a child now, in order; nothing follows a kill."""
+    actions: list[Action] = []
+    if child.killed:
+        return actions
+    for action in (
+        _about_overdue_runs(child, now, limits.grace) if child.runs else _about_reports(child, now),
+        _about_memory(child, limits.max_memory),
+        _about_frozen(child, now),
+    ):
+        if action is not None:
+            actions.append(action)
+        if isinstance(action, Kill):
+            break
+    return actions
+
+
+def outstays_stop(child: ChildSnapshot, now: float, stop_by: float) -> bool:
+    """Whether to kill a child that should have ended by `stop_by`."""
+    late = now - stop_by
+    return late >= KILL_AFTER_GRACE or (late > INTERRUPT_TIMEOUT and child.is_blocked(now))
+
+
+def _about_overdue_runs(child: ChildSnapshot, now: float, grace: float) -> Action | None:
+    """Something runs: is a run past its deadline, or past its cancellation?"""
+    overdue = [entry for entry in child.entries if now > _due(child, entry) + INTERRUPT_TIMEOUT]
+    if not overdue:
+        return None
+    job = overdue[0].id
+    all_else_is_reported = child.held <= len(overdue)
+    time_is_up = child.kill_by is not None and (all_else_is_reported or child.kill_by < now)
+    if child.is_blocked(now) or time_is_up:
+        others = len(child.entries) - len(overdue)
+        return Kill(reason="overdue", job=job, overdue=len(overdue), others=others)
+    if child.kill_by is None:
+        return DrainThenKill(job=job, kill_by=now + grace)
+    return None
+
+
+def _due(child: ChildSnapshot, entry: Entry) -> float:
+    """When a run should end: at its deadline, or when it was asked to cancel."""
     run = (entry.queue, entry.id, entry.token)
     return min(entry.deadline, child.cancels.get(run, entry.deadline))
 
 
-def is_frozen(child: ChildProcess) -> bool:
-    """Something runs, and the event loop does not turn."""
-    return child.table.runs > 0 and time.monotonic() - child.table.last_beat > FROZEN
+def _about_reports(child: ChildSnapshot, now: float) -> Action | None:
+    """Nothing runs: does a blocked event loop keep outcomes from being reported?
 
-
-def look_whether_it_reports(child: ChildProcess, now: float) -> None:
-    """Nothing runs, it holds jobs, and the event loop does not turn: they are never reported. But
-    what ran until now may have held it up: it has a lease's time from its end.
+    A run that has just ended may have blocked the loop until now. So the loop has a lease's time
+    to turn, counted from when this was first seen.
     """
-    table, planned = child.table, child.planned
-    if now - table.last_beat <= FROZEN or not planned or not table.held(len(planned.queues)):
-        child.dumb_since = None
-    elif child.dumb_since is None:
-        child.dumb_since = now
-    elif now - child.dumb_since > LEASE and not child.killed:
-        event("killing", logging.WARNING, pid=child.pid, client=child.client,
-              why="its event loop is blocked, and nothing runs")  # fmt: skip
-        child.kill("dumb")
+    if child.blocked_since is not None and now - child.blocked_since > LEASE:
+        return Kill(reason="blocked")
+    return None
 
 
-def look_for_life(child: ChildProcess, now: float) -> None:
-    """One that is stopped neither works nor ends, and its leases are kept for nothing."""
-    if not child.is_stopped():
-        child.stopped_since = None
-    elif child.stopped_since is None:
-        child.stopped_since = now
-    elif now - child.stopped_since > LEASE and not child.killed:
-        event("killing", logging.WARNING, pid=child.pid, client=child.client, why="frozen")
-        child.kill("frozen")
+def _about_memory(child: ChildSnapshot, limit: int | None) -> Action | None:
+    if limit is None or child.memory <= limit:
+        return None
+    if child.memory > limit * FAR_TOO_MUCH_MEMORY:
+        return Kill(reason="memory", bytes=child.memory)
+    # A child that has just started is not replaced yet.
+    return Retire(why="memory") if child.is_settled else None
 
 
-def outgrew(child: ChildProcess, limit: int) -> bool:
-    """Whether it has more memory than it may; one that has far too much is killed."""
-    memory = child.memory()
-    if memory > limit * TOO_MUCH and not child.killed:
-        event("killing", logging.WARNING, pid=child.pid, client=child.client, why="memory",
-              bytes=memory)  # fmt: skip
-        child.kill("memory")
-    return memory > limit
+def _about_frozen(child: ChildSnapshot, now: float) -> Action | None:
+    """A process stopped by SIGSTOP neither works nor ends, and its leases are kept for nothing."""
+    if child.frozen_since is not None and now - child.frozen_since > LEASE:
+        return Kill(reason="frozen")
+    return None

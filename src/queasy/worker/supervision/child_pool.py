@@ -1,0 +1,230 @@
+"""The children of a supervisor: as many as there should be, each from its start to its end.
+
+1. It starts children, after a pause if others have failed.
+2. It acts on what they report.
+3. It replaces a child that is gone, or is to be retired: the old one is drained once a new one
+   serves.
+4. It returns the jobs of a child that is gone (`server_link`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from queasy.errors import CannotWork
+from queasy.worker.events import event
+from queasy.worker.supervision.child_process import ChildProcess
+from queasy.worker.supervision.child_state import Phase
+from queasy.worker.supervision.messages import (
+    CannotStart,
+    ChildConfig,
+    Exiting,
+    JobLimitReached,
+    Planned,
+    Report,
+    Serving,
+)
+from queasy.worker.supervision.options import SupervisorOptions
+from queasy.worker.supervision.server_link import ServerLink
+from queasy.worker.supervision.start_backoff import StartBackoff
+
+__all__ = ["ChildPool"]
+
+# At most this many job ids are named in the line about a child that died.
+MAX_JOBS_LOGGED = 5
+
+
+class ChildPool:
+    """Keeps `options.processes` children running until it is closed.
+
+    `new_config` makes the configuration of a new child. `run_task` runs a child from its start to
+    its end. `give_up` is called if a child cannot start and none has served yet.
+    """
+
+    def __init__(
+        self,
+        options: SupervisorOptions,
+        server: ServerLink,
+        new_config: Callable[[], ChildConfig],
+        run_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        give_up: Callable[[CannotWork], None],
+    ) -> None:
+        self._options = options
+        self._server = server
+        self._new_config = new_config
+        self._run_task = run_task
+        self._give_up = give_up
+        self._children: list[ChildProcess] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting = 0
+        """How many children wait to be started."""
+        self._backoff = StartBackoff()
+        self._ever_served = False
+        self._halted = False
+        """With reload: the code is broken, and no child starts until it changes."""
+        self._closed = asyncio.Event()
+        self._last_start_failure: CannotStart | None = None
+
+    @property
+    def children(self) -> Sequence[ChildProcess]:
+        """All children that are not gone."""
+        return list(self._children)
+
+    @property
+    def working(self) -> list[ChildProcess]:
+        """The children that are not to be replaced or stopped."""
+        return [child for child in self._children if child.state.is_working]
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """One for each child, from the pause before its start until its jobs are returned."""
+        return set(self._tasks)
+
+    def replenish(self) -> None:
+        """Starts children until there are enough that are not to be replaced."""
+        missing = self._options.processes - len(self.working) - self._starting
+        for _ in range(missing):
+            if not self._closed.is_set() and not self._halted:
+                self._starting += 1
+                task = self._run_task(self._run_child())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def retire(self, child: ChildProcess, why: str) -> None:
+        """Starts another child in its place; once that serves, this one is drained."""
+        if child.state.is_working:
+            child.state.retire()
+            event("process_retiring", pid=child.pid, client=child.client, why=why)
+            self.replenish()
+
+    def reload(self) -> None:
+        """Replaces all children: the new ones import the code as it is now."""
+        self._backoff.reset()
+        self._halted = False
+        for child in self.children:
+            self.retire(child, "reload")
+        self.replenish()
+
+    def note_settled(self, now: float) -> None:
+        """Ends the pauses between starts if a child has settled since the last failure."""
+        for child in self._children:
+            if child.state.is_settled(now):
+                self._backoff.settled(child.state.born)
+
+    def close(self) -> None:
+        """Starts no more children."""
+        self._closed.set()
+
+    async def _run_child(self) -> None:
+        """Runs one child from its start until its jobs are returned."""
+        child = await self._new_child()
+        if child is None:
+            return
+        code = None
+        try:
+            await child.start()
+            if self._closed.is_set():
+                child.stop(0.0)
+            code = await child.run(partial(self._receive, child))
+        except OSError as problem:  # no more processes, memory or files
+            self._log_start_failure(problem)
+        finally:
+            child.kill_group()  # the child, and what its handlers have started
+            self._children.remove(child)
+            self._server.forget(child)
+        self._note_end(child, code)
+        self.replenish()
+        try:
+            await self._server.recover(child)
+        finally:
+            await child.close()
+
+    async def _new_child(self) -> ChildProcess | None:
+        """A child to start, after a pause if others have failed; None if none is to start."""
+        try:
+            if pause := self._backoff.pause():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._closed.wait()
+            if self._closed.is_set():
+                return None
+            child = ChildProcess(self._new_config())
+            self._children.append(child)
+        except OSError as problem:  # no more files
+            self._log_start_failure(problem)
+            self._backoff.failed(time.monotonic())
+            asyncio.get_running_loop().call_soon(self.replenish)
+            return None
+        finally:
+            self._starting -= 1
+        return child
+
+    def _log_start_failure(self, error: object) -> None:
+        event("worker_start_failed", logging.ERROR, app=self._options.app, error=error)
+
+    def _receive(self, child: ChildProcess, report: Report) -> None:
+        """Acts on a report of a child."""
+        match report:
+            case Planned():
+                child.state.imported(report)
+                self._server.add(child, report)
+            case Serving():
+                self._ever_served = True
+                child.state.began_serving()
+                event("process_serving", pid=child.pid, client=child.client,
+                      seconds=time.monotonic() - child.state.born)  # fmt: skip
+                self._drain_one_retiring()
+            case JobLimitReached():
+                self.retire(child, "jobs")
+            case Exiting():
+                child.state.announce_exit()
+            case CannotStart():
+                child.state.announce_exit()
+                self._note_start_failure(report)
+
+    def _drain_one_retiring(self) -> None:
+        """A new child has taken the place of one that is to be replaced."""
+        for child in self._children:
+            if child.state.phase is Phase.RETIRING:
+                child.drain()
+                return
+
+    def _note_end(self, child: ChildProcess, code: int | None) -> None:
+        """Logs how a child ended, and whether that delays the start of the next."""
+        state, now = child.state, time.monotonic()
+        fields = {"pid": child.pid, "client": child.client, "why": state.killed}
+        if state.ended_in_order:
+            event("process_exited", **fields)
+            if not state.has_served:
+                self._backoff.failed(now)  # it could not start
+        else:
+            how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+            jobs = [entry.id for entry in child.table.entries()]
+            event("process_died", logging.WARNING, **fields, how=how, runs=len(jobs),
+                  jobs=jobs[:MAX_JOBS_LOGGED])  # fmt: skip
+            if not state.has_served or not (child.table.runs or state.is_settled(now)):
+                self._backoff.failed(now)  # no job was the cause
+
+    def _note_start_failure(self, report: CannotStart) -> None:
+        """Logs the same failure once, although every child reports it.
+
+        If no child has served yet, the supervisor gives up: most likely the application is wrong.
+        """
+        options = self._options
+        if self._ever_served or options.reload:
+            if report != self._last_start_failure:
+                self._log_start_failure(report.error)
+            self._last_start_failure = report
+            self._halted = options.reload
+        elif self._last_start_failure is None:
+            self._last_start_failure = report
+            if report.traceback:
+                logging.getLogger("queasy").error("importing %s\n%s", options.app, report.traceback)
+            error = report.error.removeprefix("app: ")
+            self._give_up(CannotWork(f"{options.app}: {error}"))

@@ -1,0 +1,229 @@
+"""The state of one child process, without the process: its phase, and why it ends.
+
+    STARTING ──> SERVING ──> RETIRING ──> DRAINING ──> GONE
+        │                       ▲
+        └───────────────────────┘  (a reload retires children that have not started yet, too)
+
+    from every phase before KILLED:  ──> DRAINING, STOPPING or KILLED ──> GONE
+
+Only the methods of `ChildState` change it; each is named for what happened. Other objects read it.
+The watchdog decides from a `ChildSnapshot`, which does not change.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from queasy.worker.liveness.inflight_table import Entry
+from queasy.worker.plan import LEASE
+from queasy.worker.supervision.messages import Planned
+
+__all__ = ["LOOP_BLOCKED", "ChildSnapshot", "ChildState", "KillReason", "Phase", "RunKey"]
+
+KillReason = Literal["stop", "overdue", "memory", "frozen", "blocked", "lost"]
+"""Why the supervisor killed a child.
+
+stop: it did not end by itself in time. overdue: a run did not end. memory: it used far too much.
+frozen: it was stopped by SIGSTOP for longer than a lease. blocked: its event loop was blocked for
+longer than a lease while nothing ran. lost: the server declared it dead.
+"""
+
+RunKey = tuple[int, str, int]
+"""Queue, id and token of a run."""
+
+# An event loop that did not turn for this long is blocked.
+LOOP_BLOCKED = 1.0
+# A child that still serves this long after its start started well: its end says nothing about how
+# the next child starts.
+SETTLED_AFTER = 5.0
+
+
+class Phase(enum.Enum):
+    """Where a child is between its start and its end."""
+
+    STARTING = "starting"
+    """It imports the application and registers with its queues."""
+    SERVING = "serving"
+    """It takes jobs."""
+    RETIRING = "retiring"
+    """It takes jobs until a new child serves; then it is drained."""
+    DRAINING = "draining"
+    """It takes no jobs, and exits when its runs have ended."""
+    STOPPING = "stopping"
+    """It takes no jobs, and exits when its runs have ended or the grace time is over."""
+    KILLED = "killed"
+    """It was sent SIGKILL."""
+    GONE = "gone"
+    """The process has ended."""
+
+
+class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What the watchdog knows of a child at one moment."""
+
+    runs: int
+    entries: Sequence[Entry]
+    held: int
+    """How many jobs it may hold: those that run, wait for a slot, or wait to be reported."""
+    last_beat: float
+    """When its event loop last turned."""
+    cancels: Mapping[RunKey, float] = MappingProxyType({})
+    """Runs that it was asked to cancel, and when."""
+    killed: bool = False
+    kill_by: float | None = None
+    blocked_since: float | None = None
+    frozen_since: float | None = None
+    memory: int = 0
+    """Bytes of resident memory; 0 if it was not read, because it is not limited."""
+    is_settled: bool = False
+
+    def is_blocked(self, now: float) -> bool:
+        """Whether something runs while the event loop does not turn."""
+        return self.runs > 0 and now - self.last_beat > LOOP_BLOCKED
+
+
+class ChildState:
+    """What a supervisor remembers of a child, except the process itself."""
+
+    def __init__(self, born: float) -> None:
+        self.born = born
+        self.phase = Phase.STARTING
+        self.has_served = False
+        self.planned: Planned | None = None
+        """The server and the queues of the child, once it has imported the application."""
+        self.announced_exit = False
+        """The child reported that it exits, so no job is to blame for its end."""
+        self.killed: KillReason | None = None
+        self.killed_at = 0.0
+        self.kill_by: float | None = None
+        """A run does not end: the child is killed when its other jobs have ended, or then."""
+        self.blocked_since: float | None = None
+        """Since when it holds jobs, runs none, and its event loop does not turn."""
+        self.frozen_since: float | None = None
+        """Since when it has been stopped by SIGSTOP."""
+        self._cancels: dict[RunKey, float] = {}
+
+    # Questions
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it takes jobs, or will, and is not to be replaced."""
+        return self.phase in (Phase.STARTING, Phase.SERVING)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was asked to end, or killed."""
+        return self.phase in (Phase.DRAINING, Phase.STOPPING, Phase.KILLED, Phase.GONE)
+
+    @property
+    def takes_jobs(self) -> bool:
+        return self.has_served and not self.is_ending
+
+    def is_settled(self, now: float) -> bool:
+        """Whether it started well: its end says nothing about how the next child starts."""
+        return self.has_served and now - self.born > SETTLED_AFTER
+
+    @property
+    def ended_in_order(self) -> bool:
+        """Whether it exited by itself, or was killed at the end of a stop."""
+        return self.announced_exit or self.killed == "stop"
+
+    @property
+    def runs_are_suspect(self) -> bool:
+        """Whether one of its runs may have caused its end."""
+        return not self.announced_exit and self.killed in (None, "memory", "frozen")
+
+    @property
+    def cancels(self) -> Mapping[RunKey, float]:
+        """Runs that it was asked to cancel, and when."""
+        return MappingProxyType(self._cancels)
+
+    # Events
+
+    def imported(self, planned: Planned) -> None:
+        """It has imported the application, and reported its queues."""
+        self.planned = planned
+
+    def began_serving(self) -> None:
+        """It is registered with its queues, and takes jobs."""
+        self.has_served = True
+        if self.phase is Phase.STARTING:
+            self.phase = Phase.SERVING
+
+    def retire(self) -> None:
+        """It is to be drained once a new child serves."""
+        if self.is_working:
+            self.phase = Phase.RETIRING
+
+    def drain(self) -> None:
+        """It was asked to take no more jobs and to let its runs end."""
+        self._end(Phase.DRAINING)
+
+    def stop(self) -> None:
+        """It was asked to end within the grace time."""
+        self._end(Phase.STOPPING)
+
+    def _end(self, phase: Phase) -> None:
+        if self.phase not in (Phase.KILLED, Phase.GONE):
+            self.phase = phase
+
+    def condemn(self, kill_by: float) -> None:
+        """A run does not end: it is to be killed by then, with whatever still runs."""
+        self.kill_by = kill_by
+
+    def kill(self, reason: KillReason, now: float) -> None:
+        """It was sent SIGKILL; the first reason counts."""
+        self._end(Phase.KILLED)
+        if self.killed is None:
+            self.killed, self.killed_at = reason, now
+
+    def announce_exit(self) -> None:
+        """It reported that it exits."""
+        self.announced_exit = True
+
+    def exited(self) -> None:
+        """The process has ended."""
+        self.phase = Phase.GONE
+
+    def cancel_requested(self, run: RunKey, now: float) -> None:
+        """It was asked to cancel a run."""
+        self._cancels.setdefault(run, now)
+
+    # Observations
+
+    def observed_runs(
+        self, runs: int, entries: Sequence[Entry], held: int, last_beat: float, now: float
+    ) -> None:
+        """Forgets cancelled runs that have ended, and notes since when its loop is blocked."""
+        if runs:
+            self.blocked_since = None
+            self._forget_cancels(entries, now)
+            return
+        self._cancels.clear()
+        if now - last_beat <= LOOP_BLOCKED or not held:
+            self.blocked_since = None
+        elif self.blocked_since is None:
+            self.blocked_since = now
+
+    def _forget_cancels(self, entries: Sequence[Entry], now: float) -> None:
+        """Forgets runs that have ended.
+
+        A run that has not begun yet is kept for a lease. After that the next heartbeat, which
+        names it again, repeats the request to the child.
+        """
+        if self._cancels:
+            running = {(entry.queue, entry.id, entry.token) for entry in entries}
+            for run, at in list(self._cancels.items()):
+                if run not in running and now - at > LEASE:
+                    del self._cancels[run]
+
+    def observed_frozen(self, frozen: bool, now: float) -> None:
+        """Notes whether the kernel says that it is stopped by SIGSTOP."""
+        if not frozen:
+            self.frozen_since = None
+        elif self.frozen_since is None:
+            self.frozen_since = now

@@ -1,0 +1,87 @@
+"""Kills a child process that may not run on: its jobs could run a second time elsewhere.
+
+1. The supervisor has ended: the kernel says so (Linux), or the pipe to it ends.
+2. The supervisor is alive, but has not run for almost a lease, so that nothing kept the leases.
+3. The server has not confirmed the lease of a run for almost a lease's time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from typing import NoReturn
+
+from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.plan import BUMP_EVERY, LEASE, SELF_KILL
+
+__all__ = ["die", "start_guard"]
+
+PR_SET_PDEATHSIG = 1
+GUARD_EVERY = 0.5
+# A supervisor that did not run for this long has not kept the leases, and they are about to run
+# out: within two more rounds of the guard this process is gone, before others get its jobs.
+SUPERVISOR_SILENT = LEASE - BUMP_EVERY - 4 * GUARD_EVERY
+
+
+def _die_with_parent() -> None:
+    """Asks the kernel to kill this process when its parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def die() -> NoReturn:
+    """Kills this process and all that the handlers started: it leads a group of its own."""
+    os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def start_guard(parent_pipe: int, table: InflightTable) -> None:
+    """Starts the thread that kills this process when it may not run on."""
+    _die_with_parent()
+    threading.Thread(target=_guard_or_die, args=(parent_pipe, table), daemon=True).start()
+
+
+def _guard_or_die(parent_pipe: int, table: InflightTable) -> None:
+    try:
+        _guard(parent_pipe, table)
+    finally:  # a process without a guard must not hold a lease
+        die()
+
+
+def _guard(parent_pipe: int, table: InflightTable) -> None:
+    """Never returns: kills this process when the supervisor is gone, or leases are not kept."""
+    seen_before = False
+    poll = select.poll()
+    poll.register(parent_pipe, select.POLLIN)
+    while True:
+        if poll.poll(GUARD_EVERY * 1000):  # never written to: the other end was closed
+            die()
+        now, supervised = time.monotonic(), table.supervised
+        silent = bool(supervised) and now - supervised > SUPERVISOR_SILENT
+        if table.runs and (silent or _longest_unkept(table, now) > SELF_KILL):
+            # Both processes may have been frozen: the supervisor has one round to run again.
+            if seen_before:
+                cause = "the supervisor" if silent else "the server"
+                _write_last_line(f"{cause} is silent, leases are not kept: killing all runs")
+                die()
+            seen_before = True
+        else:
+            seen_before = False
+
+
+def _longest_unkept(table: InflightTable, now: float) -> float:
+    """For how long the server has not confirmed the lease of a run; the longest of them."""
+    return max((table.unkept(queue, now) for queue in table.running_queues()), default=0.0)
+
+
+def _write_last_line(text: str) -> None:
+    """Writes to stderr, unless that would block: a full pipe must not delay the end."""
+    if select.select([], [2], [], 0)[1]:
+        with contextlib.suppress(OSError):
+            os.write(2, f"queasy: worker process {os.getpid()}: {text}\n".encode())

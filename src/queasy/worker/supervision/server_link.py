@@ -1,0 +1,113 @@
+"""What a supervisor does with the server, for its children.
+
+1. It opens the connection when the first child says where the server is.
+2. It keeps the leases of all children alive, however busy they are.
+3. It receives orders to serve or unserve a queue.
+4. It returns the jobs of a child that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from queasy.store.records import Cancelled
+from queasy.store.store import AsyncStore
+from queasy.worker.control import Control
+from queasy.worker.events import event
+from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
+from queasy.worker.plan import LEASE
+from queasy.worker.supervision.child_process import ChildProcess
+from queasy.worker.supervision.messages import Planned
+from queasy.worker.supervision.recovery import GoneChild, recover_jobs
+
+__all__ = ["ServerLink"]
+
+
+class ServerLink:
+    """Owns the supervisor's store, heartbeat and control channel.
+
+    It calls `carry_out` for each order, and `run_task` once, to run the heartbeat.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        carry_out: Callable[[str, str, bool], Awaitable[None]],
+        run_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._group = group
+        self._carry_out = carry_out
+        self._run_task = run_task
+        self._opened: tuple[AsyncStore, Heartbeat, Control] | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last heartbeat failed."""
+        return self._opened is not None and self._opened[1].is_failing
+
+    def add(self, child: ChildProcess, planned: Planned) -> None:
+        """Keeps the leases of this child from now on, and receives orders for its queues."""
+        place = planned.place
+        _, heartbeat, control = self._open(planned)
+        control.listen(place.controls(self._group, {name for name, _ in planned.queues}))
+        queues = [place.commands(name, fail=fail) for name, fail in planned.queues]
+
+        def cancel(queue: int, cancelled: Cancelled) -> None:
+            child.cancel((queue, cancelled.id, cancelled.token))
+
+        heartbeat.add(
+            WorkerLeases(child.client, queues, child.table, partial(_lost, child), cancel)
+        )
+
+    def _open(self, planned: Planned) -> tuple[AsyncStore, Heartbeat, Control]:
+        if self._opened is None:
+            store = planned.place.store(timeout=LEASE / 3)
+            heartbeat = Heartbeat(store)
+            self._opened = store, heartbeat, Control(store, self._carry_out)
+            self._run_task(heartbeat.run())
+        return self._opened
+
+    def forget(self, child: ChildProcess) -> None:
+        """Stops keeping the leases of a child that is gone."""
+        if self._opened is not None:
+            self._opened[1].forget(child.client)
+
+    async def recover(self, child: ChildProcess) -> None:
+        """Returns the jobs of a child that is gone."""
+        state, planned = child.state, child.state.planned
+        if self._opened is None or planned is None:
+            return  # it never got as far as taking jobs
+        if state.announced_exit and not state.has_served:
+            return
+        returned = await recover_jobs(
+            self._opened[0],
+            GoneChild(
+                client=child.client,
+                planned=planned,
+                runs=child.table.entries(),
+                runs_are_suspect=state.runs_are_suspect,
+                cancelled=frozenset(state.cancels),
+                overdue_at=state.killed_at if state.killed == "overdue" else None,
+                held_jobs=child.table.held(len(planned.queues)) > 0,
+            ),
+        )
+        if returned:
+            event("jobs_returned", client=child.client, jobs=returned)
+
+    async def close(self) -> None:
+        """Closes the connection; the heartbeat must have ended."""
+        if self._opened is not None:
+            store, _, control = self._opened
+            await control.close()
+            await store.close()
+
+
+def _lost(child: ChildProcess) -> None:
+    """Kills a child that the server has declared dead: its jobs run elsewhere, too."""
+    event("worker_declared_dead", logging.WARNING, pid=child.pid, client=child.client,
+          why="the server declared it dead; its jobs run elsewhere")  # fmt: skip
+    child.kill("lost")

@@ -1,0 +1,153 @@
+"""What a supervisor decides about a child, without a process or a server."""
+
+from typing import Any
+
+import pytest
+
+from queasy.worker.liveness.inflight_table import Entry
+from queasy.worker.plan import LEASE
+from queasy.worker.supervision.child_state import ChildSnapshot
+from queasy.worker.supervision.watchdog import (
+    INTERRUPT_TIMEOUT,
+    KILL_AFTER_GRACE,
+    Action,
+    DrainThenKill,
+    Kill,
+    Limits,
+    Retire,
+    decide,
+    outstays_stop,
+)
+
+NOW = 1000.0
+GRACE = 30.0
+MEMORY = 1_000_000
+# Past its deadline, and past the time it has to end after the interrupt.
+OVERDUE = NOW - INTERRUPT_TIMEOUT - 0.1
+
+
+def run(id_: str, deadline: float = NOW + 100, token: int = 1) -> Entry:
+    return Entry(0, id_, token, NOW - 10, deadline)
+
+
+def child(*entries: Entry, **fields: Any) -> ChildSnapshot:
+    """A child that runs these, holds nothing else, and has an event loop that turns."""
+    fields = {"runs": len(entries), "held": len(entries), "last_beat": NOW, **fields}
+    return ChildSnapshot(entries=entries, **fields)
+
+
+def decided(snapshot: ChildSnapshot, max_memory: int | None = None) -> list[Action]:
+    return decide(snapshot, NOW, Limits(GRACE, max_memory))
+
+
+# Runs that do not end
+
+
+def test_a_run_before_its_deadline_is_left_alone() -> None:
+    assert decided(child(run("a"))) == []
+
+
+def test_a_run_just_past_its_deadline_has_time_to_end() -> None:
+    assert decided(child(run("a", NOW - INTERRUPT_TIMEOUT / 2))) == []
+
+
+def test_the_process_of_an_overdue_run_is_drained_for_the_grace_time() -> None:
+    snapshot = child(run("a", OVERDUE), run("b"))
+    assert decided(snapshot) == [DrainThenKill(job="a", kill_by=NOW + GRACE)]
+
+
+def test_a_cancelled_run_that_does_not_end_is_overdue_before_its_deadline() -> None:
+    cancels = {(0, "a", 1): OVERDUE}
+    assert decided(child(run("a"), run("b"), cancels=cancels)) == [
+        DrainThenKill(job="a", kill_by=NOW + GRACE)
+    ]
+    assert decided(child(run("a", token=2), run("b"), cancels=cancels)) == []
+
+
+def test_a_draining_process_is_killed_when_its_other_jobs_are_reported() -> None:
+    waiting = child(run("a", OVERDUE), kill_by=NOW + 1, held=2)
+    assert decided(waiting) == []
+    done = child(run("a", OVERDUE), kill_by=NOW + 1, held=1)
+    assert decided(done) == [Kill(reason="overdue", job="a", overdue=1, others=0)]
+
+
+def test_a_draining_process_is_killed_when_its_time_is_up() -> None:
+    snapshot = child(run("a", OVERDUE), run("b"), run("c", OVERDUE), kill_by=NOW - 0.1)
+    assert decided(snapshot) == [Kill(reason="overdue", job="a", overdue=2, others=1)]
+
+
+def test_a_draining_process_lives_on_if_the_overdue_run_ends_after_all() -> None:
+    assert decided(child(run("b"), kill_by=NOW - 0.1)) == []
+
+
+def test_a_blocked_event_loop_is_not_drained_but_killed() -> None:
+    """It could not report the other jobs."""
+    snapshot = child(run("a", OVERDUE), run("b"), last_beat=NOW - 2)
+    assert decided(snapshot) == [Kill(reason="overdue", job="a", overdue=1, others=1)]
+
+
+def test_a_blocked_event_loop_without_an_overdue_run_is_left_alone() -> None:
+    assert decided(child(run("a"), last_beat=NOW - 100)) == []
+
+
+# Processes that do not run
+
+
+def test_a_process_frozen_for_longer_than_a_lease_is_killed() -> None:
+    assert decided(child(frozen_since=NOW - LEASE + 1)) == []
+    assert decided(child(frozen_since=NOW - LEASE - 1)) == [Kill(reason="frozen")]
+
+
+def test_a_blocked_loop_that_keeps_outcomes_unreported_is_killed_after_a_lease() -> None:
+    assert decided(child(held=1, blocked_since=NOW - LEASE + 1)) == []
+    assert decided(child(held=1, blocked_since=NOW - LEASE - 1)) == [Kill(reason="blocked")]
+
+
+def test_nothing_is_done_about_a_child_that_was_killed() -> None:
+    snapshot = child(run("a", OVERDUE), killed=True, memory=9 * MEMORY, frozen_since=0.0)
+    assert decided(snapshot, MEMORY) == []
+
+
+# Memory
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_a_child_above_its_memory_limit_is_retired_once_it_has_settled(is_settled: bool) -> None:
+    snapshot = child(memory=MEMORY + 1, is_settled=is_settled)
+    assert decided(snapshot, MEMORY) == ([Retire(why="memory")] if is_settled else [])
+
+
+def test_a_child_far_above_its_memory_limit_is_killed_even_if_it_has_just_started() -> None:
+    assert decided(child(memory=2 * MEMORY), MEMORY) == [Kill(reason="memory", bytes=2 * MEMORY)]
+
+
+def test_a_child_below_its_memory_limit_or_without_one_is_left_alone() -> None:
+    assert decided(child(memory=MEMORY, is_settled=True), MEMORY) == []
+    assert decided(child(memory=9 * MEMORY, is_settled=True)) == []
+
+
+def test_nothing_follows_a_kill_but_memory_is_checked_while_draining() -> None:
+    overdue = run("a", OVERDUE)
+    blocked = child(overdue, last_beat=NOW - 2, memory=9 * MEMORY)
+    assert [type(action) for action in decided(blocked, MEMORY)] == [Kill]
+    turning = child(overdue, run("b"), memory=9 * MEMORY)
+    assert [type(action) for action in decided(turning, MEMORY)] == [DrainThenKill, Kill]
+
+
+# Stopping
+
+
+def test_a_child_that_stays_after_the_grace_time_of_a_stop_is_killed() -> None:
+    turning, blocked = child(run("a")), child(run("a"), last_beat=NOW - 5)
+    for late, turning_goes, blocked_goes in (
+        (0.5, False, False),  # it may just have been interrupted
+        (INTERRUPT_TIMEOUT + 0.1, False, True),
+        (KILL_AFTER_GRACE, True, True),
+    ):
+        assert outstays_stop(turning, NOW, NOW - late) == turning_goes
+        assert outstays_stop(blocked, NOW, NOW - late) == blocked_goes
+
+
+def test_a_child_that_runs_nothing_is_not_killed_before_it_could_report() -> None:
+    silent = child(held=1, last_beat=NOW - 5)
+    assert not outstays_stop(silent, NOW, NOW - INTERRUPT_TIMEOUT - 0.1)

@@ -130,7 +130,7 @@ def run_lane(
 
 
 def progress(outcome: Outcome) -> str:
-    first, last = told([outcome.first], 0), told([outcome.recovery], 0)
+    first, last = best_and_worst([outcome.first], 0), best_and_worst([outcome.recovery], 0)
     return (
         f"interrupted {outcome.interrupted}, first again {first}, all again {last}, "
         f"unfinished {outcome.unfinished} ({outcome.gone} gone), "
@@ -160,8 +160,8 @@ def table(ready: list[System], outcomes: Outcomes, scenario: str, window: float)
         if found:
             cells = [
                 counted([outcome.interrupted for outcome in found]),
-                told([outcome.first for outcome in found], window),
-                told([outcome.recovery for outcome in found], window),
+                best_and_worst([outcome.first for outcome in found], window),
+                best_and_worst([outcome.recovery for outcome in found], window),
                 counted([outcome.unfinished for outcome in found]),
                 counted([outcome.gone for outcome in found]),
                 counted([outcome.overlapped for outcome in found]),
@@ -171,7 +171,7 @@ def table(ready: list[System], outcomes: Outcomes, scenario: str, window: float)
     return "\n".join(rows)
 
 
-def told(seconds: list[float | None], window: float) -> str:
+def best_and_worst(seconds: list[float | None], window: float) -> str:
     """The best and the worst of some times; None is later than the window."""
     late = f"not within {window:g} s" if window else "never"
     texts = [late if one is None else f"{one:.1f} s" for one in sorted(seconds, key=_late_last)]

@@ -23,7 +23,7 @@ class Run:
 class Outcome:
     """The measures of one round. Times are seconds after the kill."""
 
-    interrupted: int  # jobs whose run the kill cut off
+    interrupted: int  # jobs that were running when their process was killed
     first: float | None  # until the first of them started again; None: not within the window
     recovery: float | None  # until the last of them started again; None: not within the window
     unfinished: int  # jobs that never ended within the window

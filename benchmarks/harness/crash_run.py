@@ -235,7 +235,7 @@ def _observe(fleet: Fleet, is_over: Callable[[], bool], deadline: float) -> None
 
 
 def kept_jobs(server: BenchServer, jobs: Collection[str]) -> set[str]:
-    """The jobs whose ids occur in anything that the server stores."""
+    """Those of the jobs that occur, by their ids, in anything that the server stores."""
     stored = b"\n".join(text for value in _values(server) for text in _readings(value))
     return {job for job in jobs if job.encode() in stored}
 

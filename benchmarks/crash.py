@@ -25,7 +25,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.harness.bench_server import bench_server
-from benchmarks.harness.competitor import Gone
 from benchmarks.harness.crash_events import Outcome
 from benchmarks.harness.crash_run import HOST, JOBS, PROCESS, System, crash, stopping, systems
 
@@ -57,13 +56,18 @@ def main() -> int:
         parser.error(str(problem))
     problems: list[str] = []
     ready = [one for one in chosen if set_up(one, problems)]
-    rounds = [
+    plan = [
         (one, scenario) for _ in range(options.rounds) for one in ready for scenario in scenarios
     ]
-    about, outcomes = run_all(rounds, options.window, options.at_once, problems)
+    with bench_server() as server:
+        valkey = f"Valkey {server.version}"
+    outcomes = run_all(plan, options.window, options.at_once, problems)
+    if missing := len(plan) - sum(map(len, outcomes.values())):
+        report(problems, f"{missing} of {len(plan)} rounds have no outcome")
     tables = "\n\n".join(table(ready, outcomes, name, options.window) for name in scenarios)
     print(f"\n{tables}")
     if options.document:
+        about = describe(valkey, options.rounds, options.window, options.at_once)
         write(DOCUMENT, f"{about}\n\n{tables}\n\n{settings(ready)}")
     return 1 if problems else 0
 
@@ -84,15 +88,13 @@ def report(problems: list[str], text: str) -> None:
 
 
 def run_all(
-    rounds: list[tuple[System, str]], window: float, at_once: int, problems: list[str]
-) -> tuple[str, Outcomes]:
-    """What was run, in a sentence, and the outcomes by system and scenario."""
+    plan: list[tuple[System, str]], window: float, at_once: int, problems: list[str]
+) -> Outcomes:
+    """The outcomes of all rounds, by system and scenario."""
     outcomes: Outcomes = {}
     waiting: queue.SimpleQueue[tuple[System, str]] = queue.SimpleQueue()
-    for one in rounds:
+    for one in plan:
         waiting.put(one)
-    with bench_server() as server:
-        about = describe(f"Valkey {server.version}", window, at_once)
     lanes = [
         threading.Thread(target=run_lane, args=(waiting, window, outcomes, problems))
         for _ in range(at_once)
@@ -104,7 +106,7 @@ def run_all(
             lane.join()
     finally:
         stopping.set()  # interrupted by a signal: the lanes end what they started
-    return about, outcomes
+    return outcomes
 
 
 def run_lane(
@@ -122,8 +124,8 @@ def run_lane(
                 return
             try:
                 outcome = crash(one, scenario, server, window)
-            except (Gone, OSError, ValueError) as problem:
-                report(problems, f"{one.name}, {scenario}: {problem}")
+            except Exception as problem:  # any fault: one round is missing, the others go on
+                report(problems, f"{one.name}, {scenario}: {problem!r}")
                 continue
             outcomes.setdefault((one.name, scenario), []).append(outcome)
             print(f"{one.name:14} {scenario:8} {progress(outcome)}", flush=True)
@@ -138,13 +140,13 @@ def progress(outcome: Outcome) -> str:
     )
 
 
-def describe(server: str, window: float, at_once: int) -> str:
+def describe(server: str, rounds: int, window: float, at_once: int) -> str:
     command = "python -m benchmarks.crash " + " ".join(sys.argv[1:])
     return (
         f"`{command.strip()}` on {datetime.now(UTC).date().isoformat()}: {server} without "
         f"persistence, loopback TCP, Python {platform.python_version()}, {os.cpu_count()} cores "
-        f"that other programs used as well, {at_once} rounds at a time. {JOBS} jobs in each round, "
-        f"observed for {window:g} s after the kill."
+        f"that other programs used as well. {rounds} rounds of each, {at_once} at a time; {JOBS} "
+        f"jobs in each round, observed for {window:g} s after the kill."
     )
 
 
@@ -173,7 +175,7 @@ def table(ready: list[System], outcomes: Outcomes, scenario: str, window: float)
 
 def best_and_worst(seconds: list[float | None], window: float) -> str:
     """The best and the worst of some times; None is later than the window."""
-    late = f"not within {window:g} s" if window else "never"
+    late = f"not within {window:g} s" if window else "not in the window"
     texts = [late if one is None else f"{one:.1f} s" for one in sorted(seconds, key=_late_last)]
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
 

@@ -2,7 +2,7 @@
 # [tool.crash]
 # settings = "all defaults (`max_jobs=10`, `retry_jobs`, `max_tries=5`)"
 # governs = "`job_timeout` (300 s) + 10 s: the key that marks a job as in progress expires"
-# restarts = "the harness, at once"
+# restarts = "the benchmark, at once"
 # ///
 """arq with its defaults. It has no supervisor."""
 

@@ -2,7 +2,7 @@
 // [tool.crash]
 // settings = "`concurrency: 10`, otherwise defaults (`maxStalledCount: 1`)"
 // governs = "`lockDuration` (30 s), then two checks for stalled jobs (`stalledInterval`, 30 s)"
-// restarts = "the harness, at once"
+// restarts = "the benchmark, at once"
 // ///
 // BullMQ for Node, with the verbs and the job of crash_kit.py.
 

@@ -2,7 +2,7 @@
 # [tool.crash]
 # settings = "`--processes 1 --threads 10`, all default middleware (`Retries`)"
 # governs = "`heartbeat_timeout` (60 s), then `maintenance_chance` (1 in 1,000 commands)"
-# restarts = "the harness, at once: its main process ends when a child dies"
+# restarts = "the benchmark, at once: its main process ends when a child dies"
 # ///
 """Dramatiq with its defaults, on its Redis broker. It acknowledges a message after the run."""
 

@@ -2,7 +2,7 @@
 # [tool.crash]
 # settings = "`--workers 10` (threads), `retries=3`"
 # governs = "nothing: a job is removed from the server before it runs, and `retries` are for exceptions"
-# restarts = "the harness, at once"
+# restarts = "the benchmark, at once"
 # ///
 """Huey. It has no setting for at-least-once delivery."""
 

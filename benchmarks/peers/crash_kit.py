@@ -25,7 +25,7 @@ TRAFFIC = "traffic"
 
 
 def run(job):
-    """The handler, for peers whose handlers are plain functions."""
+    """The handler, for peers that call plain functions."""
     if job != TRAFFIC:
         _note("start", job)
         time.sleep(SECONDS)
@@ -33,7 +33,7 @@ def run(job):
 
 
 async def run_async(job):
-    """The same handler, for peers whose handlers are coroutines."""
+    """The same handler, for peers that await coroutines."""
     if job != TRAFFIC:
         _note("start", job)
         await asyncio.sleep(SECONDS)

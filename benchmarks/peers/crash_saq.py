@@ -2,7 +2,7 @@
 # [tool.crash]
 # settings = "`concurrency=10`, `retries=3` (the default, 1, gives up an interrupted job)"
 # governs = "job `timeout` (10 s), then the next sweep (`timers[\"sweep\"]`, 60 s), which waits 5 s for each job"
-# restarts = "the harness, at once"
+# restarts = "the benchmark, at once"
 # ///
 """SAQ. Its worker has no supervisor."""
 

@@ -2,7 +2,7 @@
 # [tool.crash]
 # settings = "`concurrency=10`, otherwise defaults (`max_tries=3`)"
 # governs = "`idle_timeout` (60 s)"
-# restarts = "the harness, at once"
+# restarts = "the benchmark, at once"
 # ///
 """streaq, on the coredis client."""
 

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check fix model privileges restarts chaos soak faults bench bench-peers bench-growth clean
+.PHONY: demo test check fix model privileges restarts chaos soak faults bench bench-peers bench-growth bench-crashes clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -68,6 +68,9 @@ bench-peers: $(READY)  ## Queasy and all its peers, into docs/performance.md; ab
 
 bench-growth: $(READY)  ## what a job costs the server behind a million others
 	$(BIN)/python benchmarks/backlog.py
+
+bench-crashes: $(READY)  ## what SIGKILL costs Queasy and its peers, into docs/crashes.md; under half an hour
+	$(BIN)/python -m benchmarks.crash --peers all --document
 
 clean:
 	rm -rf $(VENV) benchmarks/.environments .queasy .pytest_cache .ruff_cache .hypothesis build dist

@@ -14,7 +14,7 @@ import redis
 
 from queasy import AccessDenied, Client, Failure, JobOptions, Queue, SyncClient
 from queasy.store.library import PREFIX, source
-from tests.access import PASSWORD, PROTOCOL, documented_rules
+from tests.access import PASSWORD, PERMISSIONS, documented_rules
 from tests.servers import Server, ServerKind, start_server
 
 
@@ -180,7 +180,7 @@ def test_a_producer_can_do_by_hand_what_dispatching_needs(guarded: Server, email
 
 def one_queue() -> list[str]:
     """The rules for a single queue, as the document has them."""
-    text = PROTOCOL.read_text()
+    text = PERMISSIONS.read_text()
     rules = [
         *re.findall(r"`(~queasy:\{emails\}.*?)`", text),
         *re.findall(r"`(&queasy:\{w.*?)`", text),

@@ -8,7 +8,7 @@ import pytest
 from queasy import InvalidUrl
 from queasy.store.net.url import parse_url
 
-SECURITY = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+SECURITY = (Path(__file__).parents[2] / "docs" / "guides" / "security.md").read_text()
 URLS = re.findall(r"^(?:rediss?|unix)\S*://\S+$", SECURITY, re.M)
 
 

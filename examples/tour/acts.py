@@ -151,7 +151,7 @@ async def kill(tour: Tour) -> None:
 
 
 def unfinished(entries: Iterable[Entry]) -> list[Entry]:
-    """Runs whose start is in the journal, but not their end."""
+    """Runs that have a start in the journal, but no end."""
     runs: dict[tuple[str, int], Entry] = {}
     for entry in entries:
         if entry.event == "start":

@@ -18,7 +18,7 @@ from tests.servers import Server, available_kinds, start_server, wait_until
 
 WALK = Path(__file__).parents[2] / "docs" / "internals" / "walk.md"
 PACKAGE = Path(queasy.__file__).parent
-SAMPLES = 6
+SAMPLES = 20
 BY_THE_TEST = {"passed", "counts"}
 """Server functions that only the test calls."""
 
@@ -57,15 +57,19 @@ end)
 
 
 def traced_library() -> str:
-    head, _, body = source().partition("\n")
-    lines, file = [head, TRACE], ""
-    for line in body.splitlines():
-        if begins := re.fullmatch(r"-- (\w+\.lua)", line):
-            file = f"store/lua/{begins[1]}"
-        note = rf"\g<0> passed[#passed + 1] = '{file}';"
-        line = re.sub(r"\w+\.register_function\(", "traced_register(", line)
-        lines.append(re.sub(r"\bfunction\b[ \w.:]*\([^)]*\)", note, line))
-    return "\n".join(lines)
+    library = source()
+    for path in sorted((PACKAGE / "store" / "lua").glob("*.lua")):
+        text = path.read_text()
+        assert text in library, f"{path.name} is not in the library as it is"
+        library = library.replace(text, traced_text(text, f"store/lua/{path.name}"))
+    head, _, body = library.partition("\n")
+    return head + TRACE + body
+
+
+def traced_text(text: str, file: str) -> str:
+    note = rf"\g<0> passed[#passed + 1] = '{file}';"
+    text = re.sub(r"\w+\.register_function\(", "traced_register(", text)
+    return re.sub(r"\bfunction\b[ \w.:]*\([^)]*\)", note, text)
 
 
 @pytest.fixture(scope="module")

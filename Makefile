@@ -20,7 +20,7 @@ test: $(READY)  ## every test that fits in six minutes; most of them wait, so th
 	$(BIN)/pytest -n 3 --dist loadfile
 	$(BIN)/pytest -n 2 --dist loadfile -q --as worker $(AS_WORKER)
 
-# Enough to see that the user of docs/protocol.md can do what workers do; `privileges` runs all.
+# Enough to see that the user of docs/guides/security.md can do what workers do; `privileges` runs all.
 AS_WORKER := tests/e2e/test_dispatch.py tests/worker/test_supervisor.py
 
 check: $(READY)  ## lint, format, types, layers, and the tests that take seconds

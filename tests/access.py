@@ -14,21 +14,21 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-PROTOCOL = Path(__file__).parents[1] / "docs" / "protocol.md"
+PERMISSIONS = Path(__file__).parents[1] / "docs" / "guides" / "security.md"
 PASSWORD = "secret"
 
 
 def documented_rules(user: str) -> list[str]:
     """What the documents say this user is to be given."""
-    rules = re.search(rf"^ACL SETUSER {user} (.*)$", PROTOCOL.read_text(), re.M)
-    assert rules is not None, f"{PROTOCOL.name} has no user {user}"
+    rules = re.search(rf"^ACL SETUSER {user} (.*)$", PERMISSIONS.read_text(), re.M)
+    assert rules is not None, f"{PERMISSIONS.name} has no user {user}"
     return rules[1].split()
 
 
 def documented_extras(when: str) -> list[str]:
     """What the documents say is to be added."""
-    rules = re.search(rf"{when} add `(.*?)`", PROTOCOL.read_text())
-    assert rules is not None, f"{PROTOCOL.name} does not say what to add {when}"
+    rules = re.search(rf"{when} add `(.*?)`", PERMISSIONS.read_text())
+    assert rules is not None, f"{PERMISSIONS.name} does not say what to add {when}"
     return rules[1].split()
 
 

@@ -17,7 +17,7 @@ _numbers = itertools.count()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--as", choices=["worker"], dest="access_user",
-        help="every client and worker of Queasy is the user `worker` of docs/protocol.md",
+        help="every client and worker of Queasy is the user `worker` of docs/guides/security.md",
     )  # fmt: skip
     parser.addoption("--tls", action="store_true", help="and speaks TLS to single servers")
 

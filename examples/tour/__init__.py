@@ -1,1 +1,1 @@
-"""The tour of Queasy: start it with `make demo`, and read app.py first."""
+"""The tour of Queasy: run it with `make demo`, and read app.py first."""

@@ -1,4 +1,4 @@
-"""The acts of the tour: what is dispatched, and what is done to those who run it."""
+"""The acts of the tour: which jobs it dispatches, and what it does to the workers."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ POLL = 0.05
 
 
 class WorkersEnded(Exception):
-    """Nobody is left to run anything."""
+    """The supervisor ended during the tour."""
 
 
 @dataclass
 class Tour:
-    """What was asked for, to be compared with what the jobs and the server say came of it."""
+    """What the tour dispatched. The promises compare it with the journal and the server."""
 
     supervisor: Process
     processes: int
     journal: Journal = field(default_factory=Journal)
     dispatched: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Ids, by queue."""
+    """Ids of the jobs, by queue."""
     due: dict[str, float] = field(default_factory=dict[str, float])
-    """When each reminder may run, not before."""
+    """The earliest time at which each reminder may run."""
     victim: int = 0
     killed_at: float = 0.0
 
@@ -58,17 +58,17 @@ class Tour:
         self.dispatched[queue.name] |= {one.id for one in put}
 
     async def until(self, condition: Callable[[], bool | Awaitable[bool]]) -> None:
-        """Waits; but not for workers that are no more."""
+        """Wait for a condition; raise WorkersEnded if the workers have ended."""
         while True:
             met = condition()
             if await met if inspect.isawaitable(met) else met:
                 return
             if self.supervisor.returncode is not None:
-                raise WorkersEnded(f"their supervisor ended with {self.supervisor.returncode}")
+                raise WorkersEnded(f"the supervisor exited with {self.supervisor.returncode}")
             await asyncio.sleep(POLL)
 
     async def over(self, *queues: Queue) -> None:
-        """Until nothing of these queues, nor of their fail queues, is left to be done."""
+        """Wait until these queues and their fail queues are empty."""
         for queue in queues:
             for each in (queue, queue.fail_queue):
                 await self.until(lambda each=each: idle(each))
@@ -110,7 +110,7 @@ async def on_time(tour: Tour) -> None:
     await tour.dispatch(
         reminders, [Dispatch({"text": "?"}, id=id_, run_at=at) for id_, at in tour.due.items()]
     )
-    # The same id again is an update: of the data, and of the time.
+    # Dispatching the same id again updates the job: here its data and its time.
     await tour.dispatch(reminders, [Dispatch({"text": "old"}, id="lunch", delay=3600)])
     tour.due["lunch"] = now + 2
     await tour.dispatch(
@@ -135,8 +135,8 @@ async def hang(tour: Tour) -> None:
 async def kill(tour: Tour) -> None:
     await tour.dispatch(errands, ({"errand": n} for n in range(500)))
 
-    def somebody_is_busy() -> bool:
-        """Kills in the same breath: what has just begun cannot have ended by then."""
+    def killed_a_busy_worker() -> bool:
+        """Kill at once: a run takes 100 ms, so one that began 50 ms ago is still running."""
         entries = tour.journal.entries(errands.name)
         fresh = [entry for entry in unfinished(entries) if time.time() - entry.at < 0.05]
         if len(entries) < 200 or not fresh:
@@ -146,12 +146,12 @@ async def kill(tour: Tour) -> None:
         os.kill(tour.victim, signal.SIGKILL)
         return True
 
-    await tour.until(somebody_is_busy)
+    await tour.until(killed_a_busy_worker)
     await tour.over(errands)
 
 
 def unfinished(entries: Iterable[Entry]) -> list[Entry]:
-    """Of runs that started: those that noted no end."""
+    """Runs that have a start in the journal, but no end."""
     runs: dict[tuple[str, int], Entry] = {}
     for entry in entries:
         if entry.event == "start":
@@ -166,6 +166,6 @@ ACTS: dict[str, Callable[[Tour], Awaitable[None]]] = {
     f"One id, dispatched {VERSIONS} times while it runs": one_id,
     "Scheduled jobs, and one that is updated": on_time,
     "A running job is cancelled": cancel,
-    "A job hangs where nothing can interrupt it": hang,
+    "A job hangs where Python cannot interrupt it": hang,
     "A worker process is killed with SIGKILL": kill,
 }

@@ -1,8 +1,8 @@
-"""The application of the tour: its queues, and what runs their jobs.
+"""The application of the tour: its queues and their handlers.
 
     queasy worker tour.app:client --processes 2
 
-Every handler notes what it did in a journal, a file that the server knows nothing about.
+Every handler writes what it did to a journal, a file outside the server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from queasy import Client, Failure, Job, JobError
 from tour.journal import note
 
-# An embedded server for the folder one is in; with Client("redis://...") it would be yours.
+# The embedded server of the current folder. Client("redis://...") would use your own server.
 client = Client(folder=".queasy")
 
 emails = client.queue("emails")
@@ -42,30 +42,30 @@ QUEUES = {
 
 @emails.handler
 async def send(data: dict[str, Any], job: Job) -> None:
-    """The bulk: a moment of waiting for somebody else."""
+    """Most of the jobs: each waits two milliseconds, as if for a mail server."""
     await asyncio.sleep(0.002)
     note("done", job)
 
 
 @thumbnails.handler
 def draw(data: dict[str, Any], job: Job) -> None:
-    """A plain function runs in a thread, and the pace of its process follows the CPU it takes."""
+    """A plain function runs in a thread. Its worker runs fewer at once when the CPU is busy."""
     primes = sum(all(n % d for d in range(2, int(n**0.5) + 1)) for n in range(2, data["below"]))
     note("done", job, primes)
 
 
 @webhooks.handler(min_backoff=0.2)
 async def call(data: dict[str, Any], job: Job) -> None:
-    """An exception retries the job later: after 0.2 seconds, after 0.4, and so on."""
+    """An exception retries the job: after 0.2 seconds, then after 0.4, and so on."""
     note("try", job)
     if job.retry_count < 2:
-        raise ConnectionError("nobody answers")
+        raise ConnectionError("no answer")
     note("done", job)
 
 
 @payments.handler
 async def pay(data: dict[str, Any], job: Job) -> None:
-    """A Failure gives the job up, whatever retries it has left."""
+    """A Failure gives the job up, even if it has retries left."""
     if data["card"] == "expired":
         raise Failure("the card has expired")
     note("done", job)
@@ -73,14 +73,14 @@ async def pay(data: dict[str, Any], job: Job) -> None:
 
 @payments.fail_handler
 @imports.fail_handler
-async def tell(data: dict[str, Any], job: Job, error: JobError) -> None:
-    """Sees every job that is given up."""
+async def report(data: dict[str, Any], job: Job, error: JobError) -> None:
+    """Receives every job that is given up."""
     note("given up", job, error.kind)
 
 
 @inventory.handler
 async def count(data: dict[str, Any], job: Job) -> None:
-    """Always dispatched as the same id, so there is never a second run at the same time."""
+    """All its jobs have the same id, so there is never a second run at the same time."""
     note("start", job, data["version"])
     await asyncio.sleep(0.1)
     note("done", job, data["version"])
@@ -93,7 +93,7 @@ async def remind(data: dict[str, Any], job: Job) -> None:
 
 @exports.handler(timeout=None)
 async def export(data: dict[str, Any], job: Job) -> None:
-    """An async handler that is cancelled sees what asyncio has for that."""
+    """A cancelled async handler receives `asyncio.CancelledError`."""
     note("start", job)
     try:
         await asyncio.sleep(3600)
@@ -104,14 +104,14 @@ async def export(data: dict[str, Any], job: Job) -> None:
 
 @imports.handler(timeout=1, max_timeouts=2, min_backoff=0.2)
 def load(data: dict[str, Any], job: Job) -> None:
-    """Nothing in Python can interrupt this. Its process is killed, once its other jobs ended."""
+    """Python cannot interrupt this. The supervisor kills the process once its other jobs end."""
     note("start", job)
     time.sleep(3600)
 
 
 @errands.handler(size=10)
 async def run(data: dict[str, Any], job: Job) -> None:
-    """Ten at a time in each process: a worker has a capacity of 100."""
+    """Ten run at once in each process, because a worker has a capacity of 100."""
     note("start", job)
     await asyncio.sleep(0.1)
     note("done", job)

@@ -1,4 +1,4 @@
-"""Starts the workers, takes the tour act by act, and looks at what came of it."""
+"""Runs the tour: starts the workers, plays each act, and checks the promises."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from tour.acts import ACTS, Tour, WorkersEnded
 from tour.app import client
 from tour.journal import LOG
 from tour.promises import Promise, promises
-from tour.view import LiveView, View, look, summary
+from tour.view import LiveView, View, draw, look, summary
 
 PROCESSES = 2
 WORKER = ["queasy", "worker", "tour.app:client", "--processes", str(PROCESSES), "--grace", "5"]
 REFRESH = 0.25
-PATIENCE = 60.0  # for one act; a promise that is not kept by then is broken
+ACT_TIMEOUT = 60.0  # seconds; the promises then show what is missing
 
 
-async def guide(console: Console) -> int:
-    """The whole tour, and whether every promise was kept: an exit code."""
+async def guide(console: Console, picture: Path | None = None) -> int:
+    """The exit code of the whole tour: 0 if every promise was kept."""
+    view = (LiveView if console.is_terminal else View)(console, shlex.join(WORKER), list(ACTS))
     try:
-        kept = [*await take_tour(console), await nobody_left()]
+        found = [*await take_tour(view), await no_process_left()]
     except WorkersEnded as problem:
-        print(f"The workers could not go on: {problem}\n{LOG.read_text()[-3000:]}")
+        print(f"The tour stopped: {problem}\n{LOG.read_text()[-3000:]}")
         return 1
-    summary(console, kept)
-    if all(one.kept for one in kept):
+    summary(console, found)
+    if picture is not None:
+        draw(picture, view, found)
+    if all(one.kept for one in found):
         return 0
-    print(f"\nThe last words of the workers:\n{LOG.read_text()[-3000:]}")
+    print(f"\nThe end of the workers' log:\n{LOG.read_text()[-3000:]}")
     return 1
 
 
-async def take_tour(console: Console) -> list[Promise]:
-    view = (LiveView if console.is_terminal else View)(console, shlex.join(WORKER), list(ACTS))
+async def take_tour(view: View) -> list[Promise]:
     async with client, workers() as supervisor:
         tour = Tour(supervisor, PROCESSES)
         with view:
@@ -49,24 +51,24 @@ async def take_tour(console: Console) -> list[Promise]:
                 for act in ACTS.values():
                     view.begin()
                     view.end(over=await in_time(act(tour)))
-                view.show(await look(supervisor.pid))
             finally:
                 watching.cancel()
+            view.show(await look(supervisor.pid))
         return await promises(tour)
 
 
 async def in_time(act: Awaitable[None]) -> bool:
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(ACT_TIMEOUT):
             await act
     except TimeoutError:
-        return False  # the promises will tell what is missing
+        return False
     return True
 
 
 @contextlib.asynccontextmanager
 async def workers() -> AsyncGenerator[asyncio.subprocess.Process]:
-    """`queasy worker`, as one would start it by hand; stopped as one would stop it."""
+    """Run `queasy worker` in a process, as a person would, and stop it with SIGTERM."""
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with LOG.open("wb") as log:
         supervisor = await asyncio.create_subprocess_exec(
@@ -88,19 +90,19 @@ async def watch(view: View, supervisor: int) -> None:
         await asyncio.sleep(REFRESH)
 
 
-async def nobody_left() -> Promise:
-    """The server too ends when nobody is connected; so once it has, nobody was."""
+async def no_process_left() -> Promise:
+    """The embedded server stops after its last client, so its end shows that no client is left."""
     left = still_there()
     for _ in range(100):
         if left:
             await asyncio.sleep(0.1)
             left = still_there()
     seen = "all have ended, the server too" if not left else f"still there: {', '.join(left)}"
-    return Promise("no process is left behind", seen, not left)
+    return Promise("no process is left running", seen, not left)
 
 
 def still_there() -> list[str]:
-    """Who works in this folder, or below: on Linux all that do, elsewhere the server."""
+    """The processes in this folder: all of them on Linux, only the server elsewhere."""
     found = ["the server"] if Path(".queasy", "server.sock").exists() else []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""What the jobs of the tour did, in their own words: a file that every process appends to.
+"""What the jobs of the tour did: a file to which every process appends.
 
-The order of its lines is the order of what happened, whichever process wrote them: each is one
-write to the end of the file.
+Each line is one write to the end of the file, so the lines stand in the order in which things
+happened, whichever process wrote them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOG = Path("worker.log")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line."""
+    """One line of the journal."""
 
     event: str
     queue: str
@@ -47,26 +47,26 @@ def _file() -> int:
 
 
 class Journal:
-    """All that was noted so far; each look reads what is new."""
+    """The lines so far. Each read adds the new ones."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._read = 0
 
     def entries(self, queue: str | None = None, event: str | None = None) -> list[Entry]:
-        """Of one queue and one event, or of all."""
-        self._look()
+        """The entries of one queue and one event, or all of them."""
+        self._read_on()
         return [
             entry
             for entry in self._entries
             if queue in (None, entry.queue) and event in (None, entry.event)
         ]
 
-    def _look(self) -> None:
+    def _read_on(self) -> None:
         if not JOURNAL.exists():
             return
         with JOURNAL.open("rb") as file:
             file.seek(self._read)
-            whole, newline, _ = file.read().rpartition(b"\n")  # the last may be half written
+            whole, newline, _ = file.read().rpartition(b"\n")  # the last line may be half written
         self._read += len(whole) + len(newline)
         self._entries += [Entry(**json.loads(line)) for line in whole.splitlines()]

@@ -1,4 +1,4 @@
-"""What Queasy promises, beside what was seen: in the journal, and on the server."""
+"""What Queasy promises, compared with the journal and with the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Promise:
 
 
 async def promises(tour: Tour) -> list[Promise]:
-    """All but the last: that no process is left can only be seen when all is over."""
+    """All promises but one: `guide` checks the last, that no process is left."""
     return [
         quick_ones(tour),
         computed(tour),
@@ -69,16 +69,16 @@ def computed(tour: Tour) -> Promise:
 
 
 def none_lost(tour: Tour) -> Promise:
-    """Each job that was dispatched came to an end that its handler, or fail handler, noted."""
+    """Every dispatched job has an end in the journal, from its handler or its fail handler."""
     ends = ("done", "given up", "cancelled")
     ended = {(entry.queue, entry.id) for entry in tour.journal.entries() if entry.event in ends}
     asked = {(queue, id_) for queue, ids in tour.dispatched.items() for id_ in ids}
     seen = f"{len(asked):,} dispatched, {len(asked & ended):,} ended"
-    return Promise("none is lost, says the journal", seen, asked == ended)
+    return Promise("no job is lost, by the journal", seen, asked == ended)
 
 
 async def server_agrees(tour: Tour) -> Promise:
-    """Of the one id that was held behind itself, each run counts."""
+    """Each run of the id that was dispatched again and again counts as one."""
     wanted = {name: len(ids) for name, ids in tour.dispatched.items()}
     wanted[inventory.name] = len(tour.journal.entries(inventory.name, "done"))
     ended: Counter[str] = Counter()
@@ -88,7 +88,7 @@ async def server_agrees(tour: Tour) -> Promise:
         ended[queue.name] = sum(totals.get(end, 0) for end in ("finished", "failed", "cancelled"))
         left += counts.waiting + counts.active + counts.blocked + counts.broken
     seen = f"{ended.total():,} runs ended, {left} jobs left"
-    return Promise("and none, says the server", seen, ended == wanted and not left)
+    return Promise("no job is lost, by the server", seen, ended == wanted and not left)
 
 
 async def stats(queue: Queue) -> dict[str, int]:
@@ -105,18 +105,18 @@ def retried(tour: Tour) -> Promise:
 
 
 async def given_up(tour: Tour) -> Promise:
-    told = [entry.id for entry in tour.journal.entries(payments.name, "given up")]
+    reported = [entry.id for entry in tour.journal.entries(payments.name, "given up")]
     record = {
         job.id: job.error.message if job.error else "" async for job in payments.jobs("failed")
     }
-    kept = len(told) == len(record) == DECLINED and set(told) == record.keys()
+    kept = len(reported) == len(record) == DECLINED and set(reported) == record.keys()
     kept = kept and set(record.values()) == {"the card has expired"}
-    seen = f"{len(record)} in the failed record, {len(told)} told"
-    return Promise("a Failure is given up, and told", seen, kept)
+    seen = f"{len(record)} in the failed record, {len(reported)} reported"
+    return Promise("a Failure is given up and reported", seen, kept)
 
 
 def never_twice_at_once(tour: Tour) -> Promise:
-    """The journal is in order: the next line after a run's start must be its end."""
+    """The journal is in order, so the line after the start of a run must be its end."""
     events = [entry.event for entry in tour.journal.entries(inventory.name)]
     runs = events.count("start")
     overlaps = sum(pair == ("start", "start") for pair in pairwise(events))
@@ -133,7 +133,7 @@ def last_data_wins(tour: Tour) -> Promise:
 
 
 def never_early(tour: Tour) -> Promise:
-    """The embedded server and the handlers share a machine, so they share its clock."""
+    """The embedded server and the handlers are on one machine, so they have the same clock."""
     late = [entry.at - tour.due[entry.id] for entry in tour.journal.entries(reminders.name)]
     kept = len(late) == len(tour.due) and min(late) >= 0
     seen = f"{len(late)} jobs, {span(late)} after their time"
@@ -158,17 +158,17 @@ async def cancelled(tour: Tour) -> Promise:
 async def hang_killed(tour: Tour) -> Promise:
     entries = tour.journal.entries(imports.name)
     timeouts = [entry.timeouts for entry in entries if entry.event == "start"]
-    told = [entry.said for entry in entries if entry.event == "given up"]
+    reported = [entry.said for entry in entries if entry.event == "given up"]
     record = await imports.get("prices")
     count = record.timeout_count if record else 0
-    kept = timeouts == [0, 1] and told == ["timeout"] and count == 2
+    kept = timeouts == [0, 1] and reported == ["timeout"] and count == 2
     pids = len({entry.pid for entry in entries if entry.event == "start"})
-    seen = f"{count} timeouts, {pids} processes, {len(told)} told"
+    seen = f"{count} timeouts, {pids} processes, {len(reported)} reported"
     return Promise("a hang is killed, retried, given up", seen, kept and pids == 2)
 
 
 def killed_came_back(tour: Tour) -> Promise:
-    """Of runs that were cut short there is a start without an end."""
+    """A run that was cut short has a start in the journal, but no end."""
     entries = tour.journal.entries(errands.name)
     cut = {entry.id for entry in unfinished(entries)}
     again = [entry for entry in entries if entry.event == "start" and entry.id in cut]
@@ -184,7 +184,7 @@ async def audited() -> Promise:
     faults: list[str] = []
     for queue in QUEUES:
         faults += await queue.audit() + await queue.fail_queue.audit()
-    seen = f"{2 * len(QUEUES)} queues, {'; '.join(faults) or 'no fault'}"
+    seen = f"{2 * len(QUEUES)} queues, {'; '.join(faults) or 'no error'}"
     return Promise("the audit of every queue is clean", seen, not faults)
 
 

@@ -1,15 +1,19 @@
-"""What is going on, while it goes on: a live table in a terminal, plain lines elsewhere."""
+"""What the tour shows: a live screen in a terminal, plain lines elsewhere, an SVG on request."""
 
 from __future__ import annotations
 
+import io
+import re
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.constrain import Constrain
 from rich.live import Live
 from rich.table import Table
+from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 from queasy import Queue
@@ -19,6 +23,7 @@ from tour.promises import Promise, stats
 
 WIDTH = 92
 BAR = 10
+CHARACTER = 12.2  # the width of one character in the SVG files of rich
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,13 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything shown, as the server had it at one moment."""
+    """Everything on the screen, as the server reported it at one time."""
 
     at: float
     queues: dict[Queue, QueueRow]
     workers: list[WorkerRow]
     warning: str
-    """The last of the supervisor's."""
+    """The newest warning in the supervisor's log."""
 
 
 async def look(supervisor: int) -> Snapshot:
@@ -54,7 +59,7 @@ async def look(supervisor: int) -> Snapshot:
         waiting, done = counts.waiting + counts.blocked, totals.get("finished", 0)
         rows[queue] = QueueRow(waiting, counts.active, done, counts.failed)
     workers = [
-        # Async jobs are packed more tightly than their size says, if they prove to be light.
+        # The load can exceed 1: a worker runs more async jobs at once when they prove to be cheap.
         WorkerRow(one.pid, min(1.0, one.load), Counter(job.queue for job in one.jobs))
         for one in await client.workers()
     ]
@@ -62,25 +67,29 @@ async def look(supervisor: int) -> Snapshot:
 
 
 def last_warning(supervisor: int) -> str:
-    """A line of the log is: time process level logger: event."""
-    told = [line.split(" ", 4) for line in LOG.read_text().splitlines()]
-    warnings = [words[4:] for words in told if words[1:3] == [str(supervisor), "WARNING"]]
+    """The newest warning. A line of the log is: time, process, level, logger, event."""
+    lines = [line.split(" ", 4) for line in LOG.read_text().splitlines()]
+    warnings = [words[4:] for words in lines if words[1:3] == [str(supervisor), "WARNING"]]
     return f"supervisor: {''.join(warnings[-1])}" if warnings else ""
 
 
 class View:
-    """Told what goes on. This one prints a line for it; `LiveView` draws."""
+    """The progress of the tour. This class prints a line for each act; `LiveView` draws."""
 
     def __init__(self, console: Console, command: str, acts: list[str]) -> None:
         self.console = console
         self.command = command
         self.acts = acts
         self.took: list[tuple[float, bool]] = []
-        """Of each act so far, and whether it came to its end."""
+        """For each act so far: its seconds, and whether it ended in time."""
         self.began = self.act_began = time.monotonic()
+        self._recent: deque[Snapshot] = deque(maxlen=6)
+        self._rate: Counter[str] = Counter()
+        """Jobs a second, by queue, over the recent snapshots."""
+        self._best_rate: Counter[str] = Counter()
 
     def __enter__(self) -> View:
-        self.tell(self.command)
+        self._print(self.command)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -92,56 +101,47 @@ class View:
     def end(self, *, over: bool) -> None:
         took, act = time.monotonic() - self.act_began, self.acts[len(self.took)]
         self.took.append((took, over))
-        self.tell(f"{took:6.1f} s  {act}{'' if over else ': not over!'}")
-
-    def tell(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True)
-
-    def show(self, snapshot: Snapshot) -> None:
-        pass
-
-
-class LiveView(View):
-    """One screen: the queues, the workers, the acts."""
-
-    def __init__(self, console: Console, command: str, acts: list[str]) -> None:
-        super().__init__(console, command, acts)
-        self._live = Live(console=console, auto_refresh=False)
-        self._recent: deque[Snapshot] = deque(maxlen=6)
-
-    def __enter__(self) -> View:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def tell(self, line: str) -> None:
-        pass
+        self._print(f"{took:6.1f} s  {act}{'' if over else ': did not end in time!'}")
 
     def show(self, snapshot: Snapshot) -> None:
         self._recent.append(snapshot)
-        warning = Text(snapshot.warning, "italic red", no_wrap=True, overflow="ellipsis")
-        parts = (self._title(), self._queues(), Text(), self._workers(), warning, self._acts())
-        self._live.update(Constrain(Group(*parts), WIDTH), refresh=True)
+        first, last = self._recent[0], self._recent[-1]
+        for queue, row in last.queues.items():
+            rate = (row.done - first.queues[queue].done) / max(last.at - first.at, 0.001)
+            self._rate[queue.name] = round(rate)
+        self._best_rate |= self._rate
+
+    def screen(self) -> Constrain:
+        """Queues, workers and acts, as they are now."""
+        last = self._recent[-1]
+        warning = Text(last.warning, "italic red", no_wrap=True, overflow="ellipsis")
+        queues = self._queues("a second", self._rate)
+        parts = (self._title(), queues, Text(), self._workers(), warning, self._acts())
+        return Constrain(Group(*parts), WIDTH)
+
+    def last_screen(self) -> Constrain:
+        """The same when the tour is over: best rates, and no workers, which are idle by then."""
+        queues = self._queues("best a second", self._best_rate)
+        return Constrain(Group(self._title(), Text(), queues, Text(), self._acts()), WIDTH)
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, soft_wrap=True)
 
     def _title(self) -> Table:
         line = Table.grid(expand=True)
         line.add_column(no_wrap=True)
         line.add_column(justify="right")
-        elapsed = f"{time.monotonic() - self.began:.1f} s"
+        elapsed = f"{self._recent[-1].at - self.began:.1f} s"
         line.add_row(Text.assemble(("$ ", "dim"), (self.command, "bold cyan")), elapsed)
         return line
 
-    def _queues(self) -> Table:
+    def _queues(self, rate_name: str, rates: Counter[str]) -> Table:
         table = Table(box=None, expand=True, header_style="dim", padding=(0, 1, 0, 0))
         table.add_column("queue", style="bold", no_wrap=True)
         table.add_column("", style="dim", no_wrap=True, ratio=1)
-        for name in ("waiting", "active", "done", "failed", "a second"):
+        for name in ("waiting", "active", "done", "failed", rate_name):
             table.add_column(name, justify="right", min_width=7, no_wrap=True)
-        first, last = self._recent[0], self._recent[-1]
-        for queue, row in last.queues.items():
-            rate = (row.done - first.queues[queue].done) / max(last.at - first.at, 0.001)
+        for queue, row in self._recent[-1].queues.items():
             table.add_row(
                 queue.name,
                 QUEUES[queue],
@@ -149,7 +149,7 @@ class LiveView(View):
                 shown(row.active, "cyan"),
                 shown(row.done, "green"),
                 shown(row.failed, "red"),
-                shown(round(rate), "bold"),
+                shown(rates[queue.name], "bold"),
             )
         return table
 
@@ -181,6 +181,28 @@ class LiveView(View):
         return lines
 
 
+class LiveView(View):
+    """The same on one screen that is drawn again and again."""
+
+    def __init__(self, console: Console, command: str, acts: list[str]) -> None:
+        super().__init__(console, command, acts)
+        self._live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> View:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def _print(self, line: str) -> None:
+        pass
+
+    def show(self, snapshot: Snapshot) -> None:
+        super().show(snapshot)
+        self._live.update(self.screen(), refresh=True)
+
+
 def shown(number: int, style: str) -> Text:
     return Text(f"{number:,}", style) if number else Text("·", "dim")
 
@@ -198,3 +220,28 @@ def summary(console: Console, promises: list[Promise]) -> None:
         console.print(f"{broken} of {len(promises)} promises were broken!", style="bold red")
     else:
         console.print("Every promise was kept.", style="bold green")
+
+
+def draw(picture: Path, view: View, promises: list[Promise]) -> None:
+    """Save the last screen and the promises as an SVG file."""
+    console = Console(
+        record=True, file=io.StringIO(), width=WIDTH, force_terminal=True,
+        color_system="truecolor", highlight=False,
+    )  # fmt: skip
+    console.print(view.last_screen())
+    summary(console, promises)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.write_text(portable(console.export_svg(title="make demo", theme=DIMMED_MONOKAI)))
+
+
+def portable(svg: str) -> str:
+    """The same picture for programs that load no web fonts and drop spaces before a text."""
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S)
+    text = r'x="([\d.]+)"( y="[\d.]+" )textLength="([\d.]+)"([^>]*>)((?:&#160;)+)'
+    return re.sub(text, _without_leading_spaces, svg)
+
+
+def _without_leading_spaces(text: re.Match[str]) -> str:
+    blank = len(text[5]) // len("&#160;") * CHARACTER
+    x, length = float(text[1]) + blank, float(text[3]) - blank
+    return f'x="{x:g}"{text[2]}textLength="{length:g}"{text[4]}'

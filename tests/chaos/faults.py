@@ -145,7 +145,7 @@ def cut_power(world: World) -> None:
     missing = world.disk.cut_back(begun - back, world.random.randrange(1000))
     world.forgiven.append(((missing or begun) - WRITTEN_LATE, begun + 0.5))
     world.server.start()
-    if world.server.kind is ServerKind.REDIS:  # as docs/lifecycle.md says, and why
+    if world.server.kind is ServerKind.REDIS:  # as docs/guides/deployment.md says, and why
         world.server.call("BGREWRITEAOF")
         wait_until(lambda: not _is_rewriting(world.server), "the file is rewritten")
     world.note("cut power", at=begun, until=now())

@@ -1,4 +1,4 @@
-"""The users in the documents can do what they must, and no more."""
+"""Each user in the security guide has the permissions it needs, and no others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,7 +19,7 @@ from tests.store.harness import send
 
 
 def user_of(server: Server, name: str, *, without: str = "") -> str:
-    """Creates a user as the document says, or with one rule less; its URL."""
+    """The URL of a new user with the rules of the document, or with one rule less."""
     rules = [rule for rule in documented_rules(name) if rule != without]
     server.call("ACL", "SETUSER", name, "reset", *rules)
     return server.url_as(name, PASSWORD)
@@ -27,7 +27,7 @@ def user_of(server: Server, name: str, *, without: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def guarded(kind: ServerKind) -> Iterator[Server]:
-    """A server with a replica, and without persistence, of which a client warns."""
+    """A server with a replica and without persistence, so that clients log a warning."""
     with start_server(kind) as primary, start_replica(primary):
         yield primary
 
@@ -39,7 +39,7 @@ def _without_a_library(request: pytest.FixtureRequest) -> None:
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> int:
-    """Of a server that keeps nothing: every client that may look says so when it starts."""
+    """How many clients were permitted to read the settings, and logged the warning."""
     return caplog.text.count("no persistence")
 
 
@@ -47,7 +47,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> int:
 
 
 async def work(client: Client, queue: Queue) -> None:
-    """Everything there is."""
+    """Every operation."""
     await queue.configure(fail_handler=True, limits=JobOptions(max_retries=1))
     await queue.dispatch_many([1, 2, 3])
     await queue.dispatch(4, id="four", delay=60, durability="replicated")
@@ -79,7 +79,7 @@ async def work(client: Client, queue: Queue) -> None:
 
 
 async def look(client: Client, queue: Queue) -> None:
-    """Everything that changes nothing."""
+    """Every operation that only reads."""
     counts = await queue.counts()
     ids = {s: [job.id async for job in queue.jobs(s)] for s in ("waiting", "active", "failed")}
     assert len(ids["waiting"]) == counts.waiting
@@ -95,7 +95,7 @@ async def look(client: Client, queue: Queue) -> None:
 
 
 async def produce(client: Client, queue: Queue) -> None:
-    """Dispatch and cancel, whatever became of the jobs meanwhile."""
+    """Dispatch and cancel jobs in every state."""
     await queue.dispatch(1, id="a", delay=60, options=JobOptions(max_retries=2))
     await queue.dispatch(2, id="a", delay=30, update_run_at="if_earlier", update_options=False)
     await queue.dispatch_many([1, 2, 3])
@@ -105,7 +105,7 @@ async def produce(client: Client, queue: Queue) -> None:
 
 
 async def hand(server: Server, queue: Queue) -> None:
-    """A job comes with the message that wakes a worker; one that is too large waits."""
+    """A small job is handed off with the wake-up; a large one waits in the queue."""
     commands = queue._commands
     with server.client(decode_responses=False) as admin, admin.pubsub() as ears:
         ears.ssubscribe(commands.keys.channel("taker"))
@@ -120,7 +120,7 @@ async def hand(server: Server, queue: Queue) -> None:
             await queue.dispatch(data)
             said = ears.get_sharded_message(timeout=1)
             if not said or not said["data"].startswith(word):
-                raise TimeoutError("the worker has to ask for it")
+                raise TimeoutError("the worker has to request the job")
         assert send(admin, commands.counts()).waiting == 1
 
 
@@ -129,7 +129,7 @@ PURPOSES: dict[str, Purpose] = {"worker": work, "producer": produce, "viewer": l
 
 
 async def use(server: Server, url: str, name: str, purpose: Purpose, patience: float) -> None:
-    """For its purpose; it finds some of everything, and wakes whoever waits."""
+    """Use a URL for its purpose, on a queue with jobs in every state and a waiting lease."""
     if purpose is work:
         server.call("FUNCTION", "FLUSH")
         async with Client(url) as client:
@@ -171,7 +171,7 @@ async def test_a_user_can_do_what_it_is_for(
     assert refused <= ({"info", "config|get"} if user != "worker" else set())
 
 
-async def test_a_producer_that_comes_first_is_told_to_let_a_worker_come(guarded: Server) -> None:
+async def test_producer_on_a_server_without_library_raises_what_to_do(guarded: Server) -> None:
     guarded.call("FUNCTION", "FLUSH")
     url = user_of(guarded, "producer")
     with pytest.raises(AccessDenied, match=r"no library yet.* Connect a worker first"):
@@ -182,10 +182,10 @@ async def test_a_producer_that_comes_first_is_told_to_let_a_worker_come(guarded:
 
 
 @pytest.mark.parametrize("user", PURPOSES)
-async def test_a_user_has_no_permission_it_does_not_need(
+async def test_user_without_one_of_its_permissions_cannot_do_its_work(
     guarded: Server, user: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without any one of them something fails, or a warning is not given."""
+    """Without each of them an operation fails, a wake-up is late, or a warning is missing."""
     spare: list[str] = []
     for number, rule in enumerate(documented_rules(user)):
         if not rule.startswith(("+", "~", "&", "%")):
@@ -194,7 +194,7 @@ async def test_a_user_has_no_permission_it_does_not_need(
         url = user_of(guarded, user, without=rule)
         try:
             await use(guarded, url, f"q{number}", PURPOSES[user], patience=0.5)
-        except (AccessDenied, NotDurable, TimeoutError):  # late: nobody was woken
+        except (AccessDenied, NotDurable, TimeoutError):  # late: no wake-up was sent
             pass
         else:
             if user != "worker" or warnings_in(caplog):

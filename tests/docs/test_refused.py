@@ -1,4 +1,4 @@
-"""What the users in the documents may not do is refused, said clearly, and changes nothing."""
+"""What a user in the security guide may not do is refused by name, and changes nothing."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ import redis
 
 from queasy import AccessDenied, Client, Failure, JobOptions, Queue, SyncClient
 from queasy.store.library import PREFIX, source
-from tests.access import PASSWORD, PROTOCOL, documented_rules
+from tests.access import PASSWORD, PERMISSIONS, documented_rules
 from tests.servers import Server, ServerKind, start_server
 
 
@@ -26,7 +26,7 @@ def guarded(kind: ServerKind) -> Iterator[Server]:
 
 @pytest.fixture
 async def emails(guarded: Server) -> AsyncIterator[Queue]:
-    """The owner's: one job waits, one is held, one was given up."""
+    """A queue with a waiting, an active and a failed job."""
     guarded.call("FLUSHALL")
     async with Client(guarded.url_as("default", "")) as owner:
         queue = owner.queue("emails")
@@ -78,7 +78,7 @@ def test_every_verb_of_a_queue_is_a_read_or_a_write() -> None:
     assert verbs - NEITHER == WRITES.keys() | READS.keys()
 
 
-async def test_a_viewer_changes_nothing(guarded: Server, emails: Queue) -> None:
+async def test_viewer_cannot_change_anything(guarded: Server, emails: Queue) -> None:
     before = dumps(guarded)
     async with Client(user_of(guarded, "viewer")) as client:
         queue = client.queue("emails")
@@ -98,7 +98,7 @@ async def test_a_viewer_changes_nothing(guarded: Server, emails: Queue) -> None:
     assert dumps(guarded) == before
 
 
-def test_a_viewer_changes_nothing_from_sync_code(guarded: Server, emails: Queue) -> None:
+def test_viewer_cannot_change_anything_from_sync_code(guarded: Server, emails: Queue) -> None:
     before = dumps(guarded)
     with SyncClient(user_of(guarded, "viewer")) as client:
         queue = client.queue("emails")
@@ -112,8 +112,10 @@ def test_a_viewer_changes_nothing_from_sync_code(guarded: Server, emails: Queue)
     assert dumps(guarded) == before
 
 
-def test_a_viewer_cannot_reach_the_functions_that_write(guarded: Server, emails: Queue) -> None:
-    """Nor hear, tell or keep anything, with any client."""
+def test_viewer_cannot_call_functions_and_commands_that_write(
+    guarded: Server, emails: Queue
+) -> None:
+    """With any client: nor can it publish, subscribe, or read keys of another prefix."""
     before = dumps(guarded)
     functions = re.findall(r"^register\('(\w+)'", source(), re.M)
     keys = emails.keys.all
@@ -131,7 +133,7 @@ def test_a_viewer_cannot_reach_the_functions_that_write(guarded: Server, emails:
     assert dumps(guarded) == before
 
 
-def test_a_viewer_sees_workers_on_the_command_line_and_cannot_order_them(
+def test_viewer_can_list_workers_but_cannot_give_orders(
     guarded: Server, emails: Queue, tmp_path: Path
 ) -> None:
     app = "import os, queasy\nclient = queasy.Client(os.environ['APP_URL'])\n"
@@ -153,7 +155,7 @@ def test_a_viewer_sees_workers_on_the_command_line_and_cannot_order_them(
     assert PASSWORD not in shown.stdout + ordered.stdout + ordered.stderr
 
 
-async def test_a_producer_can_only_dispatch_and_cancel(guarded: Server, emails: Queue) -> None:
+async def test_producer_can_only_dispatch_and_cancel(guarded: Server, emails: Queue) -> None:
     async with Client(user_of(guarded, "producer")) as client:
         queue = client.queue("emails")
         await queue.dispatch(1, id="new")
@@ -169,8 +171,10 @@ async def test_a_producer_can_only_dispatch_and_cancel(guarded: Server, emails: 
         assert dumps(guarded) == before
 
 
-def test_a_producer_can_do_by_hand_what_dispatching_needs(guarded: Server, emails: Queue) -> None:
-    """Functions run with the rights of their caller; so the page on security says."""
+def test_producer_can_use_the_commands_of_dispatching_by_hand(
+    guarded: Server, emails: Queue
+) -> None:
+    """The security guide says so: functions run with the permissions of their caller."""
     with redis.Redis.from_url(user_of(guarded, "producer"), protocol=2) as producer:
         assert producer.hget("queasy:{emails}:data", "waits") == b"1"
         producer.hset("queasy:{emails}:data", "waits", "2")
@@ -179,8 +183,8 @@ def test_a_producer_can_do_by_hand_what_dispatching_needs(guarded: Server, email
 
 
 def one_queue() -> list[str]:
-    """The rules for a single queue, as the document has them."""
-    text = PROTOCOL.read_text()
+    """The rules of the document for a single queue."""
+    text = PERMISSIONS.read_text()
     rules = [
         *re.findall(r"`(~queasy:\{emails\}.*?)`", text),
         *re.findall(r"`(&queasy:\{w.*?)`", text),
@@ -188,22 +192,22 @@ def one_queue() -> list[str]:
     return ["resetkeys", "resetchannels", *" ".join(rules).split()]
 
 
-async def test_a_worker_of_one_queue_has_no_other(guarded: Server, emails: Queue) -> None:
+async def test_worker_of_one_queue_cannot_use_another(guarded: Server, emails: Queue) -> None:
     guarded.call("ACL", "LOG", "RESET")
     async with Client(user_of(guarded, "worker", *one_queue())) as client:
-        queue, told = client.queue("emails"), asyncio.Event()
+        queue, gave_up_ran = client.queue("emails"), asyncio.Event()
         queue.handler(lambda: Failure("no"))
 
         @queue.fail_handler
         async def gave_up() -> None:
-            told.set()
+            gave_up_ran.set()
 
         worker = client.worker(signals=False)
         async with asyncio.TaskGroup() as group:
             group.create_task(worker.run())
-            await asyncio.wait_for(told.wait(), 30)
+            await asyncio.wait_for(gave_up_ran.wait(), 30)
             [info] = await client.workers()
-            await heard(client, [info.group])
+            await until_orders_arrive(client, [info.group])
             worker.stop()
         with guarded.client() as admin:
             assert admin.acl_log() == []
@@ -219,15 +223,15 @@ async def test_a_worker_of_one_queue_has_no_other(guarded: Server, emails: Queue
         assert dumps(guarded) == before
 
 
-async def heard(client: Client, groups: list[str]) -> None:
-    """Orders reach it on both channels; it listens when it has had a moment."""
+async def until_orders_arrive(client: Client, groups: list[str]) -> None:
+    """Wait until orders reach a worker on both channels."""
     while not await client.tell_workers("serve", "emails"):
         await asyncio.sleep(0.01)
     while not await client.tell_workers("serve", "emails", workers=groups):
         await asyncio.sleep(0.01)
 
 
-async def test_a_producer_of_one_queue_has_no_other(guarded: Server, emails: Queue) -> None:
+async def test_producer_of_one_queue_cannot_use_another(guarded: Server, emails: Queue) -> None:
     async with Client(user_of(guarded, "producer", *one_queue())) as client:
         await client.queue("emails").dispatch(1)
         with pytest.raises(AccessDenied, match="key"):

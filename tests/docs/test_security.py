@@ -1,4 +1,4 @@
-"""The URLs that the documents show are understood, and mean what they seem to."""
+"""Every URL in the security guide is parsed as the guide describes it."""
 
 import re
 from pathlib import Path
@@ -8,16 +8,16 @@ import pytest
 from queasy import InvalidUrl
 from queasy.store.net.url import parse_url
 
-SECURITY = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+SECURITY = (Path(__file__).parents[2] / "docs" / "guides" / "security.md").read_text()
 URLS = re.findall(r"^(?:rediss?|unix)\S*://\S+$", SECURITY, re.M)
 
 
-def test_there_are_some() -> None:
+def test_guide_shows_urls() -> None:
     assert len(URLS) >= 8
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_a_url_in_the_documents_means_what_it_says(url: str) -> None:
+def test_url_in_the_guide_means_what_it_says(url: str) -> None:
     target = parse_url(url)
     assert target.tls == url.startswith("rediss")
     assert ("sentinel" in url, "cluster" in url) == (
@@ -33,6 +33,6 @@ def test_a_url_in_the_documents_means_what_it_says(url: str) -> None:
     assert "secret" not in f"{target} {target!r}"
 
 
-def test_a_password_that_hides_the_path_of_a_socket_is_told_how_to_be_written() -> None:
+def test_unescaped_password_in_a_socket_url_raises_how_to_write_it() -> None:
     with pytest.raises(InvalidUrl, match="%23"):
         parse_url("unix://worker:sec#ret@/run/redis/redis.sock")

@@ -149,7 +149,7 @@ def cut_power(server: Server, file: Path, load: Load, rng: random.Random) -> set
 
 
 def mend(server: Server, file: Path) -> None:
-    """As docs/lifecycle.md asks for. Redis 7.0 would cut only the last command of an open
+    """As docs/guides/deployment.md asks for. Redis 7.0 would cut only the last command of an open
     transaction, and append to the rest of it what it accepts next, which the next start undoes.
     (Valkey 9.1 does not: https://github.com/valkey-io/valkey/pull/4342.)
     """

@@ -208,7 +208,7 @@ def _no_permission(at: str, where: str, text: str) -> AccessDenied:
         grant = "the channels, as &queasy:* for the prefix queasy"
     return AccessDenied(
         f"{at}: the user lacks a permission ({text}). Grant {grant} (ACL SETUSER); "
-        "docs/protocol.md lists all that Queasy needs"
+        "docs/guides/security.md lists all that Queasy needs"
     )
 
 

@@ -199,9 +199,7 @@ def main() -> int:
             print(f"  {sent.total()} commands, {cpu:.2%} of a CPU")
             print("  " + json.dumps({command: n for command, n in sent.most_common() if n}))
             if options.seconds < POLL_INTERVAL:
-                print(
-                    "  (workers poll an empty queue once a minute: measure a rate with --seconds 120)"
-                )
+                print("  (workers poll once a minute: measure a rate with --seconds 120)")
             reference = bare_wakeups(url, options.dispatches)
             picked_up = pickup(worker, url, options.dispatches)
             print(f"{options.dispatches} jobs, one at a time")

@@ -5,7 +5,10 @@ from pathlib import Path
 
 from tests.chaos.checker import PROMISES
 from tests.chaos.scenes import SCENES
-from tests.chaos.test_checker import LIES, test_it_sees_what_is_left
+from tests.chaos.test_checker import (
+    FALSE_HISTORIES,
+    test_checker_reports_a_defect_of_the_final_state,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reliability.md").read_text()
@@ -32,8 +35,8 @@ def test_every_scene_and_every_promise_is_described() -> None:
 
 
 def test_the_lies_are_as_many_as_it_says() -> None:
-    (left,) = (mark.args[1] for mark in test_it_sees_what_is_left.pytestmark)  # type: ignore[attr-defined]
-    assert f"each of {len(LIES) + len(left)} seeded lies" in " ".join(PAGE.split())
+    (left,) = (mark.args[1] for mark in test_checker_reports_a_defect_of_the_final_state.pytestmark)  # type: ignore[attr-defined]
+    assert f"each of {len(FALSE_HISTORIES) + len(left)} seeded lies" in " ".join(PAGE.split())
 
 
 def test_the_targets_it_names_are_in_the_makefile() -> None:

@@ -31,10 +31,10 @@ def markdown(runs: Sequence[Figures]) -> Iterator[str]:
     for name in total.counts:
         yield _row(name, [f"{run.counts[name]:,}" for run in runs])
     yield _row("longest wait for a start, s", [f"{run.longest_wait:.1f}" for run in runs])
-    yield ""
-    title = "recovery time, s: p50 / p99 / worst (n)"
-    yield _row(title, _columns(runs, "seconds"))
-    yield _rule(runs)
+    if total.recovery:
+        yield ""
+        yield _row("recovery time, s: p50 / p99 / worst (n)", _columns(runs, "seconds"))
+        yield _rule(runs)
     for kind in sorted(total.recovery):
         yield _row(kind, [_recovery(run.recovery.get(kind, [])) for run in runs])
     if total.resumed:

@@ -22,7 +22,7 @@ test: $(READY)  ## all tests except the long ones, in six minutes; three process
 	$(BIN)/pytest -n 3 --dist loadfile
 	$(BIN)/pytest -n 2 --dist loadfile -q --as worker $(AS_WORKER)
 
-# A sample that shows that the least privileged user of docs/protocol.md can do a worker's work.
+# A sample that shows that the least privileged user of docs/guides/security.md can do a worker's work.
 # `make privileges` runs all tests as that user.
 AS_WORKER := tests/e2e/test_dispatch.py tests/worker/test_supervisor.py
 

@@ -34,7 +34,7 @@ def power_failure(system: System) -> None:
     lost_from = system.disk.truncate(began - back, system.random.randrange(1000))
     system.excused.append(((lost_from or began) - WRITE_DELAY, began + 0.5))
     system.server.start()
-    if system.server.kind is ServerKind.REDIS:  # docs/lifecycle.md says why this is needed
+    if system.server.kind is ServerKind.REDIS:  # docs/guides/deployment.md says why
         system.server.call("BGREWRITEAOF")
         wait_until(lambda: not _is_rewriting(system.server), "the append-only file is rewritten")
     system.record("power failure", at=began, until=now())

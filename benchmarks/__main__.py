@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.harness.bench_server import BenchServer, bench_server
 from benchmarks.harness.comparison import Comparison
 from benchmarks.harness.competitor import Competitor, RunFailed, competitors, other_code
-from benchmarks.harness.document import summary, write
+from benchmarks.harness.document import conditions, summary, write
 from benchmarks.harness.results import Results
 from benchmarks.ours import OURS
 from benchmarks.workloads import TWO_PROCESSES, WORKLOADS
@@ -143,7 +143,7 @@ class Program:
         if self.comparison is None:
             print(f"\n{results.table()}\n\n{summary(results)}")
         else:
-            print(f"\n{self.comparison.table(results)}")
+            print(f"\n{conditions(results)}\n\n{self.comparison.table(results)}")
             failed = failed or bool(self.comparison.slower(results))
             if len(self.chosen) > 1:
                 print(f"\n{summary(results)}")

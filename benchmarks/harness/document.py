@@ -19,6 +19,15 @@ def summary(results: Results) -> str:
     return "\n".join(rows)
 
 
+def conditions(results: Results) -> str:
+    """The command, the date, the server and the machine of a run."""
+    about = results.about
+    return (
+        f"`{about['command']}` on {about['date']}: {about['server']} without persistence, loopback "
+        f"TCP, Python {about['python']}, {about['cores']} cores, {about['rounds']} rounds."
+    )
+
+
 def _row(one: TargetResult) -> str:
     ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
     cells = [one.work, one.ours, one.against, ratio, one.target, MET[one.met]]
@@ -45,13 +54,9 @@ def _part(results: Results) -> str:
         )
         for name, one in about["competitors"].items()
     ]
-    measured = (
-        f"`{about['command']}` on {about['date']}: {about['server']} without persistence, loopback "
-        f"TCP, Python {about['python']}, {about['cores']} cores, {about['rounds']} rounds."
-    )
     return "\n\n".join(
         [
-            measured,
+            conditions(results),
             "![jobs per second of each competitor](performance.svg)",
             "Each value is the best of all rounds; in brackets the spread of the rounds.",
             summary(results),

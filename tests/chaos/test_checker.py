@@ -181,10 +181,10 @@ FALSE_HISTORIES: dict[str, tuple[str, Callable[[Events], Events]]] = {
         Fault(1.3, "freeze worker process", (44,), 1.49)]),
     "a second lease before the first of a pull consumer expired": (
         "overlap", lambda s: changed(s, Started, {"token": 14}, at=1.99)),
-    "a scheduled job that came early": (
+    "a scheduled job that started early": (
         "early", lambda s: changed(s, Started, {"token": 2}, at=2.99)),
-    "a retry that came early": ("early", lambda s: changed(s, Started, {"token": 4}, at=3.55)),
-    "a retry that came early after a timeout": (
+    "a retry that started early": ("early", lambda s: changed(s, Started, {"token": 4}, at=3.55)),
+    "a retry after a timeout that started early": (
         "early", lambda s: changed(s, Started, {"token": 25}, at=3.19)),
     "a run after its finish": ("repeated", lambda s: [*s, *ran(1, 1.5, 1.6, token=99)]),
     "a fail handler that did not run": (

@@ -1,4 +1,4 @@
-"""Short forms of the calls that most tests make, on the server and the model at once."""
+"""Short forms of the calls that most tests make, on the server and on the model."""
 
 from __future__ import annotations
 

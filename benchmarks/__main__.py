@@ -1,8 +1,11 @@
-"""Measures Queasy, and its peers beside it: `python -m benchmarks --peers all`.
+"""Measures Queasy, and other libraries next to it: `python -m benchmarks --peers all`.
 
-Every round runs every competitor once, so that whatever else the machine does hits all alike. In
-every other round the server has a core of its own and the rest runs on the others; a competitor's
-figure is its best, in the placement that suits it.
+Every round runs every competitor once, so that other load on the machine affects all alike. Every
+other round the server has a core of its own and everything else runs on the other cores. A
+competitor's result is its best round, in the placement that suits it.
+
+`--against PATH` compares this code with the code of another checkout of Queasy: every workload
+runs with both, one directly after the other, and every round swaps their order.
 """
 
 import argparse
@@ -11,11 +14,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.harness.bench_server import BenchServer, bench_server
-from benchmarks.harness.competitor import Competitor, Gone, competitors
-from benchmarks.harness.document import summary, write
+from benchmarks.harness.comparison import Comparison
+from benchmarks.harness.competitor import Competitor, RunFailed, competitors, other_code
+from benchmarks.harness.document import conditions, summary, write
 from benchmarks.harness.results import Results
 from benchmarks.ours import OURS
 from benchmarks.workloads import TWO_PROCESSES, WORKLOADS
@@ -23,64 +29,139 @@ from benchmarks.workloads import TWO_PROCESSES, WORKLOADS
 ALL = {**WORKLOADS, **OURS}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--peers", default="", help="all, or names with commas between")
+def parse() -> tuple[argparse.Namespace, list[Competitor], Competitor | None]:
+    """The options, Queasy and the chosen peers, and the code to compare with if there is one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--peers", default="", help="all, or names separated by commas")
     parser.add_argument("--workloads", default=",".join(ALL), help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of jobs")
-    parser.add_argument("--results", type=Path, help="a file for all figures, as JSON")
+    parser.add_argument("--rounds", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of jobs")
+    parser.add_argument(
+        "--against", type=Path, metavar="PATH",
+        help="also measure the Queasy of this checkout, in turns, and print the ratios",
+    )  # fmt: skip
+    parser.add_argument("--results", type=Path, help="write all metrics to this file, as JSON")
     parser.add_argument("--document", action="store_true", help="write docs/performance.md")
     options = parser.parse_args()
-    workloads = options.workloads.split(",")
-    if unknown := [name for name in workloads if name not in ALL]:
+    options.workloads = options.workloads.split(",")
+    if unknown := [name for name in options.workloads if name not in ALL]:
         parser.error(f"expected workloads among {', '.join(ALL)}, got {', '.join(unknown)}")
+    if options.against and options.document:
+        parser.error("expected --against or --document, got both")
     try:
         chosen = competitors([name for name in options.peers.split(",") if name])
+        other = other_code(options.against) if options.against else None
     except ValueError as problem:
         parser.error(str(problem))
-    with bench_server() as server:
-        results = Results.begin(server, chosen, options)
-        ready = [one for one in chosen if set_up(results, one, server)]
-        for number in range(options.rounds):
-            for name in workloads:
-                for one in ready if name in WORKLOADS else ready[:1]:
-                    measure(results, number, name, one, server, options.scale)
-    print(f"\n{results.table()}\n\n{summary(results)}")
-    if options.results:
-        results.save(options.results)
-    if options.document:
-        write(results)
-    return 1 if results.problems else 0
+    return options, chosen, other
 
 
-def set_up(results: Results, one: Competitor, server: BenchServer) -> bool:
-    """Whether it can run. Loads functions and scripts, which are not to be weighed."""
-    try:
-        one.set_up()
-        with one.at(server) as bench:
-            bench.produce("bulk", "noop", 1, 100)
-    except (Gone, OSError, subprocess.CalledProcessError) as problem:
-        results.problem(one, "to set up", str(problem))
-        return False
-    return True
+class Program:
+    """One run of the benchmarks."""
+
+    def __init__(self, options: argparse.Namespace, chosen: list[Competitor],
+                 other: Competitor | None) -> None:  # fmt: skip
+        self.options, self.chosen, self.other = options, chosen, other
+        self.comparison = None if other is None else Comparison(other.name)
+
+    def run(self) -> int:
+        """Measure and print. Returns the exit status."""
+        with ExitStack() as stack:
+            self.server = stack.enter_context(bench_server())
+            self.results = Results.begin(
+                self.server, self.chosen, self.options, [self.other] if self.other else []
+            )
+            ready = [one for one in self.chosen if self._set_up(one, self.server)]
+            if self.chosen[0] not in ready:
+                return 1
+            if self.other is not None:
+                # A server for each code: both would load their Lua library under one name.
+                self.other_server = stack.enter_context(bench_server())
+                if not self._set_up(self.other, self.other_server):
+                    return 1
+            began = time.monotonic()
+            for number in range(self.options.rounds):
+                self._run_round(number, ready)
+                print(
+                    f"round {number + 1} of {self.options.rounds} done after "
+                    f"{(time.monotonic() - began) / 60:.1f} minutes",
+                    flush=True,
+                )
+        return self._report()
+
+    def _run_round(self, number: int, ready: list[Competitor]) -> None:
+        for name in self.options.workloads:
+            pinned = self._is_pinned(number, name)
+            queasy, *peers = ready
+            if self.other is None or self.comparison is None:
+                self._measure(name, queasy, self.server, pinned)
+            else:
+                pair = [(queasy, self.server), (self.other, self.other_server)]
+                order = pair if number % 2 == 0 else pair[::-1]
+                found = {one: self._measure(name, one, server, pinned) for one, server in order}
+                self.comparison.add(found[queasy], found[self.other])
+            for peer in peers if name in WORKLOADS else ():
+                self._measure(name, peer, self.server, pinned)
+
+    def _is_pinned(self, number: int, workload: str) -> bool:
+        """Placement changes every round; with two codes every second round, so that each order of
+        the two is measured in each placement.
+        """
+        turn = number if self.other is None else number // 2
+        return turn % 2 == 0 and workload not in TWO_PROCESSES
+
+    def _set_up(self, one: Competitor, server: BenchServer) -> bool:
+        """Install a competitor and load its functions and scripts, which are not measured.
+
+        Returns whether it can run.
+        """
+        try:
+            one.set_up()
+            with one.on(server) as bench:
+                bench.produce("bulk", "noop", 1, 100)
+        except (RunFailed, OSError, subprocess.CalledProcessError) as problem:
+            self.results.add_problem(one, "set-up", str(problem))
+            return False
+        return True
+
+    def _measure(
+        self, workload: str, one: Competitor, server: BenchServer, pinned: bool
+    ) -> dict[str, float]:
+        try:
+            found = ALL[workload](one, server, pinned=pinned, scale=self.options.scale)
+        except RunFailed as problem:
+            self.results.add_problem(one, workload, str(problem))
+            return {}
+        self.results.add(one, found, pinned=pinned)
+        return found
+
+    def _report(self) -> int:
+        results, failed = self.results, bool(self.results.problems)
+        if self.comparison is None:
+            print(f"\n{results.table()}\n\n{summary(results)}")
+        else:
+            print(f"\n{conditions(results)}\n\n{self.comparison.table(results)}")
+            failed = failed or bool(self.comparison.slower(results))
+            if len(self.chosen) > 1:
+                print(f"\n{summary(results)}")
+        if self.options.results:
+            results.save(self.options.results)
+        if self.options.document:
+            write(results)
+        return 1 if failed else 0
 
 
-def measure(
-    results: Results, number: int, name: str, one: Competitor, server: BenchServer, scale: float
-) -> None:
-    pinned = number % 2 == 0 and name not in TWO_PROCESSES
-    try:
-        found = ALL[name](one, server, pinned=pinned, scale=scale)
-    except Gone as problem:
-        results.problem(one, name, str(problem))
-        return
-    results.add(one, found, pinned=pinned)
+def main() -> int:
+    return Program(*parse()).run()
 
 
 if __name__ == "__main__":
-    logging.getLogger("queasy").setLevel(logging.ERROR)  # it warns of no persistence
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every start would compile everything
-    # An ordinary end, so that no worker is left behind.
+    logging.getLogger("queasy").setLevel(logging.ERROR)  # it warns that nothing is persisted
+    # Without byte code every start of a process would compile everything.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # An ordinary exit, so that every worker is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -1,10 +1,10 @@
-"""What a job costs the server when there is little else in it, and when there is much.
+"""The cost of a job to the server, in small and in large queues.
 
-Prints, for backlogs of different size and for queues with many scheduled or active jobs, many
-clients, or many other queues, the server's own time per job (INFO commandstats) for dispatch,
-dequeue and finish in batches of 100, and the memory a waiting job takes. The ratio to the first
-line is the figure that matters: absolute times are those of the machine. Each is the best of
-many rounds, because whatever else the machine does only adds to it.
+Cases: backlogs of different sizes, many scheduled jobs, many active jobs, many clients, many other
+queues. Prints for each the server's own time per job (INFO commandstats) for dispatch, dequeue
+and finish in batches of 100, and the memory of a waiting job. Absolute times depend on the
+machine: the ratio to the first line is the result. Each value is the best of many rounds, because
+other load on the machine can only add to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEPS = ("dispatch", "dequeue", "finish")
 
 
 class Case:
-    """Queues with something in them, used in turn, and what was measured on them."""
+    """Queues with a given content, used in turn, and the times measured on them."""
 
     def __init__(self, client: SyncClient, server: redis.Redis, waiting: int = FEW) -> None:
         self.server, self.store = server, client._store
@@ -46,14 +46,14 @@ class Case:
         self.bytes_per_job = self.fill(waiting)
 
     def fill(self, waiting: int) -> float:
-        """A new queue with so many jobs; the bytes each of them takes."""
+        """Create a queue with this many jobs. Returns the bytes that each of them takes."""
         queue = self.client.queue(f"bench-{new_id()}", codec="raw")._commands
         self.store.run(queue.register("bench", LEASE))
         before = self.memory()
         for _ in range(0, waiting, BATCH):
             self.dispatch(queue)
         self.queues.append(queue)
-        self.turns: Iterator[QueueCommands] = cycle(self.queues)
+        self.next_queue: Iterator[QueueCommands] = cycle(self.queues)
         return (self.memory() - before) / waiting
 
     def memory(self) -> int:
@@ -63,42 +63,42 @@ class Case:
         items = [DispatchItem(new_id(), PAYLOAD, when) for _ in range(BATCH)]
         self.store.run(queue.dispatch(items))
 
-    def dequeue(self, queue: QueueCommands, who: str = "bench") -> Taken:
-        return self.store.run(queue.dequeue(who, lease=LEASE, limit=BATCH, request=new_id()))
+    def dequeue(self, queue: QueueCommands, client: str = "bench") -> Taken:
+        return self.store.run(queue.dequeue(client, lease=LEASE, limit=BATCH, request=new_id()))
 
-    # What there may be besides jobs that wait
+    # Content other than waiting jobs
 
-    def scheduled(self, n: int) -> Case:
+    def with_scheduled(self, n: int) -> Case:
         for _ in range(0, n, BATCH):
             self.dispatch(self.queues[0], when=f"+{LEASE * 1000}")
         return self
 
-    def active(self, n: int) -> Case:
+    def with_active(self, n: int) -> Case:
         self.store.run(self.queues[0].register("busy", LEASE))
         for _ in range(0, n, BATCH):
             self.dispatch(self.queues[0])
             self.dequeue(self.queues[0], "busy")
         return self
 
-    def clients(self, n: int) -> Case:
+    def with_clients(self, n: int) -> Case:
         for number in range(n):
             self.store.run(self.queues[0].register(f"client-{number}", LEASE))
         return self
 
-    def others(self, n: int) -> Case:
+    def with_queues(self, n: int) -> Case:
         for _ in range(n - 1):
             self.fill(BATCH)
         return self
 
     def server_time(self) -> float:
-        """Microseconds the server has spent in functions."""
+        """Microseconds that the server has spent in functions so far."""
         return self.server.info("commandstats")["cmdstat_fcall"]["usec"]
 
     def measure(self) -> None:
-        """As many jobs out as in, so that all stays as it is."""
+        """Add and remove the same number of jobs, so that the content stays the same."""
         took = dict.fromkeys(STEPS, 0.0)
         for _ in range(SAMPLE // BATCH):
-            queue = next(self.turns)
+            queue = next(self.next_queue)
             start = self.server_time()
             self.dispatch(queue)
             dispatched = self.server_time()
@@ -113,7 +113,7 @@ class Case:
             self.best[step] = min(self.best[step], took[step] / SAMPLE)
 
     @property
-    def life(self) -> float:
+    def total(self) -> float:
         return sum(self.best.values())
 
 
@@ -122,10 +122,10 @@ def cases(client: SyncClient, server: redis.Redis) -> dict[str, Case]:
         f"{FEW:,} waiting": Case(client, server),
         "100,000 waiting": Case(client, server, 100_000),
         "1,000,000 waiting": Case(client, server, 1_000_000),
-        "100,000 scheduled": Case(client, server).scheduled(100_000),
-        "10,000 active": Case(client, server).active(10_000),
-        "1,000 clients": Case(client, server).clients(1_000),
-        "500 queues": Case(client, server).others(500),
+        "100,000 scheduled": Case(client, server).with_scheduled(100_000),
+        "10,000 active": Case(client, server).with_active(10_000),
+        "1,000 clients": Case(client, server).with_clients(1_000),
+        "500 queues": Case(client, server).with_queues(500),
     }
 
 
@@ -134,8 +134,10 @@ def report(measured: dict[str, Case]) -> None:
     print(f"  {'':18}   dispatch    dequeue     finish   whole life  ratio   bytes per waiting job")
     for name, case in measured.items():
         costs = "".join(f"{case.best[step]:8.2f} us" for step in STEPS)
-        room = f"{case.bytes_per_job:21.0f}" if name.endswith("waiting") else ""
-        print(f"  {name:18}{costs}  {case.life:8.2f} us  {case.life / small.life:5.2f}   {room}")
+        memory = f"{case.bytes_per_job:21.0f}" if name.endswith("waiting") else ""
+        print(
+            f"  {name:18}{costs}  {case.total:8.2f} us  {case.total / small.total:5.2f}   {memory}"
+        )
 
 
 def main() -> int:
@@ -151,7 +153,7 @@ def main() -> int:
         name = about.get("server_name", "redis")
         print(f"{name} {about.get('valkey_version', about['redis_version'])}, batches of {BATCH}")
         measured = cases(client, server)
-        for _ in range(ROUNDS):  # interleaved: whatever else the machine does hits all alike
+        for _ in range(ROUNDS):  # interleaved, so that other load affects all cases alike
             for case in measured.values():
                 case.measure()
         report(measured)

@@ -1,4 +1,4 @@
-"""The server that all are measured on: Valkey of the wheel, loopback TCP, nothing on disk."""
+"""The server that every competitor is measured on: Valkey from the wheel, TCP, no persistence."""
 
 import os
 from collections.abc import Generator
@@ -27,33 +27,34 @@ class BenchServer:
         return str(found.get("valkey_version") or found["redis_version"])
 
     def cpu(self) -> float:
-        """Seconds that the thread which runs commands has used."""
+        """CPU seconds used by the server's main thread, which executes the commands."""
         cpu = self.info("cpu")
         return cpu["used_cpu_user_main_thread"] + cpu["used_cpu_sys_main_thread"]
 
     def memory(self) -> int:
+        """Bytes of memory that the server uses."""
         return self.info("memory")["used_memory"]
 
     def flush(self) -> None:
-        """All data gone, without the memory of it; functions and scripts stay loaded."""
+        """Delete all data and statistics. Functions and scripts stay loaded."""
         self.redis.flushall()
         self.redis.config_resetstat()
 
     @contextmanager
     def persistent(self) -> Generator[None]:
-        """With an append-only file, synced every second."""
+        """Write an append-only file, synced every second, while the block runs."""
         self.redis.config_set("appendonly", "yes")
         try:
-            wait_until(lambda: not self._rewrites(), "the file is there")
+            wait_until(lambda: not self._is_rewriting(), "the append-only file is written")
             yield
         finally:
             self.redis.config_set("appendonly", "no")
 
-    def _rewrites(self) -> bool:
+    def _is_rewriting(self) -> bool:
         return bool(self.info("persistence")["aof_rewrite_in_progress"])
 
     def pin(self, pinned: bool) -> None:
-        """To the first core, or to none."""
+        """Pin the server to the first core, or let it run on every core."""
         cores = CORES[:1] if pinned else CORES
         for thread in Path(f"/proc/{self._server.pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cores)
@@ -61,6 +62,7 @@ class BenchServer:
 
 @contextmanager
 def bench_server() -> Generator[BenchServer]:
+    """A new server for the length of the block."""
     with start_server(ServerKind.VALKEY, appendonly=False) as server:
         found = BenchServer(server)
         try:

@@ -1,8 +1,8 @@
-"""Where the packages of a peer live: an environment of its own, since their pins clash.
+"""An environment for each peer, because the versions that peers need exclude each other.
 
-What a peer needs stands in the head of its script, as PEP 723 has it, with a table of ours:
-`dependencies` pinned, and under `[tool.bench]` its name, its promise and its settings. Made when
-it is first asked for, and again when the head names other versions.
+The first comment of a peer's script is PEP 723 metadata: pinned `dependencies`, and in a table of
+ours, `[tool.bench]`, its name, its delivery promise and its settings. The environment is made when
+the peer is first measured, and again when its script names other versions.
 """
 
 import json
@@ -17,8 +17,8 @@ PEERS = Path(__file__).parents[1] / "peers"
 ENVIRONMENTS = Path(__file__).parents[1] / ".environments"
 
 
-def head(script: Path) -> dict[str, Any]:
-    """What a script says of itself, in its first comment."""
+def script_metadata(script: Path) -> dict[str, Any]:
+    """The PEP 723 metadata of a script."""
     found = re.search(r"^(#|//) /// script\n(.*?)^\1 ///$", script.read_text(), re.M | re.S)
     if found is None:
         raise ValueError(f"expected a `/// script` block in {script}")
@@ -27,7 +27,7 @@ def head(script: Path) -> dict[str, Any]:
 
 
 def interpreter(script: Path, dependencies: list[str]) -> list[str]:
-    """The command that runs a script, with its packages installed."""
+    """The command that runs a script. Installs the packages first where they are missing."""
     node = script.suffix == ".mjs"
     if not dependencies:
         return ["node" if node else sys.executable]
@@ -48,7 +48,7 @@ def _install(folder: Path, dependencies: list[str]) -> None:
 
 
 def _install_node(folder: Path, dependencies: list[str]) -> None:
-    # Where Node looks: in a node_modules beside the script or above it.
+    # Node searches for packages in a node_modules beside the script or above it.
     (folder / "package.json").write_text('{"private": true}')
     npm = ["npm", "install", "--silent", "--no-save", "--prefix", str(folder)]
     subprocess.run([*npm, *dependencies], check=True, stdout=subprocess.DEVNULL)

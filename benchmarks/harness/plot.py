@@ -1,8 +1,8 @@
-"""Bars, as SVG: one panel for each figure, one bar for each competitor."""
+"""Bars, as SVG: one panel for each metric, one bar for each competitor."""
 
 from html import escape
 
-from benchmarks.harness.results import FIGURES, Results
+from benchmarks.harness.results import METRICS, Results
 
 PANELS = ["drain", "drain 2", "bulk", "concurrent", "single", "burst", "pickup p50", "server"]
 WIDTH, BAR, GAP, LABEL, VALUE, COLUMNS = 440, 16, 4, 110, 60, 2
@@ -10,14 +10,14 @@ OURS, OTHERS = "#c2410c", "#94a3b8"
 
 
 def plot(results: Results) -> str:
-    tall = (BAR + GAP) * len(results.figures) + 46
-    panels = [figure for figure in PANELS if any(results.best(n, figure) for n in results.figures)]
+    panel_height = (BAR + GAP) * len(results.metrics) + 46
+    panels = [metric for metric in PANELS if any(results.best(n, metric) for n in results.metrics)]
     drawn = [
-        f'<g transform="translate({at % COLUMNS * WIDTH},{at // COLUMNS * tall})">'
-        f"{_panel(results, figure)}</g>"
-        for at, figure in enumerate(panels)
+        f'<g transform="translate({at % COLUMNS * WIDTH},{at // COLUMNS * panel_height})">'
+        f"{_panel(results, metric)}</g>"
+        for at, metric in enumerate(panels)
     ]
-    height = -(-len(panels) // COLUMNS) * tall
+    height = -(-len(panels) // COLUMNS) * panel_height
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * COLUMNS} {height}" '
         'font-family="sans-serif" font-size="11" fill="#1e293b">\n'
@@ -25,9 +25,9 @@ def plot(results: Results) -> str:
     )
 
 
-def _panel(results: Results, figure: str) -> str:
-    title, digits, more = FIGURES[figure]
-    values = {name: value for name in results.figures if (value := results.best(name, figure))}
+def _panel(results: Results, metric: str) -> str:
+    title, digits, more = METRICS[metric]
+    values = {name: value for name in results.metrics if (value := results.best(name, metric))}
     order = sorted(values, key=lambda name: values[name], reverse=more)
     scale = (WIDTH - LABEL - VALUE - 20) / max(values.values())
     words = "" if more else " (less is better)"

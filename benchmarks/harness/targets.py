@@ -1,4 +1,4 @@
-"""What Queasy is to reach, each as a ratio of two figures of one run, or as a figure by itself."""
+"""The targets of Queasy: each is a ratio of two metrics of one run, or a metric by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NODE = "BullMQ (Node)"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TargetResult:
     """One line of the document. Without a target it only informs."""
 
     work: str
@@ -23,111 +23,113 @@ class Verdict:
     met: bool | None
 
 
-def verdicts(results: Results) -> list[Verdict]:
-    """Of all targets that this run has the figures for."""
-    return [found for line in LINES if (found := line(results)) is not None]
+def evaluate_targets(results: Results) -> list[TargetResult]:
+    """The outcome of every target that this run has the metrics for."""
+    return [found for line in TARGETS if (found := line(results)) is not None]
 
 
-Line = Callable[[Results], Verdict | None]
+Target = Callable[[Results], TargetResult | None]
 
 
-def _told(results: Results, who: str, figure: str) -> str:
-    """A figure, and how much of it was between the rounds."""
-    value, digits = results.best(who, figure), ALL[figure][1]
-    spread = results.spread(who, figure)
+def _shown(results: Results, name: str, metric: str) -> str:
+    """A metric, and the spread of its rounds."""
+    value, digits = results.best(name, metric), ALL[metric][1]
+    spread = results.spread(name, metric)
     return f"{value:,.{digits}f}" + ("" if spread is None else f" ({spread:.0%})")
 
 
-def _best_peer(results: Results, figure: str, safe: bool) -> str | None:
-    """Who is best. With `safe`, among those for Python that lose nothing."""
+def _best_peer(results: Results, metric: str, safe: bool) -> str | None:
+    """The best peer. With `safe`, only Python peers that deliver at least once count."""
     found: dict[str, float] = {}
     for name, about in results.about["competitors"].items():
-        value = results.best(name, figure)
-        left_out = safe and (name == NODE or about["promise"] != "at least once")
-        if name != QUEASY and value is not None and not left_out:
+        value = results.best(name, metric)
+        excluded = safe and (name == NODE or about["promise"] != "at least once")
+        if name != QUEASY and value is not None and not excluded:
             found[name] = value
-    best = max if ALL[figure][2] else min
+    best = max if ALL[metric][2] else min
     return best(found, key=lambda name: found[name]) if found else None
 
 
 def against_peers(
-    figure: str, target: float | None = None, *, safe: bool = False, only: str | None = None
-) -> Line:
-    """More is better: at least so many times the best peer. Less is: at most so many times."""
+    metric: str, target: float | None = None, *, safe: bool = False, only: str | None = None
+) -> Target:
+    """Compare with the best peer. The target is the least ratio where more is better, otherwise the
+    largest.
+    """
 
-    def line(results: Results) -> Verdict | None:
-        ours = results.best(QUEASY, figure)
-        peer = only or _best_peer(results, figure, safe)
-        theirs = results.best(peer, figure) if peer in results.figures else None
+    def line(results: Results) -> TargetResult | None:
+        ours = results.best(QUEASY, metric)
+        peer = only or _best_peer(results, metric, safe)
+        theirs = results.best(peer, metric) if peer in results.metrics else None
         if ours is None or theirs is None:
             return None
-        title, _, more = ALL[figure]
+        title, _, more = ALL[metric]
         ratio = ours / theirs
         met = None if target is None else ratio >= target if more else ratio <= target
         sign = "at least" if more else "at most"
-        told = "" if target is None else f"{sign} {target:g} ×"
-        return Verdict(
+        goal = "" if target is None else f"{sign} {target:g} ×"
+        return TargetResult(
             title,
-            _told(results, QUEASY, figure),
-            f"{peer} {_told(results, str(peer), figure)}",
+            _shown(results, QUEASY, metric),
+            f"{peer} {_shown(results, str(peer), metric)}",
             ratio,
-            told,
+            goal,
             met,
         )
 
     return line
 
 
-def against_own(figure: str, other: str, target: float) -> Line:
-    """As the line above, against another figure of ours or of the bare server."""
+def against_own(metric: str, other: str, target: float) -> Target:
+    """Compare with another metric of ours, or of the bare server."""
 
-    def line(results: Results) -> Verdict | None:
-        ours, theirs = results.best(QUEASY, figure), results.best(QUEASY, other)
+    def line(results: Results) -> TargetResult | None:
+        ours, theirs = results.best(QUEASY, metric), results.best(QUEASY, other)
         if ours is None or theirs is None:
             return None
-        title, _, more = ALL[figure]
+        title, _, more = ALL[metric]
         ratio = ours / theirs
         met = ratio >= target if more else ratio <= target
-        against = f"{ALL[other][0]}: {_told(results, QUEASY, other)}"
+        against = f"{ALL[other][0]}: {_shown(results, QUEASY, other)}"
         sign = "at least" if more else "at most"
-        return Verdict(
-            title, _told(results, QUEASY, figure), against, ratio, f"{sign} {target:g} ×", met
+        return TargetResult(
+            title, _shown(results, QUEASY, metric), against, ratio, f"{sign} {target:g} ×", met
         )
 
     return line
 
 
-def alone(figure: str, target: float | None = None) -> Line:
-    """A figure by itself."""
+def alone(metric: str, target: float | None = None) -> Target:
+    """Compare a metric with a fixed value. Without a target it only informs."""
 
-    def line(results: Results) -> Verdict | None:
-        ours = results.best(QUEASY, figure)
+    def line(results: Results) -> TargetResult | None:
+        ours = results.best(QUEASY, metric)
         if ours is None:
             return None
-        title, _, more = ALL[figure]
+        title, _, more = ALL[metric]
         if target is None:
-            return Verdict(title, _told(results, QUEASY, figure), "", None, "", None)
+            return TargetResult(title, _shown(results, QUEASY, metric), "", None, "", None)
         met = ours >= target if more else ours <= target
-        told = f"{'at least' if more else 'at most'} {target:g}"
-        return Verdict(title, _told(results, QUEASY, figure), "", None, told, met)
+        goal = f"{'at least' if more else 'at most'} {target:g}"
+        return TargetResult(title, _shown(results, QUEASY, metric), "", None, goal, met)
 
     return line
 
 
-LINES: list[Line] = [
+TARGETS: list[Target] = [
     against_peers("drain", 10, safe=True),
     against_peers("drain", 5, only=NODE),
     against_peers("drain 2", safe=True),
     against_own("drain 2", "drain", 1.7),
     alone("drain size 1"),
-    alone("drain kept"),
-    alone("bulk kept"),
+    alone("drain aof"),
+    alone("bulk aof"),
     against_peers("bulk", 10),
     alone("bulk sync"),
     against_peers("concurrent", 10, safe=True),
     against_peers("concurrent", only=NODE),
     against_peers("single"),
-    alone("dispatch part", 0.9),
+    alone("dispatch ratio", 0.9),
     against_peers("pickup p50", 1),
     against_peers("pickup p99", 1),
     against_own("pickup p50", "pubsub p50", 1.5),
@@ -145,9 +147,9 @@ LINES: list[Line] = [
     alone("supervisor", 1),
     alone("start", 400),
     alone("import", 120),
-    alone("retried part", 0.5),
-    alone("given up part", 0.5),
-    alone("lease part", 0.8),
+    alone("retried ratio", 0.5),
+    alone("failed ratio", 0.5),
+    alone("lease ratio", 0.8),
     alone("drain 1 kB"),
     alone("drain 10 kB"),
     alone("drain 100 kB"),

@@ -1,4 +1,4 @@
-"""What is measured of Queasy alone, next to the least that the server makes possible."""
+"""Workloads that only Queasy runs, and the bare server as a reference."""
 
 from benchmarks.ours import bare, drains, endings, payloads, start, wakeup
 

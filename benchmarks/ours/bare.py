@@ -1,8 +1,8 @@
-"""One awaited dispatch against a bare FCALL of the same function with the same arguments; one
-lease and its completion against the two bare FCALLs it takes. All over Queasy's own connections.
+"""One awaited dispatch, and one lease with its completion, each next to the bare FCALLs it needs.
 
-The arguments of the dispatch are those of two real ones, seen by MONITOR; what differs between
-these two (the id of the job, the number of the call) is made to differ in each bare call as well.
+The bare calls use Queasy's own connections. Their arguments are those of two real dispatches, read
+from MONITOR. Whatever differs between these two (the id of the job, the number of the call)
+differs in the same way between the bare calls.
 """
 
 import codecs
@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import redis.asyncio
-import uvloop
 
 from benchmarks.harness.bench_server import BenchServer
 from benchmarks.harness.competitor import Competitor
@@ -29,9 +28,26 @@ from queasy.store.retrying import words_of
 
 CALLS, TURNS = 300, 8
 DATA = "x" * 100
+# This module uses internals of Queasy, so every checkout runs its own copy of it, by `_run`.
+PROGRAM = """
+import json, sys, uvloop
+from types import SimpleNamespace
+from benchmarks.ours.bare import _run
+print(json.dumps(uvloop.run(_run(SimpleNamespace(url=sys.argv[1]), int(sys.argv[2])))))
+"""
+RENAMED = {"dispatch part": "dispatch ratio", "lease part": "lease ratio"}  # in older checkouts
 
 
-class Bare:
+def run(
+    competitor: Competitor, server: BenchServer, *, pinned: bool, scale: float
+) -> dict[str, float]:
+    calls = max(int(CALLS * min(scale, 1)), 10)
+    with competitor.on(server, pinned) as bench:
+        found = bench.run_python("-c", PROGRAM, server.url, calls)
+    return {RENAMED.get(metric, metric): value for metric, value in found.items()}
+
+
+class BareConnection:
     """Packs, writes and reads, and nothing else."""
 
     def __init__(self, url: str) -> None:
@@ -49,21 +65,17 @@ class Bare:
         self._wire.end()
 
 
-def run(who: Competitor, server: BenchServer, *, pinned: bool, scale: float) -> dict[str, float]:
-    with who.at(server, pinned):
-        return uvloop.run(_run(server, max(int(CALLS * min(scale, 1)), 10)))
-
-
-async def _run(server: BenchServer, calls: int) -> dict[str, float]:
-    host, port = server.url.removeprefix("redis://").removesuffix("/0").split(":")
+async def _run(server: Any, calls: int) -> dict[str, float]:
     async with Client(server.url) as client, Client(server.url) as other:
-        queue, seen = client.queue("noop"), other.queue("noop")
+        queue, observed = client.queue("noop"), other.queue("noop")
         await queue.dispatch(DATA)
-        await seen.dispatch(DATA)
-        # Of another client, who falls silent afterwards: the bare calls are numbered as its own.
-        first = await _seen(host, int(port), lambda: seen.dispatch(DATA))
-        commands = _alike(first, await _seen(host, int(port), lambda: seen.dispatch(DATA)))
-        bare = Bare(server.url)
+        await observed.dispatch(DATA)
+        # Another client's calls are observed; it makes no more afterwards, so that the bare calls
+        # can continue its numbers.
+        first = await _observe(server.url, lambda: observed.dispatch(DATA))
+        second = await _observe(server.url, lambda: observed.dispatch(DATA))
+        commands = _similar_calls(first, second)
+        bare = BareConnection(server.url)
         await bare.open()
         settle = words_of(queue._commands.settle([Ending("", 0, Finish())]))[:-4]
         library = redis.asyncio.Redis.from_url(server.url)
@@ -72,9 +84,9 @@ async def _run(server: BenchServer, calls: int) -> dict[str, float]:
             held = await queue.lease(seconds=30)
             assert await held.complete()
 
-        async def two() -> None:
-            take = queue._commands.dequeue(f"~{new_id()}", lease=30, limit=1)
-            taken = await bare.call(*words_of(take))
+        async def lease_by_two_bare_calls() -> None:
+            dequeue = queue._commands.dequeue(f"~{new_id()}", lease=30, limit=1)
+            taken = await bare.call(*words_of(dequeue))
             id_, token = taken[3][:2]
             assert await bare.call(*settle, id_, token, "", b"") == [b"finished"]
 
@@ -85,13 +97,13 @@ async def _run(server: BenchServer, calls: int) -> dict[str, float]:
             "bare": lambda: bare.call(*prepared.pop()),
             "redis-py": lambda: library.execute_command(*prepared.pop()),
             "lease": lease,
-            "two bare": two,
+            "two bare": lease_by_two_bare_calls,
         }
-        # So many that there is one to lease each time.
+        # One job for every lease.
         await queue.dispatch_many([DATA] * (2 * TURNS * calls))
         best = dict.fromkeys(ways, float("inf"))
         prepared: list[list[bytes]] = []
-        for _ in range(TURNS):  # in turns, and short ones: whatever disturbs hits all
+        for _ in range(TURNS):  # short turns, so that other load on the machine affects all alike
             for name, call in ways.items():
                 prepared = list(itertools.islice(commands, calls))[::-1]
                 began = time.perf_counter()
@@ -103,14 +115,15 @@ async def _run(server: BenchServer, calls: int) -> dict[str, float]:
     return {
         "bare FCALL": 1 / best["bare"],
         "redis-py FCALL": 1 / best["redis-py"],
-        "dispatch part": best["bare"] / best["dispatch"],
-        "lease part": best["two bare"] / best["lease"],
+        "dispatch ratio": best["bare"] / best["dispatch"],
+        "lease ratio": best["two bare"] / best["lease"],
     }
 
 
-async def _seen(host: str, port: int, act: Callable[[], Awaitable[object]]) -> list[bytes]:
-    """The FCALL that somebody sends meanwhile."""
-    with socket.create_connection((host, port)) as monitor:
+async def _observe(url: str, act: Callable[[], Awaitable[object]]) -> list[bytes]:
+    """The dispatch call that the server receives while `act` runs."""
+    host, port = url.removeprefix("redis://").removesuffix("/0").split(":")
+    with socket.create_connection((host, int(port))) as monitor:
         monitor.sendall(b"MONITOR\r\n")
         monitor.recv(5)
         await act()
@@ -123,8 +136,8 @@ async def _seen(host: str, port: int, act: Callable[[], Awaitable[object]]) -> l
                     return [codecs.escape_decode(word)[0] for word in words]  # pyright: ignore
 
 
-def _alike(first: list[bytes], second: list[bytes]) -> Iterator[list[bytes]]:
-    """Endlessly many calls that differ from each other as these two do."""
+def _similar_calls(first: list[bytes], second: list[bytes]) -> Iterator[list[bytes]]:
+    """Endless calls that differ from each other as these two do."""
     assert len(first) == len(second), (first, second)
     for number in itertools.count(1):
         yield [

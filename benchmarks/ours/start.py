@@ -1,4 +1,4 @@
-"""From the start of `queasy worker` to its first job; and what `import queasy` takes."""
+"""Seconds from the start of `queasy worker` to its first job, and of `import queasy`."""
 
 import subprocess
 import sys
@@ -10,20 +10,26 @@ from benchmarks.harness.competitor import Competitor
 STARTS, IMPORTS = 3, 7
 
 
-def run(who: Competitor, server: BenchServer, *, pinned: bool, scale: float) -> dict[str, float]:
+def run(
+    competitor: Competitor, server: BenchServer, *, pinned: bool, scale: float
+) -> dict[str, float]:
     starts: list[float] = []
     for _ in range(STARTS):
-        with who.at(server) as bench:
+        with competitor.on(server) as bench:
             bench.produce("bulk", "burn", 1, 0)
             began = time.monotonic()
             with bench.worker(1, "cpu") as worker:
-                starts.append(bench.wait(1, worker).first - began)
-    pairs = [(took("pass"), took("import queasy")) for _ in range(IMPORTS)]
+                starts.append(bench.wait_for_jobs(1, worker).first - began)
+    environment = competitor.environment
+    pairs = [
+        (duration("pass", environment), duration("import queasy", environment))
+        for _ in range(IMPORTS)
+    ]
     bare, ours = (min(times) for times in zip(*pairs, strict=True))
     return {"start": min(starts) * 1000, "import": (ours - bare) * 1000}
 
 
-def took(program: str) -> float:
+def duration(program: str, environment: dict[str, str]) -> float:
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     return time.monotonic() - began

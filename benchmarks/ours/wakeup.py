@@ -1,7 +1,7 @@
-"""The least that picking up an idle job could take: a process that waits for a list (BLPOP), and
-one that is told by pub/sub and calls a function; both woken as `pickup` wakes workers.
+"""The lower bound of a pickup, without Queasy: a process that waits in BLPOP, and one that receives
+a pub/sub message and then calls a function. Messages come at the intervals of `pickup`.
 
-    python wakeup.py blpop|pubsub URL       the one who waits; prints the seconds of each
+    python wakeup.py blpop|pubsub URL       the waiting process; prints the seconds of each message
 """
 
 import random
@@ -23,17 +23,17 @@ redis.register_function{function_name='queasy_bench', callback=function() return
 def wait(way: str, url: str) -> None:
     server, caller = redis.Redis.from_url(url), redis.Redis.from_url(url)
     caller.fcall_ro("queasy_bench", 0)
-    line = server.pubsub()
+    subscription = server.pubsub()
     if way == "pubsub":
-        line.subscribe("bench-wake")
-        line.get_message(timeout=5)
+        subscription.subscribe("bench-wake")
+        subscription.get_message(timeout=5)
     print("ready", flush=True)
     found: list[float] = []
     while True:
         if way == "blpop":
             sent = server.blpop(["bench-wake"], 0)[1]  # pyright: ignore
         else:
-            message = line.get_message(timeout=5)
+            message = subscription.get_message(timeout=5)
             if message is None:
                 continue
             sent = message["data"]
@@ -62,9 +62,9 @@ def times(way: str, url: str, jobs: int) -> list[float]:
         return [float(seconds) for seconds in waiting.stdout.readline().split()]
 
 
-def run(who, server, *, pinned: bool, scale: float) -> dict[str, float]:
+def run(competitor, server, *, pinned: bool, scale: float) -> dict[str, float]:
     found: dict[str, float] = {}
-    with who.at(server, pinned):
+    with competitor.on(server, pinned):
         server.redis.function_load(LIBRARY, replace=True)
         for way in ("blpop", "pubsub"):
             cuts = statistics.quantiles(times(way, server.url, max(int(JOBS * scale), 20)), n=100)

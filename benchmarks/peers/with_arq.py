@@ -3,11 +3,11 @@
 # [tool.bench]
 # name = "arq"
 # promise = "at least once"
-# settings = "100 jobs at once (1 for CPU), looks every 10 ms, uvloop, no results"
+# settings = "100 jobs at once (1 for CPU), polls every 10 ms, uvloop, no results"
 # jobs = 5000
 # burst = 4000
 # ///
-"""arq. It polls; its default is twice a second. It has no call for many jobs at once."""
+"""arq. It polls, by default twice a second. It has no call for many jobs."""
 
 import datetime
 import os
@@ -48,7 +48,7 @@ def worker(processes, kind):
         )
         await running.async_run()
 
-    kit.copies(processes, lambda: uvloop.run(run()))
+    kit.fork_processes(processes, lambda: uvloop.run(run()))
 
 
 async def connect():
@@ -66,7 +66,7 @@ async def schedule(job, arguments, at):
     async def later(job, argument):
         await pool.enqueue_job(job, argument, _defer_until=when)
 
-    await kit.lanes(later, job, arguments)
+    await kit.send_concurrently(later, job, arguments)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def worker(processes, kind):
         await asyncio.Event().wait()
         await running.close()
 
-    kit.copies(processes, lambda: uvloop.run(run()))
+    kit.fork_processes(processes, lambda: uvloop.run(run()))
 
 
 async def send(job, argument):

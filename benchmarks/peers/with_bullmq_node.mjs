@@ -14,7 +14,7 @@ import { fork } from 'node:child_process';
 import { appendFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 
-// Node looks for packages beside the script; ours are in an environment of their own.
+// Node searches for packages beside the script; these are in an environment of their own.
 const require = createRequire(
   new URL('../.environments/bullmq-node/node_modules/', import.meta.url),
 );
@@ -27,7 +27,7 @@ const noTrace = { removeOnComplete: true, removeOnFail: true };
 const now = () => Number(process.hrtime.bigint()) / 1e9; // the clock of time.monotonic()
 const sleep = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
 
-// Jobs done, start of the first, end of the last. Written now and then: Node has no mmap.
+// Jobs done, start of the first, end of the last. Written every 10 ms, because Node has no mmap.
 const tally = new Float64Array(3);
 let written = 0;
 function write() {

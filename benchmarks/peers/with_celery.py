@@ -7,10 +7,10 @@
 # jobs = 5000
 # enqueues = 3000
 # burst = 3000
-# [tool.bench.cannot]
+# [tool.bench.unsupported]
 # concurrent = "no async producer"
 # ///
-"""Celery. Jobs for later are held in the memory of whoever took them."""
+"""Celery. A worker that receives a scheduled job keeps it in its memory until it is due."""
 
 import datetime
 import os

@@ -6,10 +6,10 @@
 # settings = "4 threads a process (1 for CPU), all default middleware, no results, prefetch 1000"
 # jobs = 20000
 # burst = 4000
-# [tool.bench.cannot]
+# [tool.bench.unsupported]
 # concurrent = "no async producer"
 # ///
-"""Dramatiq, by its Redis broker. It has no call for many jobs at once."""
+"""Dramatiq, with its Redis broker. It has no call for many jobs."""
 
 import os
 import time
@@ -42,7 +42,7 @@ ACTORS = {"noop": noop, "stamp": stamp, "burn": burn}
 def worker(processes, kind):
     threads = os.environ.get("BENCH_THREADS", "4")
     if kind == "cpu":
-        threads = 1  # with more, one process holds what the other could run
+        threads = 1  # with more, one process holds jobs that the other could run
         os.environ["dramatiq_queue_prefetch"] = "1"
     else:
         os.environ.setdefault("dramatiq_queue_prefetch", "1000")

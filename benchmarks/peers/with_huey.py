@@ -3,13 +3,13 @@
 # [tool.bench]
 # name = "Huey"
 # promise = "at most once"
-# settings = "one thread, or two processes, no results, blocking pop, scheduler every second (its least)"
+# settings = "one thread, or two processes, no results, blocking pop, scheduler every second (its minimum)"
 # jobs = 15000
 # burst = 4000
-# [tool.bench.cannot]
-# concurrent = "not tried: used by its sync producer only"
+# [tool.bench.unsupported]
+# concurrent = "not measured: only its sync producer is used"
 # ///
-"""Huey. A job is popped before it runs: what a worker held when it died is lost."""
+"""Huey. A job is popped before it runs: a worker that dies loses the jobs it holds."""
 
 import datetime
 import os
@@ -50,12 +50,12 @@ def send(job, argument):
 
 
 def schedule(job, arguments, at):
-    eta = datetime.datetime.fromtimestamp(at)  # local and naive, as it wants it
+    eta = datetime.datetime.fromtimestamp(at)  # Huey expects a naive local time
     for argument in arguments:
         TASKS[job].schedule((argument,), eta=eta)
 
 
 if __name__ == "__main__":
-    import with_huey as app  # it names tasks by their module, and `__main__` means the consumer's
+    import with_huey as app  # Huey names tasks by their module, and `__main__` would be that of the consumer
 
     kit.main(worker=app.worker, send=app.send, schedule=app.schedule)

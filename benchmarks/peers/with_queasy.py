@@ -8,17 +8,18 @@
 # enqueues = 50000
 # burst = 100000
 # ///
-"""Queasy itself, by its public API, run by the interpreter of the harness."""
+"""Queasy, by its public API only, run by the interpreter of the harness."""
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 
 import kit
 
-from queasy import Client, Dispatch
+from queasy import Client, Dispatch, SyncClient
 
-SIZE = os.environ.get("BENCH_SIZE")  # for comparison; the default measures
+SIZE = os.environ.get("BENCH_SIZE")  # a variant; by default the size is measured
 OPTIONS = {"size": int(SIZE)} if SIZE else {}
 client = Client(kit.URL)
 queues = {name: client.queue(name) for name in ("noop", "stamp", "burn", "again", "doomed")}
@@ -79,9 +80,20 @@ async def bulk(job, arguments):
     await queues[job].dispatch_many(arguments)
 
 
+@cache
+def sync_client():
+    return SyncClient(kit.URL)
+
+
+def sync(job, arguments):
+    sync_client().queue(job).dispatch_many(arguments)
+
+
 async def schedule(job, arguments, at):
     await queues[job].dispatch_many([Dispatch(argument, run_at=at) for argument in arguments])
 
 
 if __name__ == "__main__":
-    kit.main(worker=worker, send=send, bulk=bulk, schedule=schedule, connect=client.connect)
+    kit.main(
+        worker=worker, send=send, bulk=bulk, schedule=schedule, connect=client.connect, sync=sync
+    )  # fmt: skip

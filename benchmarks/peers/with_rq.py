@@ -8,7 +8,7 @@
 # enqueues = 3000
 # burst = 800
 # lead = 6
-# [tool.bench.cannot]
+# [tool.bench.unsupported]
 # concurrent = "no async producer"
 # ///
 """RQ."""
@@ -36,7 +36,7 @@ def worker(processes, kind):
         running = SimpleWorker([queue.name], connection=fresh, serializer=JSONSerializer)
         running.work(with_scheduler=kind == "burst", logging_level="WARNING")
 
-    kit.copies(processes, run)
+    kit.fork_processes(processes, run)
 
 
 def send(job, argument):

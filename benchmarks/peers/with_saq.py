@@ -3,11 +3,11 @@
 # [tool.bench]
 # name = "SAQ"
 # promise = "at least once"
-# settings = "concurrency 100 (2 for CPU), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule looked at every second (default)"
+# settings = "concurrency 100 (2 for CPU), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule polled every second (default)"
 # jobs = 6000
 # burst = 4000
 # ///
-"""SAQ. Its command line takes no uvloop, so the workers are started by a few lines of ours."""
+"""SAQ. Its command line has no option for uvloop, so this script starts the workers."""
 
 import os
 
@@ -19,7 +19,7 @@ from saq import Worker
 from saq.queue.redis import RedisQueue
 
 queue = RedisQueue(
-    redis.from_url(kit.URL, max_connections=1000),  # each job that runs or waits takes one
+    redis.from_url(kit.URL, max_connections=1000),  # each job that runs or waits takes a connection
     dump=orjson.dumps,
     load=orjson.loads,
     max_concurrent_ops=100,
@@ -44,7 +44,7 @@ def worker(processes, kind):
     async def run():
         await Worker(queue, [noop, stamp, burn], concurrency=concurrency).start()
 
-    kit.copies(processes, lambda: uvloop.run(run()))
+    kit.fork_processes(processes, lambda: uvloop.run(run()))
 
 
 async def send(job, argument):
@@ -55,7 +55,7 @@ async def schedule(job, arguments, at):
     async def later(job, argument):
         await queue.enqueue(job, data=argument, ttl=-1, scheduled=int(at))
 
-    await kit.lanes(later, job, arguments)
+    await kit.send_concurrently(later, job, arguments)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ import kit
 from streaq import Worker
 
 CPU = os.environ.get("BENCH_KIND") == "cpu"
-AT_ONCE = int(os.environ.get("BENCH_CONCURRENCY", "1" if CPU else "32"))
+CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "1" if CPU else "32"))
 app = Worker(
     redis_url=kit.URL,
-    concurrency=AT_ONCE,
+    concurrency=CONCURRENCY,
     prefetch=0 if CPU else None,
     anyio_kwargs={"use_uvloop": True},
 )

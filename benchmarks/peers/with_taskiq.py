@@ -5,8 +5,8 @@
 # promise = "at least once"
 # settings = "RedisStreamBroker, 100 read at once (1 for CPU), acknowledged when executed, orjson, uvloop, no results, parameters not parsed"
 # jobs = 8000
-# [tool.bench.cannot]
-# burst = "schedules need a third process, which sends each when it is due"
+# [tool.bench.unsupported]
+# burst = "schedules need a third process, which sends each job when it is due"
 # ///
 """Taskiq on a stream with acknowledgements. Its ListQueueBroker is at most once: a
 job is popped before it runs. Finished jobs stay in the stream, as by default.
@@ -19,7 +19,7 @@ from taskiq.serializers import ORJSONSerializer
 from taskiq_redis import RedisStreamBroker
 
 COUNT = int(os.environ.get("BENCH_COUNT", "100"))
-# From the beginning: jobs that were sent before the first worker came are to be run, too.
+# "0" reads from the beginning, so that jobs sent before the first worker started run as well.
 broker = RedisStreamBroker(kit.URL, consumer_id="0", xread_count=COUNT).with_serializer(
     ORJSONSerializer()
 )

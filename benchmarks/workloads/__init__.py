@@ -1,4 +1,4 @@
-"""Each runs one competitor once, and answers figures by name."""
+"""The workloads that every competitor runs. Each returns its metrics by name."""
 
 from functools import partial
 
@@ -12,4 +12,5 @@ WORKLOADS = {
     "burst": burst.run,
     "cpu": cpu.run,
 }
-TWO_PROCESSES = {"drain2", "cpu"}  # they and the server share two cores: never pinned
+# Two worker processes and the server share two cores, so these are never pinned.
+TWO_PROCESSES = {"drain2", "cpu"}

@@ -1,6 +1,8 @@
-"""N jobs are there; workers start, and run them. Speed from the start of the first to the end of
-the last, inside the workers. On the way: how fast the jobs were put there, what they weigh, and
-what the server spends on each that is taken and finished.
+"""Workers start on a full queue and drain it.
+
+Metrics: jobs per second from the start of the first job to the end of the last, as the workers
+see it; the speed of the enqueue before; the memory of a waiting job; and the CPU time that the
+server spends on a job that is dequeued and finished.
 """
 
 from benchmarks.harness.bench_server import BenchServer
@@ -10,21 +12,21 @@ BYTES = 100
 
 
 def run(
-    who: Competitor, server: BenchServer, *, pinned: bool, scale: float, processes: int = 1
+    competitor: Competitor, server: BenchServer, *, pinned: bool, scale: float, processes: int = 1
 ) -> dict[str, float]:
-    with who.at(server, pinned) as bench:
+    with competitor.on(server, pinned) as bench:
         before = server.memory()
-        put = bench.produce("bulk", "noop", count := who.jobs(scale), BYTES)
+        enqueued = bench.produce("bulk", "noop", count := competitor.jobs(scale), BYTES)
         weight = server.memory() - before
         used = server.cpu()
         with bench.worker(processes, "drain") as worker:
-            tally = bench.wait(put["jobs"], worker)
+            tally = bench.wait_for_jobs(enqueued["jobs"], worker)
             used = server.cpu() - used
     if processes > 1:
         return {"drain 2": tally.speed}
     return {
-        "bulk": count / put["seconds"],
-        "bytes": weight / put["jobs"],
+        "bulk": count / enqueued["seconds"],
+        "bytes": weight / enqueued["jobs"],
         "drain": tally.speed,
-        "server": used / put["jobs"] * 1e6,
+        "server": used / enqueued["jobs"] * 1e6,
     }

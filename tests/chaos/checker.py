@@ -1,7 +1,7 @@
-"""Reads what happened and says which promise was broken, and how.
+"""Reads a history and reports every broken promise, with evidence.
 
-It knows nothing of Queasy's insides: only what was asked, what was answered, and who ran when.
-Where several orders of events are possible it takes the one that accuses nobody; so whatever it
+The checker does not use Queasy's internals: only requests, answers, and the times of runs. Where
+several orders of events are possible it assumes one that breaks no promise, so every violation it
 reports did happen.
 """
 
@@ -9,204 +9,218 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 
-from tests.chaos.endings import overlong, unearned
 from tests.chaos.history import Event
-from tests.chaos.load import BACKOFF
-from tests.chaos.losses import lost, settled_so
-from tests.chaos.story import Run, Story
-from tests.chaos.verdict import PROMISES, Aftermath, Verdict, is_forgiven, show
+from tests.chaos.losses import check_lost, has_outcome
+from tests.chaos.outcomes import check_outcomes, check_overlong
+from tests.chaos.timeline import Run, Timeline
+from tests.chaos.verdict import PROMISES, FinalState, Verdict, is_excused, show
+from tests.chaos.workload import BACKOFF
 
-__all__ = ["PROMISES", "Aftermath", "Verdict", "check"]
+__all__ = ["PROMISES", "FinalState", "Verdict", "check"]
 
-# Who was stopped cannot know what happened meanwhile before its first step; so long it may take.
-WAKING = 1.0
-# A worker's lease, 12.5 s, less the time between two heartbeats, 2 s: who is stopped for less
-# than that is not taken for dead.
+# A frozen process learns what happened meanwhile only after its first steps. This much time is
+# allowed for them, in seconds.
+RESUME_TIME = 1.0
+# A worker's lease, 12.5 s, less the time between two heartbeats, 2 s: a process that is frozen for
+# less than that keeps its leases.
 LEASE_LEFT = 10.0
 # The server counts in milliseconds.
-GRAIN = 0.001
+RESOLUTION = 0.001
 
 
-def check(events: Iterable[Event], aftermath: Aftermath) -> Verdict:
-    """Every promise, one after the other."""
-    story = Story(events)
+def check(events: Iterable[Event], final: FinalState) -> Verdict:
+    """Check every promise, one after the other."""
+    timeline = Timeline(events)
     verdict = Verdict()
-    checks = (lost, _overlap, _early, _rerun, _unheard, _undead, _tokens, _strangers,
-              _replaced_data, unearned, overlong)  # fmt: skip
+    checks = (check_lost, _check_overlap, _check_scheduled, _check_retry_delay, _check_repeated,
+              _check_fail_handlers, _check_cancelled, _check_tokens, _check_payloads,
+              _check_stale_data, check_outcomes, check_overlong)  # fmt: skip
     for one in checks:
-        one(story, aftermath, verdict)
-    verdict.broken["wedged"] += aftermath.remaining
-    verdict.broken["inconsistent"] += aftermath.audit
-    verdict.broken["left behind"] += aftermath.processes
+        one(timeline, final, verdict)
+    verdict.violations["stuck"] += final.remaining
+    verdict.violations["audit"] += final.audit
+    verdict.violations["processes"] += final.processes
     return verdict
 
 
-# The promises
-
-
-def _overlap(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    for (queue, id_), runs in story.runs.items():
+def _check_overlap(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    for (queue, id_), runs in timeline.runs.items():
         for index, run in enumerate(runs):
-            # A pull lease knows when it is over.
-            known = min(run.last, run.start.until or run.last)
+            # The holder of a pull lease knows when the lease expires.
+            end = min(run.last, run.start.until or run.last)
             for other in islice(runs, index + 1, None):
-                if other.start.at >= known:
+                if other.start.at >= end:
                     break
-                woken = _woken(story, run, other)
-                if woken is not None and woken <= WAKING:
-                    verdict.woken.append(woken)
+                resumed = _resumed_for(timeline, run, other)
+                if resumed is not None and resumed <= RESUME_TIME:
+                    verdict.resumed.append(resumed)
                     continue
-                if is_forgiven(run.start.at, aftermath, verdict):
+                if is_excused(run.start.at, final, verdict):
                     continue
-                verdict.accuse(
+                verdict.add(
                     "overlap",
                     f"{queue}/{id_}: {show(run)} and {show(other)}, "
-                    f"{(known - other.start.at) * 1000:.1f} ms",
+                    f"{(end - other.start.at) * 1000:.1f} ms",
                 )
 
 
-def _woken(story: Story, run: Run, other: Run) -> float | None:
-    """If all that is known of a run after another began lies behind a freeze of its process
-    which began before, and long enough before that its lease was over: for how long behind it.
+def _resumed_for(timeline: Timeline, run: Run, other: Run) -> float | None:
+    """For how long a run continued after a freeze of its process that outlasted its lease.
+
+    None if such a freeze does not explain that the other run started.
     """
     if run.start.until:
-        return None  # who pulled it knows when it is over
-    for freeze in story.freezes.get(run.start.pid, ()):
-        over = freeze.at + LEASE_LEFT
-        if run.start.at <= freeze.until and over <= other.start.at <= freeze.until + WAKING:
-            return max(0.0, run.last - freeze.until)
+        return None  # a pull consumer knows when its lease expires
+    for freeze in timeline.freezes.get(run.start.pid, ()):
+        expired = freeze.at + LEASE_LEFT
+        thawed = freeze.until
+        if run.start.at <= thawed and expired <= other.start.at <= thawed + RESUME_TIME:
+            return max(0.0, run.last - thawed)
     return None
 
 
-def _early(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    for n, runs in story.ran.items():
-        ask = story.asked.get(n)
-        if ask is not None and ask.due:
-            for run in runs:
-                if run.start.at < ask.due - GRAIN:
-                    early = (ask.due - run.start.at) * 1000
-                    verdict.accuse("early", f"{ask.queue}/{ask.id}: {show(run)} {early:.1f} ms")
-    for (queue, id_), runs in story.runs.items():
-        if len(story.by_id.get((queue, id_), ())) > 1:
+def _check_scheduled(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    for n, runs in timeline.runs_of.items():
+        request = timeline.dispatches.get(n)
+        if request is None or not request.due:
+            continue
+        for run in runs:
+            if run.start.at < request.due - RESOLUTION:
+                early = (request.due - run.start.at) * 1000
+                verdict.add("early", f"{request.queue}/{request.id}: {show(run)} {early:.1f} ms")
+
+
+def _check_retry_delay(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    for (queue, id_), runs in timeline.runs.items():
+        if len(timeline.by_id.get((queue, id_), ())) > 1:
             continue  # another dispatch may have changed its time
-        for run, after in pairwise(runs):
-            told = story.settled.get((queue, id_, run.start.token))
-            if told is not None and told.word == "retried" and run.end is not None:
-                pause = run.end.after
-            elif told is not None and told.word == "timed_out":
-                pause = BACKOFF
+        for run, following in pairwise(runs):
+            settled = timeline.settled.get((queue, id_, run.start.token))
+            if settled is None:
+                continue
+            if settled.outcome == "retried" and run.end is not None:
+                delay = run.end.after
+            elif settled.outcome == "timed_out":
+                delay = BACKOFF
             else:
                 continue
-            early = run.last + pause - after.start.at
-            if early > GRAIN and not is_forgiven(run.last, aftermath, verdict):
-                verdict.accuse("early", f"{queue}/{id_}: retry {show(after)} {early * 1000:.1f} ms")
-
-
-def _rerun(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    for runs in story.ran.values():
-        for run in runs:
-            settled = story.settled.get((run.start.queue, run.start.id, run.start.token))
-            if settled is None or settled.word != "finished":
-                continue
-            again = [other for other in runs if other.start.token > run.start.token]
-            if again and not is_forgiven(settled.at or run.last, aftermath, verdict):
-                verdict.accuse(
-                    "rerun", f"{run.start.queue}/{run.start.id}: {show(run)}, {show(again[0])}"
+            early = run.last + delay - following.start.at
+            if early > RESOLUTION and not is_excused(run.last, final, verdict):
+                verdict.add(
+                    "early", f"{queue}/{id_}: retry {show(following)} {early * 1000:.1f} ms"
                 )
 
 
-def _unheard(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    given_up = dict.fromkeys(aftermath.given_up)
-    for n, runs in story.ran.items():
-        forgiven = any(_in(aftermath.forgiven, run.last) for run in runs)
-        if not forgiven and settled_so(story, runs, ("failed",)):
-            given_up.setdefault(n)
-    for n in given_up:
-        if n not in story.given_up:
-            ask = story.asked.get(n)
-            verdict.accuse("unheard", f"{ask.queue}/{ask.id} n={n}" if ask else f"n={n}")
-
-
-def _in(windows: Sequence[tuple[float, float]], at: float) -> bool:
-    return any(start <= at <= end for start, end in windows)
-
-
-def _undead(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    for (queue, id_), pairs in story.cancels.items():
-        if len(story.by_id.get((queue, id_), ())) > 1:
-            continue  # it may have been dispatched again
-        ask = next(iter(story.by_id.get((queue, id_), ())), None)
-        for cancelling, answer in pairs:
-            if answer is None or answer.word != "yes" or ask is None or ask.n in story.requeued:
+def _check_repeated(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    for runs in timeline.runs_of.values():
+        for run in runs:
+            settled = timeline.settled.get((run.start.queue, run.start.id, run.start.token))
+            if settled is None or settled.outcome != "finished":
                 continue
-            if story.answered_at(ask.n) > answer.at:
-                continue  # the dispatch may have come behind the cancel
-            for run in story.runs.get((queue, id_), ()):
+            later = [other for other in runs if other.start.token > run.start.token]
+            if later and not is_excused(settled.at or run.last, final, verdict):
+                verdict.add(
+                    "repeated", f"{run.start.queue}/{run.start.id}: {show(run)}, {show(later[0])}"
+                )
+
+
+def _check_fail_handlers(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    failed = dict.fromkeys(final.failed)
+    for n, runs in timeline.runs_of.items():
+        excused = any(_is_within(final.excused, run.last) for run in runs)
+        if not excused and has_outcome(timeline, runs, ("failed",)):
+            failed.setdefault(n)
+    for n in failed:
+        if n not in timeline.fail_handlers:
+            request = timeline.dispatches.get(n)
+            where = f"{request.queue}/{request.id} n={n}" if request else f"n={n}"
+            verdict.add("no fail handler", where)
+
+
+def _is_within(intervals: Sequence[tuple[float, float]], at: float) -> bool:
+    return any(start <= at <= end for start, end in intervals)
+
+
+def _check_cancelled(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    for (queue, id_), cancels in timeline.cancels.items():
+        requests = timeline.by_id.get((queue, id_), ())
+        if len(requests) != 1:
+            continue  # the id may have been dispatched again after the cancel
+        (request,) = requests
+        for cancelling, answer in cancels:
+            if answer is None or answer.answer != "yes" or request.n in timeline.requeues:
+                continue
+            if timeline.answered_at(request.n) > answer.at:
+                continue  # the server may have executed the dispatch after the cancel
+            for run in timeline.runs.get((queue, id_), ()):
                 if run.start.at <= answer.at:
                     continue
-                if cancelling.running and _is_delayed(story, run, answer.at):
+                if cancelling.running and _may_be_leased_by(timeline, run, answer.at):
                     continue
-                if not is_forgiven(answer.at, aftermath, verdict):
-                    verdict.accuse("undead", f"{queue}/{id_}: {show(run)}")
+                if not is_excused(answer.at, final, verdict):
+                    verdict.add("cancelled", f"{queue}/{id_}: {show(run)}")
 
 
-def _is_delayed(story: Story, run: Run, at: float) -> bool:
-    """Whether it may have been taken before that time: a run begins a moment after its lease
-    does, and asking to cancel what runs is answered with yes.
+def _may_be_leased_by(timeline: Timeline, run: Run, at: float) -> bool:
+    """Whether the lease of a run may have begun before that time.
+
+    A run starts a moment after its lease, and a cancel of an active job is answered with yes.
     """
-    earlier = [other for other in story.runs[run.start.queue, run.start.id]
+    earlier = [other for other in timeline.runs[run.start.queue, run.start.id]
                if other.start.token < run.start.token]  # fmt: skip
     return not any(other.start.at > at for other in earlier)
 
 
-def _tokens(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    for (queue, id_), runs in story.runs.items():
-        for run, after in pairwise(runs):
-            if after.start.token <= run.start.token and not _stale(story, after):
-                verdict.accuse("token", f"{queue}/{id_}: {show(run)}, {show(after)}")
+def _check_tokens(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    for (queue, id_), runs in timeline.runs.items():
+        for run, following in pairwise(runs):
+            grew = following.start.token > run.start.token
+            if not grew and not _has_expired_lease(timeline, following):
+                verdict.add("token", f"{queue}/{id_}: {show(run)}, {show(following)}")
 
 
-def _stale(story: Story, run: Run) -> bool:
-    """Whether its process was frozen between taking the job and starting it, and lost it."""
+def _has_expired_lease(timeline: Timeline, run: Run) -> bool:
+    """Whether the lease expired before the run started, because its process was frozen."""
     if run.start.until:
         return run.start.at >= run.start.until
     return any(
-        freeze.at <= run.start.at <= freeze.until + WAKING
-        for freeze in story.freezes.get(run.start.pid, ())
+        freeze.at <= run.start.at <= freeze.until + RESUME_TIME
+        for freeze in timeline.freezes.get(run.start.pid, ())
         if freeze.until - freeze.at >= LEASE_LEFT
     )
 
 
-def _strangers(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    for n, runs in story.ran.items():
-        ask = story.asked.get(n)
+def _check_payloads(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    for n, runs in timeline.runs_of.items():
+        request = timeline.dispatches.get(n)
         for start in (run.start for run in runs):
-            if ask is None or (ask.queue, ask.id) != (start.queue, start.id):
-                why = "nobody dispatched it"
-            elif story.word(n) == "refused":
-                why = "it had been refused"
-            elif start.at < ask.at:
-                why = "before its dispatch"
+            if request is None or (request.queue, request.id) != (start.queue, start.id):
+                why = "it was never dispatched"
+            elif timeline.answer(n) == "refused":
+                why = "its dispatch was refused"
+            elif start.at < request.at:
+                why = "it ran before its dispatch"
             else:
                 continue
-            verdict.accuse("stranger", f"{start.queue}/{start.id} n={n}: {why}")
+            verdict.add("unknown payload", f"{start.queue}/{start.id} n={n}: {why}")
 
 
-def _replaced_data(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    """A dispatch that updated a job found it waiting: what starts behind has its data, or that
-    of a later one.
+def _check_stale_data(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    """A dispatch that was answered with `updated` found a waiting job. Runs that start after that
+    answer have its data, or that of a later dispatch.
     """
-    for key, runs in story.runs.items():
+    for key, runs in timeline.runs.items():
         updates = sorted(
-            (story.answered_at(ask.n), ask.at)
-            for ask in story.by_id.get(key, ())
-            if ask.updates and story.word(ask.n) == "updated"
+            (timeline.answered_at(request.n), request.at)
+            for request in timeline.by_id.get(key, ())
+            if request.updates and timeline.answer(request.n) == "updated"
         )
         for run in runs:
-            replaced_by = bisect_left(updates, (run.start.at, 0.0)) - 1
-            if replaced_by < 0:
+            last_update = bisect_left(updates, (run.start.at, 0.0)) - 1
+            if last_update < 0:
                 continue
-            answered, asked = updates[replaced_by]
-            replaced = story.answered_at(run.start.n) < asked and not _stale(story, run)
-            if replaced and not is_forgiven(answered, aftermath, verdict):
-                verdict.accuse("stale", f"{'/'.join(key)}: {show(run)}")
+            answered, requested = updates[last_update]
+            is_older = timeline.answered_at(run.start.n) < requested
+            is_stale = is_older and not _has_expired_lease(timeline, run)
+            if is_stale and not is_excused(answered, final, verdict):
+                verdict.add("stale data", f"{'/'.join(key)}: {show(run)}")

@@ -1,4 +1,4 @@
-"""The disk of a server: how much of its file there was lately, to cut it back to that."""
+"""The append-only file of a server: its recent sizes, and truncation to one of them."""
 
 import os
 from collections import deque
@@ -8,32 +8,34 @@ from pathlib import Path
 from tests.chaos.history import now
 from tests.servers import Server
 
-EVERY = 0.1
+SAMPLE_EVERY = 0.1
 
 
 class Disk:
-    """Looked at all the time: what a power cut leaves is what was there a while before."""
+    """Samples the size of the file, because a power failure leaves what was there a while ago."""
 
     def __init__(self, server: Server) -> None:
         self._folder = server.directory / "appendonlydir"
-        self._looks: deque[tuple[float, dict[str, int]]] = deque(maxlen=50)
+        self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=50)
 
-    def look(self) -> None:
-        if not self._looks or now() - self._looks[-1][0] >= EVERY:
-            at = now()  # before: what was answered until then is in there
-            with suppress(FileNotFoundError):  # it was rewritten just now
-                self._looks.append((at, {file.name: file.stat().st_size for file in self._files()}))
+    def sample(self) -> None:
+        if self._samples and now() - self._samples[-1][0] < SAMPLE_EVERY:
+            return
+        at = now()  # taken first: everything answered until then is in the file
+        with suppress(FileNotFoundError):  # the server is replacing the file by a rewritten one
+            sizes = {file.name: file.stat().st_size for file in self._files()}
+            self._samples.append((at, sizes))
 
-    def cut_back(self, to: float, more: int) -> float | None:
-        """Takes away what was written since a time, but for some bytes, which need not be whole
-        commands; since when things are missing.
+    def truncate(self, to: float, more: int) -> float | None:
+        """Remove what was written after a time, except for `more` bytes, which may end inside a
+        command. Returns the time from which writes are missing; None if nothing was removed.
         """
-        looks = [look for look in self._looks if look[0] <= to]
-        self._looks.clear()
-        if not looks:
+        samples = [sample for sample in self._samples if sample[0] <= to]
+        self._samples.clear()
+        if not samples:
             return None
-        at, sizes = looks[-1]
-        # A rewrite goes on in another file, and what was before is on the disk for good by then.
+        at, sizes = samples[-1]
+        # A rewrite continues in a new file; the previous one has been synced by then.
         last = self._files()[-1]
         size = sizes.get(last.name, 0) + more
         if size >= last.stat().st_size:
@@ -42,6 +44,6 @@ class Disk:
         return at
 
     def _files(self) -> list[Path]:
-        """In the order they are read in; between two of them there may be none."""
+        """In the order in which the server loads them; while one replaces another, maybe none."""
         files = self._folder.glob("*.incr.aof")
         return sorted(files, key=lambda file: int(file.name.split(".")[-3]))

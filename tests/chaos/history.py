@@ -1,7 +1,9 @@
-"""What happened, as it happened: every process of a run appends lines to a file of its own.
+"""The history of a run: every process appends events to a file of its own.
 
-The files are outside the server, so that nothing it forgets is forgotten here. Times are those of
-the monotonic clock, which all processes of a machine share and nobody sets.
+The files are outside the server, so that events survive whatever the server loses. Times are those
+of the monotonic clock, which all processes of a machine share and which cannot be set.
+
+Some fields have another name in the files (`rename`), so that published histories stay readable.
 """
 
 import os
@@ -12,54 +14,58 @@ from pathlib import Path
 import msgspec
 
 __all__ = [
-    "Alive", "Cancelled", "Cancelling", "Dispatched", "Dispatching", "Ended", "Event", "Fault",
-    "GaveUp", "Pen", "Requeued", "Settled", "Started", "read_folder",
+    "Cancelled", "Cancelling", "Dispatched", "Dispatching", "Ended", "Event", "FailHandlerRan",
+    "Fault", "HistoryWriter", "Requeued", "Settled", "Started", "StillRunning", "read_folder",
 ]  # fmt: skip
 
 
-class Line(msgspec.Struct, tag_field="event", omit_defaults=True):
+class _Event(msgspec.Struct, tag_field="event", omit_defaults=True):
     pass
 
 
-class Dispatching(Line, tag="dispatching"):
-    """A producer is about to dispatch; `n` is in the payload, and nobody uses it again."""
+class Dispatching(_Event, tag="dispatching", rename={"behaviour": "does"}):
+    """A producer is about to dispatch. `n` is in the payload, and unique in a run."""
 
     at: float
     n: int
     queue: str
     id: str
-    does: str
+    behaviour: str
     due: float = 0.0
-    """Before which it may not start; 0 where several dispatches decide that together."""
+    """The earliest start; 0 where several dispatches decide that together."""
     updates: bool = True
-    """Whether this payload replaces one that waits."""
+    """Whether this payload replaces that of a waiting job."""
 
 
-class Dispatched(Line, tag="dispatched"):
+class Dispatched(_Event, tag="dispatched", rename={"answer": "word"}):
     """The answer: created, updated, blocked or unchanged; refused, or unclear."""
 
     at: float
     n: int
-    word: str
+    answer: str
 
 
-class Cancelling(Line, tag="cancelling"):
+class Cancelling(_Event, tag="cancelling", rename={"call": "c"}):
+    """A producer is about to cancel. `call` is unique in a run."""
+
     at: float
-    c: str
+    call: str
     queue: str
     id: str
     running: bool
 
 
-class Cancelled(Line, tag="cancelled"):
+class Cancelled(_Event, tag="cancelled", rename={"call": "c", "answer": "word"}):
     """The answer: yes, no, refused or unclear."""
 
     at: float
-    c: str
-    word: str
+    call: str
+    answer: str
 
 
-class Started(Line, tag="started"):
+class Started(_Event, tag="started"):
+    """A handler, or a pull consumer, starts to work on a job."""
+
     at: float
     queue: str
     id: str
@@ -67,11 +73,11 @@ class Started(Line, tag="started"):
     token: int
     pid: int
     until: float = 0.0
-    """Of a pull lease: after which its holder knows that it holds nothing."""
+    """For a pull lease: from then on its holder knows that the lease has expired."""
 
 
-class Alive(Line, tag="alive"):
-    """A run that takes its time, now and then."""
+class StillRunning(_Event, tag="alive"):
+    """Written several times during a run that takes long."""
 
     at: float
     queue: str
@@ -79,30 +85,28 @@ class Alive(Line, tag="alive"):
     token: int
 
 
-class Ended(Line, tag="ended"):
+class Ended(_Event, tag="ended"):
     at: float
     queue: str
     id: str
     token: int
     how: str
-    """done, raised, retry, failure, cancelled; what the handler came to, not yet what counts."""
+    """done, raised, retry, failure or cancelled: the handler's result, before it is reported."""
     after: float = 0.0
-    """Of a retry: seconds that have to pass."""
+    """For a retry: the delay in seconds."""
 
 
-class Settled(Line, tag="settled"):
-    """The server accepted an ending: finished, retried, failed, released, timed_out ..."""
+class Settled(_Event, tag="settled", rename={"outcome": "word"}):
+    """The server accepted an outcome: finished, retried, failed, released, timed_out ..."""
 
     queue: str
     id: str
     token: int
-    word: str
+    outcome: str
     at: float = 0.0
 
 
-class GaveUp(Line, tag="gave up"):
-    """A fail handler runs."""
-
+class FailHandlerRan(_Event, tag="gave up"):
     at: float
     queue: str
     id: str
@@ -111,18 +115,18 @@ class GaveUp(Line, tag="gave up"):
     kind: str
 
 
-class Requeued(Line, tag="requeued"):
-    """A job of the failed record was asked to run again, and the answer: yes, no or unclear."""
+class Requeued(_Event, tag="requeued", rename={"answer": "word"}):
+    """A requeue of a failed job, and its answer: yes, no or unclear."""
 
     at: float
     queue: str
     id: str
     n: int
-    word: str
+    answer: str
 
 
-class Fault(Line, tag="fault"):
-    """Something was done to somebody, until a time if it was undone."""
+class Fault(_Event, tag="fault"):
+    """An injected fault. `until` is the time at which it was undone, if it was."""
 
     at: float
     kind: str
@@ -131,16 +135,16 @@ class Fault(Line, tag="fault"):
 
 
 Event = (
-    Dispatching | Dispatched | Cancelling | Cancelled | Started | Alive | Ended | Settled | GaveUp
-    | Requeued | Fault
+    Dispatching | Dispatched | Cancelling | Cancelled | Started | StillRunning | Ended | Settled
+    | FailHandlerRan | Requeued | Fault
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Event)
 _log_decoder = msgspec.json.Decoder(dict[str, object])
 
 
-class Pen:
-    """Appends events, each with one write: a process that is killed leaves whole lines."""
+class HistoryWriter:
+    """Appends events, each with one write, so that a killed process leaves complete lines."""
 
     def __init__(self, folder: Path, role: str) -> None:
         path = folder / f"{role}-{os.getpid()}.history"
@@ -156,7 +160,7 @@ def now() -> float:
 
 
 def read_folder(folder: Path) -> Iterator[Event]:
-    """All that was written, file by file; a last line that is cut short is left out."""
+    """All events of a run, file by file, without incomplete last lines."""
     for path in sorted(folder.glob("*.history")):
         with path.open("rb") as lines:
             for line in lines:
@@ -166,8 +170,8 @@ def read_folder(folder: Path) -> Iterator[Event]:
         yield from _read_log(path)
 
 
-# What workers log about endings that the server accepted, in its words.
-WORDS = {
+# Log events of a worker about outcomes that the server accepted.
+OUTCOMES = {
     "job_finished": "finished",
     "job_retried": "retried",
     "job_timed_out": "timed_out",
@@ -175,16 +179,26 @@ WORDS = {
     "job_released": "released",
     "job_cancelled": "cancelled",
     "outcome_refused": "lost",
+    # Their names in older logs.
+    "job finished": "finished",
+    "job to be retried": "retried",
+    "job timed out, to be retried": "timed_out",
+    "job given up": "failed",
+    "job released": "released",
+    "job cancelled": "cancelled",
+    "result refused": "lost",
 }
 
 
 def _read_log(path: Path) -> Iterator[Event]:
-    """A worker's own log, which says what became of its runs."""
+    """The accepted outcomes in a worker's log."""
     with path.open("rb") as lines:
         for line in lines:
             if not line.startswith(b"{") or not line.endswith(b"}\n"):
                 continue
-            said = _log_decoder.decode(line)
-            word = WORDS.get(str(said.get("event")))
-            if word is not None:
-                yield Settled(str(said["queue"]), str(said["job"]), int(str(said["token"])), word)
+            logged = _log_decoder.decode(line)
+            outcome = OUTCOMES.get(str(logged.get("event")))
+            if outcome is not None:
+                yield Settled(
+                    str(logged["queue"]), str(logged["job"]), int(str(logged["token"])), outcome
+                )

@@ -1,80 +1,90 @@
-"""Whether an accepted job is lost: it came to no end, and nobody put another in its place."""
+"""Checks that no accepted job is lost: it ended, or another dispatch or a cancel replaced it."""
 
 import math
 from collections.abc import Iterable
 
 from tests.chaos.history import Dispatching
-from tests.chaos.story import Run, Story
-from tests.chaos.verdict import Aftermath, Verdict, is_forgiven, show
+from tests.chaos.timeline import Run, Timeline
+from tests.chaos.verdict import FinalState, Verdict, is_excused, show
 
-__all__ = ["lost", "settled_so"]
-
-
-def lost(story: Story, aftermath: Aftermath, verdict: Verdict) -> None:
-    failed = {*aftermath.given_up}
-    for n, ask in story.asked.items():
-        word = story.word(n)
-        must_run = word == "created" or (ask.updates and word in ("updated", "blocked"))
-        if not must_run or n in failed:
-            continue
-        # Who was given up and brought back has to come to another end.
-        since = max((one.at for one in story.requeued.get(n, ()) if one.word == "yes"), default=0.0)
-        if n in story.given_up and story.given_up[n].at >= since:
-            continue
-        runs = [run for run in story.ran.get(n, ()) if run.start.at >= since]
-        if any(run.end is not None and run.end.how == "done" for run in runs):
-            continue
-        if settled_so(story, runs, ("finished", "cancelled", "failed")):
-            continue
-        if _replaced(story, ask) or _cancel_after(story, ask):
-            continue
-        if not aftermath.durable and is_forgiven(story.answered_at(n), aftermath, verdict):
-            continue
-        how = ", ".join(map(show, runs)) or "never started"
-        verdict.accuse("lost", f"{ask.queue}/{ask.id} n={n} ({word} {ask.does}): {how}")
+__all__ = ["check_lost", "has_outcome"]
 
 
-def settled_so(story: Story, runs: Iterable[Run], words: tuple[str, ...]) -> bool:
+def check_lost(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
+    failed = {*final.failed}
+    for n, request in timeline.dispatches.items():
+        answer = timeline.answer(n)
+        must_run = answer == "created" or (request.updates and answer in ("updated", "blocked"))
+        if not must_run or n in failed or _has_ended(timeline, n):
+            continue
+        if _may_be_replaced(timeline, request) or _may_be_cancelled(timeline, request):
+            continue
+        if not final.durable and is_excused(timeline.answered_at(n), final, verdict):
+            continue
+        how = ", ".join(map(show, _runs_since_requeue(timeline, n))) or "never started"
+        verdict.add(
+            "lost", f"{request.queue}/{request.id} n={n} ({answer} {request.behaviour}): {how}"
+        )
+
+
+def _has_ended(timeline: Timeline, n: int) -> bool:
+    """Whether a job finished, failed or was cancelled; after its last requeue, if there was one."""
+    fail_handler = timeline.fail_handlers.get(n)
+    if fail_handler is not None and fail_handler.at >= timeline.last_requeue(n):
+        return True
+    runs = _runs_since_requeue(timeline, n)
+    if any(run.end is not None and run.end.how == "done" for run in runs):
+        return True
+    return has_outcome(timeline, runs, ("finished", "cancelled", "failed"))
+
+
+def _runs_since_requeue(timeline: Timeline, n: int) -> list[Run]:
+    since = timeline.last_requeue(n)
+    return [run for run in timeline.runs_of.get(n, ()) if run.start.at >= since]
+
+
+def has_outcome(timeline: Timeline, runs: Iterable[Run], outcomes: tuple[str, ...]) -> bool:
+    """Whether the server accepted one of these outcomes for one of these runs."""
     return any(
-        (settled := story.settled.get((run.start.queue, run.start.id, run.start.token)))
-        and settled.word in words
+        (settled := timeline.settled.get((run.start.queue, run.start.id, run.start.token)))
+        and settled.outcome in outcomes
         for run in runs
     )
 
 
-def _replaced(story: Story, ask: Dispatching) -> bool:
-    """Whether another dispatch may have put its data in place of it."""
-    gone = _gone_by(story, ask)
+def _may_be_replaced(timeline: Timeline, request: Dispatching) -> bool:
+    """Whether another dispatch may have replaced its data."""
+    gone = _gone_by(timeline, request)
     return any(
-        other.n != ask.n
+        other.n != request.n
         and other.updates
-        # One that was created found nothing to replace.
-        and story.word(other.n) in ("updated", "blocked", "unclear")
+        # One that was answered with `created` found nothing to replace.
+        and timeline.answer(other.n) in ("updated", "blocked", "unclear")
         and other.at <= gone
-        and story.done_by(other.at, story.answers.get(other.n)) >= ask.at
-        for other in story.by_id.get((ask.queue, ask.id), ())
+        and timeline.executed_by(other.at, timeline.answers.get(other.n)) >= request.at
+        for other in timeline.by_id.get((request.queue, request.id), ())
     )
 
 
-def _gone_by(story: Story, ask: Dispatching) -> float:
-    """When there was nothing left of it: a dispatch asked for behind its answer was created."""
-    answered = story.answered_at(ask.n)
+def _gone_by(timeline: Timeline, request: Dispatching) -> float:
+    """When the job no longer existed: a later dispatch of its id was answered with `created`."""
+    answered = timeline.answered_at(request.n)
     return min(
         (
-            story.answered_at(other.n)
-            for other in story.by_id.get((ask.queue, ask.id), ())
-            if other.at >= answered and story.word(other.n) == "created"
+            timeline.answered_at(other.n)
+            for other in timeline.by_id.get((request.queue, request.id), ())
+            if other.at >= answered and timeline.answer(other.n) == "created"
         ),
         default=math.inf,
     )
 
 
-def _cancel_after(story: Story, ask: Dispatching) -> bool:
-    """Whether a cancel of its id may have come after it, and found it."""
-    gone = _gone_by(story, ask)
+def _may_be_cancelled(timeline: Timeline, request: Dispatching) -> bool:
+    """Whether the server may have executed a cancel of its id after it."""
+    gone = _gone_by(timeline, request)
     return any(
-        (answer is None or answer.word in ("yes", "unclear"))
+        (answer is None or answer.answer in ("yes", "unclear"))
         and cancelling.at <= gone
-        and story.done_by(cancelling.at, answer) >= ask.at
-        for cancelling, answer in story.cancels.get((ask.queue, ask.id), ())
+        and timeline.executed_by(cancelling.at, answer) >= request.at
+        for cancelling, answer in timeline.cancels.get((request.queue, request.id), ())
     )

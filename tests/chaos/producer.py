@@ -1,7 +1,7 @@
-"""A producer: `python -m tests.chaos.producer NUMBER SEED RATE [sync]`, until it is ended.
+"""A producer: `python -m tests.chaos.producer NUMBER SEED RATE [sync]`, until it is stopped.
 
-It says what it is about to ask, asks, and says what it was told. Of a call that fails it knows
-nothing, unless the error says that the server refused it.
+It writes each request to its history, sends it, and writes the answer. The answer to a call that
+fails is `unclear`, unless the error says that the server refused it.
 """
 
 import asyncio
@@ -15,55 +15,56 @@ from typing import Any
 
 from queasy import Client, QueasyError, SyncClient, Unreachable
 from queasy.errors import NotDurable
-from tests.chaos.history import Cancelled, Cancelling, Dispatched, Pen, now
-from tests.chaos.load import CALL_TIMEOUT, QUEUES, Ask, Load
+from tests.chaos.history import Cancelled, Cancelling, Dispatched, HistoryWriter, now
+from tests.chaos.workload import CALL_TIMEOUT, QUEUES, Request, Workload
 
 DURABILITY: Any = os.environ.get("CHAOS_DURABILITY", "ack")
 
 
-def word_for(error: QueasyError) -> str:
-    """Whether a call that failed may have been carried out, all the same."""
+def answer_for(error: QueasyError) -> str:
+    """`unclear` if the server may have executed the call although it failed."""
     return "unclear" if isinstance(error, (Unreachable, NotDurable)) else "refused"
 
 
 class Producer:
-    """One kind of client or the other; what it asks is the same."""
+    """The part that is the same for the sync and the async client."""
 
-    def __init__(self, load: Load, pen: Pen, rate: float) -> None:
-        self.load = load
-        self.pen = pen
+    def __init__(self, workload: Workload, write: HistoryWriter, rate: float) -> None:
+        self.workload = workload
+        self.write = write
         self.rate = rate
 
-    def asks(self, kind: str) -> list[Ask]:
+    def requests(self, kind: str) -> list[Request]:
         match kind:
             case "many":
-                return self.load.many()
+                return self.workload.many()
             case "later" | "at":
-                return [self.load.one(delay=self.load.delay(), at=kind == "at")]
+                return [self.workload.one(delay=self.workload.delay(), at=kind == "at")]
             case "hot":
-                return [self.load.hot()]
+                return [self.workload.hot()]
             case "long":
-                return [self.load.long()]
+                return [self.workload.long()]
             case _:
-                return [self.load.one()]
+                return [self.workload.one()]
 
-    def told(self, asks: Sequence[Ask], words: Sequence[str]) -> None:
-        for ask, word in zip(asks, words, strict=True):
-            self.pen(Dispatched(now(), ask.line.n, word))
+    def record_answers(self, requests: Sequence[Request], answers: Sequence[str]) -> None:
+        for request, answer in zip(requests, answers, strict=True):
+            self.write(Dispatched(now(), request.event.n, answer))
 
-    def pause(self, asked: int) -> float:
-        return self.load.random.expovariate(self.rate / max(1, asked))
+    def pause(self, requested: int) -> float:
+        """Seconds to wait after this many dispatches."""
+        return self.workload.random.expovariate(self.rate / max(1, requested))
 
 
 async def produce(producer: Producer, client: Client) -> None:
     queues = {name: client.queue(name) for name in QUEUES}
 
-    async def dispatch(asks: list[Ask]) -> list[str]:
-        queue = queues[asks[0].queue]
-        if len(asks) > 1:
-            jobs = [ask.dispatch for ask in asks]
+    async def dispatch(requests: list[Request]) -> list[str]:
+        queue = queues[requests[0].queue]
+        if len(requests) > 1:
+            jobs = [request.dispatch for request in requests]
             return [done.status for done in await queue.dispatch_many(jobs, durability=DURABILITY)]
-        one = asks[0].dispatch
+        one = requests[0].dispatch
         done = await queue.dispatch(
             one.data, id=one.id, run_at=one.run_at, delay=one.delay, options=one.options,
             update_data=one.update_data, update_run_at=one.update_run_at,
@@ -76,64 +77,64 @@ async def produce(producer: Producer, client: Client) -> None:
         return await queues[queue].cancel(id_, running=running)
 
     while True:
-        kind = producer.load.kind()
-        # At once, as a web application does.
-        several = 1 if kind == "long" else producer.load.random.randrange(1, 8)
-        steps = [step(producer, kind, dispatch, cancel) for _ in range(several)]
-        asked = sum(await asyncio.gather(*steps))
-        await asyncio.sleep(producer.pause(asked))
+        kind = producer.workload.kind()
+        # Several concurrent calls, as in a web application.
+        concurrent = 1 if kind == "long" else producer.workload.random.randrange(1, 8)
+        steps = [step(producer, kind, dispatch, cancel) for _ in range(concurrent)]
+        requested = sum(await asyncio.gather(*steps))
+        await asyncio.sleep(producer.pause(requested))
 
 
 async def step(
     producer: Producer,
     kind: str,
-    dispatch: Callable[[list[Ask]], Awaitable[list[str]]],
+    dispatch: Callable[[list[Request]], Awaitable[list[str]]],
     cancel: Callable[[str, str, bool], Awaitable[bool]],
 ) -> int:
-    """One call; how many jobs it dispatched."""
+    """Make one call. Returns the number of jobs it dispatched."""
     if kind.startswith("cancel"):
         await cancel_one(producer, kind == "cancel running", cancel)
         return 1
-    asks = producer.asks(kind)
-    for ask in asks:
-        producer.pen(ask.line)
+    requests = producer.requests(kind)
+    for request in requests:
+        producer.write(request.event)
     try:
-        words = await dispatch(asks)
+        answers = await dispatch(requests)
     except QueasyError as error:
-        words = [word_for(error)] * len(asks)
-    producer.told(asks, words)
-    return len(asks)
+        answers = [answer_for(error)] * len(requests)
+    producer.record_answers(requests, answers)
+    return len(requests)
 
 
 async def cancel_one(
     producer: Producer, running: bool, cancel: Callable[[str, str, bool], Awaitable[bool]]
 ) -> None:
-    victim = producer.load.victim()
-    if victim is None:
+    job = producer.workload.job_to_cancel()
+    if job is None:
         return
-    c = producer.load.next_cancel()
-    producer.pen(Cancelling(now(), c, *victim, running))
+    call = producer.workload.next_cancel()
+    producer.write(Cancelling(now(), call, *job, running))
     try:
-        word = "yes" if await cancel(*victim, running) else "no"
+        answer = "yes" if await cancel(*job, running) else "no"
     except QueasyError as error:
-        word = word_for(error)
-    producer.pen(Cancelled(now(), c, word))
+        answer = answer_for(error)
+    producer.write(Cancelled(now(), call, answer))
 
 
 def produce_sync(producer: Producer, client: SyncClient) -> None:
-    """The same steps, one at a time; what they await is there at once."""
+    """The same steps, one at a time. Nothing in them waits, so one `send` runs each to its end."""
     queues = {name: client.queue(name) for name in QUEUES}
 
-    async def dispatch(asks: list[Ask]) -> list[str]:
-        jobs = [ask.dispatch for ask in asks]
-        results = queues[asks[0].queue].dispatch_many(jobs, durability=DURABILITY)
+    async def dispatch(requests: list[Request]) -> list[str]:
+        jobs = [request.dispatch for request in requests]
+        results = queues[requests[0].queue].dispatch_many(jobs, durability=DURABILITY)
         return [done.status for done in results]
 
     async def cancel(queue: str, id_: str, running: bool) -> bool:
         return queues[queue].cancel(id_, running=running)
 
     while True:
-        steps = step(producer, producer.load.kind(), dispatch, cancel)
+        steps = step(producer, producer.workload.kind(), dispatch, cancel)
         try:
             steps.send(None)  # type: ignore[attr-defined]
         except StopIteration as done:
@@ -141,9 +142,10 @@ def produce_sync(producer: Producer, client: SyncClient) -> None:
 
 
 def main(number: int, seed: str, rate: float, kind: str) -> None:
-    pen = Pen(Path(os.environ["CHAOS_FOLDER"]), "producer")
+    write = HistoryWriter(Path(os.environ["CHAOS_FOLDER"]), "producer")
     long_rate, long_until = map(float, os.environ["CHAOS_LONG"].split())
-    producer = Producer(Load(Random(seed), number, long_rate, long_until), pen, rate)
+    workload = Workload(Random(seed), number, long_rate, long_until)
+    producer = Producer(workload, write, rate)
     url, prefix = os.environ["CHAOS_URL"], os.environ["CHAOS_PREFIX"]
     if kind == "sync":
         with SyncClient(url, prefix=prefix, timeout=CALL_TIMEOUT) as client:

@@ -1,58 +1,59 @@
-"""The scenes: on what the crew works, and what is done to them there."""
+"""The scenes: a topology, a fleet of processes, and the faults that are injected."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
 from queasy import SyncClient
-from tests.chaos import faults, operators
-from tests.chaos.crew import Crew, Role, Size
-from tests.chaos.history import Pen, now
-from tests.chaos.load import QUEUES
-from tests.chaos.stages import MakeStage, alone, cluster, sentinel
-from tests.chaos.world import PREFIX, World
+from tests.chaos.faults import groups, network, operators, processes, server
+from tests.chaos.fleet import Fleet, Role, Size
+from tests.chaos.history import HistoryWriter, now
+from tests.chaos.system import PREFIX, InjectFault, System
+from tests.chaos.topologies import StartTopology, cluster, sentinel, single
+from tests.chaos.workload import QUEUES
 from tests.proxy.program import start_proxy
 from tests.servers import ServerKind, Setting
 
-Faults = Mapping[Callable[[World], None], float]
+Faults = Mapping[InjectFault, float]
+"""Each fault with its relative frequency."""
 
-# So long before the last fault nobody asks for long jobs any more.
-CALM = 10.0
+# Long jobs are not dispatched in the last seconds of the faults.
+NO_LONG_JOBS = 10.0
 
 PROCESSES: Faults = {
-    faults.kill_child: 6,
-    faults.kill_worker: 2,
-    faults.kill_producer: 2,
-    faults.kill_consumer: 2,
-    faults.stop_worker: 0.5,
-    faults.freeze_child: 1,
-    faults.freeze_supervisor: 0.5,
-    faults.freeze_worker: 0.5,
-    faults.freeze_other: 1,
+    processes.kill_worker_process: 6,
+    processes.kill_supervisor: 2,
+    processes.kill_producer: 2,
+    processes.kill_consumer: 2,
+    processes.stop_supervisor: 0.5,
+    processes.freeze_worker_process: 1,
+    processes.freeze_supervisor: 0.5,
+    processes.freeze_supervisor_and_workers: 0.5,
+    processes.freeze_producer_or_consumer: 1,
 }
 OPERATORS: Faults = {
     operators.pause_queue: 0.7,
     operators.unserve_queue: 0.7,
-    operators.requeue_failed: 1,
+    operators.requeue_failed_jobs: 1,
 }
 ERRORS: Faults = {
-    faults.flush_library: 1,
-    faults.cut_connections: 1,
-    faults.fill_memory: 1,
-    faults.make_read_only: 1,
-    faults.keep_busy: 1,
+    server.flush_library: 1,
+    server.kill_connections: 1,
+    server.fill_memory: 1,
+    server.make_read_only: 1,
+    server.keep_busy: 1,
 }
 NETWORK: Faults = {
-    faults.harass: 3,
-    faults.stall_network: 1,
-    faults.cut_network: 1,
-    faults.deafen_network: 1,
+    network.cut_commands: 3,
+    network.stall_network: 1,
+    network.reset_network: 1,
+    network.silence_network: 1,
 }
-PARTITION: Faults = {faults.partition: 3, faults.kill_child: 1}
-FAILOVER: Faults = {faults.fail_over: 2, faults.kill_child: 1}
-CLUSTER: Faults = {faults.strike_cluster: 2, faults.kill_child: 1}
+PARTITION: Faults = {network.partition: 3, processes.kill_worker_process: 1}
+FAILOVER: Faults = {groups.fail_over: 2, processes.kill_worker_process: 1}
+CLUSTER: Faults = {groups.strike_cluster: 2, processes.kill_worker_process: 1}
 
 
 @dataclass(frozen=True)
@@ -61,65 +62,66 @@ class Scene:
     about: str
     faults: Faults
     rate: float
-    """Of faults, a second."""
+    """Faults per second."""
     settings: Mapping[str, Setting] = field(default_factory=lambda: {"appendfsync": "always"})
-    stage: MakeStage = alone
+    start_topology: StartTopology = single
     durability: str = "ack"
-    by_network: frozenset[Role] = frozenset()
-    """Who reaches the server through a network that can be harmed."""
+    proxied: frozenset[Role] = frozenset()
+    """Roles that reach the server through proxies, which can inject network faults."""
     size: Size = field(default_factory=Size)
     long: float = 0.0
-    """Jobs a second that take longer than a lease. Those who are killed with their worker run
-    alone the next time: where kills are many, a few of them hold everything up.
+    """Jobs per second that take longer than a lease. A job that was killed with its worker runs
+    alone the next time: where kills are frequent, a few long jobs delay all others.
     """
 
-    def hastened(self, jobs: float, faults: float) -> "Scene":
-        """With so many times the jobs, and so many times the faults; and as many times fewer long
-        jobs, for of those hardly any ends before it is all over.
+    def scaled(self, jobs: float, faults: float) -> "Scene":
+        """The scene with more jobs and more faults.
+
+        It has fewer long jobs by the factor of the faults, because hardly any of them would end.
         """
         size = replace(self.size, rate=self.size.rate * jobs)
         return replace(self, size=size, rate=self.rate * faults, long=self.long / faults)
 
 
-EVERYBODY: frozenset[Role] = frozenset(("worker", "producer", "consumer"))
+ALL_ROLES: frozenset[Role] = frozenset(("worker", "producer", "consumer"))
 
 SCENES = {
     scene.name: scene
     for scene in (
-        Scene("processes", "kills and freezes of processes", {**PROCESSES, **OPERATORS}, 1.7,
+        Scene("processes", "processes are killed and frozen", {**PROCESSES, **OPERATORS}, 1.7,
               long=0.1),
         Scene(
             "server",
-            "kills of the server, whose file is synced at every write",
-            {**PROCESSES, faults.kill_server: 8, faults.freeze_server: 1},
+            "the server is killed; it syncs its file at every write",
+            {**PROCESSES, server.kill_server: 8, server.freeze_server: 1},
             0.7,
         ),
         Scene(
             "power",
-            "power cuts of a server whose file is synced every second: its end is missing",
-            {faults.cut_power: 2, faults.kill_child: 1},
+            "power failures of a server that syncs its file every second: its end is lost",
+            {server.power_failure: 2, processes.kill_worker_process: 1},
             0.4,
             {"appendfsync": "everysec"},
         ),
-        Scene("network", "cuts, stalls and silence of the network", NETWORK, 0.5,
-              by_network=EVERYBODY),
-        Scene("partition", "one worker is cut off for longer than its leases last", PARTITION, 0.2,
-              by_network=frozenset(("worker",)), size=Size(workers=3), long=1.0),
-        Scene("errors", "what a server answers when it will not", ERRORS, 0.7),
+        Scene("network", "the network cuts connections, stalls, and does not answer", NETWORK, 0.5,
+              proxied=ALL_ROLES),
+        Scene("partition", "one worker loses the server for longer than its leases last", PARTITION,
+              0.2, proxied=frozenset(("worker",)), size=Size(workers=3), long=1.0),
+        Scene("errors", "the server answers with errors", ERRORS, 0.7),
         Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.3,
-              stage=sentinel, size=Size(rate=60)),
+              start_topology=sentinel, size=Size(rate=60)),
         Scene("replicated", "failovers; dispatches are answered when a replica has them",
-              FAILOVER, 0.3, stage=sentinel, durability="replicated", size=Size(rate=60)),
-        Scene("cluster", "failovers, and slots that move", CLUSTER, 0.3, stage=cluster,
+              FAILOVER, 0.3, start_topology=sentinel, durability="replicated", size=Size(rate=60)),
+        Scene("cluster", "failovers, and slots that move", CLUSTER, 0.3, start_topology=cluster,
               size=Size(rate=60)),
         Scene(
             "everything",
-            "all of it, mixed",
-            {**PROCESSES, **dict.fromkeys({**ERRORS, **NETWORK}, 0.5), faults.kill_server: 2,
-             faults.freeze_server: 0.1, faults.partition: 0.2, operators.pause_queue: 0.3,
-             operators.requeue_failed: 0.3},
+            "faults of processes, server, network and operators, mixed",
+            {**PROCESSES, **dict.fromkeys({**ERRORS, **NETWORK}, 0.5), server.kill_server: 2,
+             server.freeze_server: 0.1, network.partition: 0.2, operators.pause_queue: 0.3,
+             operators.requeue_failed_jobs: 0.3},
             2.0,
-            by_network=frozenset(("worker", "consumer")),
+            proxied=frozenset(("worker", "consumer")),
             long=0.1,
         ),
     )
@@ -127,31 +129,31 @@ SCENES = {
 
 
 @contextmanager
-def play(
+def start(
     scene: Scene, kind: ServerKind, folder: Path, seed: str, seconds: float
-) -> Generator[World]:
-    """The world of a scene, at work; faults are to be done for so long."""
+) -> Generator[System]:
+    """The running system of a scene. `seconds` is for how long faults will be injected."""
     random = Random(seed)
     with ExitStack() as stack:
-        stage = scene.stage(stack, kind, {"appendonly": True, **scene.settings})
-        # One for each worker, and one for all others.
-        networks = [
-            stack.enter_context(start_proxy(stage.server.port, random.randrange(10**9)))
-            for _ in range(scene.size.workers + 1 if scene.by_network else 0)
+        topology = scene.start_topology(stack, kind, {"appendonly": True, **scene.settings})
+        # One for each worker, and one for all other processes.
+        proxies = [
+            stack.enter_context(start_proxy(topology.server.port, random.randrange(10**9)))
+            for _ in range(scene.size.workers + 1 if scene.proxied else 0)
         ]
-        with SyncClient(stage.url, prefix=PREFIX) as client:
+        with SyncClient(topology.url, prefix=PREFIX) as client:
             for name in QUEUES:
                 client.queue(name).configure(fail_handler=True, failed_limit=1_000_000)
-        ways = [network.url for network in networks]
+        proxy_urls = [proxy.url for proxy in proxies]
         urls: dict[Role, list[str]] = {
-            role: [stage.url] if role not in scene.by_network
-            else ways[:-1] if role == "worker" else ways[-1:]
-            for role in EVERYBODY
+            role: [topology.url] if role not in scene.proxied
+            else proxy_urls[:-1] if role == "worker" else proxy_urls[-1:]
+            for role in ALL_ROLES
         }  # fmt: skip
         environment = {
             "CHAOS_DURABILITY": scene.durability,
-            "CHAOS_LONG": f"{scene.long / scene.size.producers} {now() + seconds - CALM}",
+            "CHAOS_LONG": f"{scene.long / scene.size.producers} {now() + seconds - NO_LONG_JOBS}",
         }
-        crew = Crew(urls, folder, random, scene.size, environment)
-        stack.callback(crew.end)
-        yield World(random, folder, stage, crew, Pen(folder, "faults"), networks)
+        fleet = Fleet(urls, folder, random, scene.size, environment)
+        stack.callback(fleet.kill)
+        yield System(random, folder, topology, fleet, HistoryWriter(folder, "faults"), proxies)

@@ -1,66 +1,71 @@
-"""The promises, and what is said about them."""
+"""The promises that the checker verifies, and the violations it found."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.story import Run
+import msgspec
 
-__all__ = ["PROMISES", "Aftermath", "Verdict", "is_forgiven", "show"]
+from tests.chaos.timeline import Run
 
+__all__ = ["PROMISES", "FinalState", "Verdict", "is_excused", "show"]
+
+# Each promise, by what a violation of it is.
 PROMISES = {
-    "lost": "accepted jobs that neither ran to an end, nor were given up, cancelled or replaced",
+    "lost": "accepted jobs lost",
     "overlap": "runs of one id at the same time",
     "early": "runs before their time",
-    "rerun": "runs after an accepted finish",
-    "unheard": "jobs given up whose fail handler did not run",
-    "undead": "runs after an accepted cancel",
-    "token": "runs whose token is not greater than that of the run before",
-    "stranger": "runs of a payload that nobody dispatched to that id, or that was refused",
-    "stale": "runs with data that had been replaced",
-    "unearned": "jobs finished, given up or cancelled without a reason to",
-    "overlong": "runs that went on long after their timeout",
-    "wedged": "jobs still there when all had time to end",
-    "inconsistent": "complaints of the audit",
-    "left behind": "processes or exit codes that should not be",
+    "repeated": "runs after an accepted finish",
+    "no fail handler": "failed jobs without a run of the fail handler",
+    "cancelled": "runs after an accepted cancel",
+    "token": "runs with a token not greater than that of the previous run",
+    "unknown payload": "runs with a payload that was refused, or never dispatched to that id",
+    "stale data": "runs with data that had been replaced",
+    "wrong outcome": "jobs finished, failed or cancelled without a reason",
+    "overlong": "runs that continued long after their timeout",
+    "stuck": "jobs that did not end within the drain time",
+    "audit": "problems found by the audit",
+    "processes": "processes left over, and unexpected exit codes",
 }
 
 
-@dataclass(frozen=True)
-class Aftermath:
-    """What was found when all was over."""
+class FinalState(msgspec.Struct, frozen=True, rename={"failed": "given_up", "excused": "forgiven"}):
+    """The state of queues and processes after a run."""
 
-    given_up: Sequence[int] = ()
-    """The `n` of jobs in the failed record."""
+    failed: Sequence[int] = ()
+    """The `n` of the jobs in the failed record."""
     remaining: Sequence[str] = ()
     audit: Sequence[str] = ()
     processes: Sequence[str] = ()
-    forgiven: Sequence[tuple[float, float]] = ()
-    """When the server may forget what it answered, as its settings say."""
+    excused: Sequence[tuple[float, float]] = ()
+    """Intervals in which the server may lose acknowledged writes, by its settings."""
     durable: bool = False
-    """But no dispatch: those were answered when they were on a second server."""
+    """Whether dispatches are exempt from that: they were acknowledged by a second server."""
 
 
 @dataclass
 class Verdict:
-    broken: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in PROMISES})
-    woken: list[float] = field(default_factory=list)
-    """Seconds for which who was stopped went on with a run that was another's by then."""
-    forgiven: int = 0
-    """Of what the server's settings let it forget."""
+    violations: dict[str, list[str]] = field(
+        default_factory=lambda: {name: [] for name in PROMISES}
+    )
+    resumed: list[float] = field(default_factory=list)
+    """Seconds for which a process that was frozen until its lease expired continued its run."""
+    excused: int = 0
+    """Violations within the intervals that the server's settings excuse."""
 
     @property
     def kept(self) -> bool:
-        return not any(self.broken.values())
+        """Whether every promise was kept."""
+        return not any(self.violations.values())
 
-    def accuse(self, promise: str, evidence: str) -> None:
-        self.broken[promise].append(evidence)
+    def add(self, promise: str, evidence: str) -> None:
+        self.violations[promise].append(evidence)
 
 
-def is_forgiven(at: float, aftermath: Aftermath, verdict: Verdict) -> bool:
-    """Whether the server may have forgotten what it said at that time."""
-    forgiven = any(start <= at <= end for start, end in aftermath.forgiven)
-    verdict.forgiven += forgiven
-    return forgiven
+def is_excused(at: float, final: FinalState, verdict: Verdict) -> bool:
+    """Whether the server may have lost what it acknowledged at that time. Counts it if so."""
+    excused = any(start <= at <= end for start, end in final.excused)
+    verdict.excused += excused
+    return excused
 
 
 def show(run: Run) -> str:

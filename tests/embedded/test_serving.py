@@ -1,4 +1,4 @@
-"""What is served, by whom it is shared, and when it ends."""
+"""A running embedded server: its settings, its sharing between processes, and its idle stop."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.embedded.processes import (
     wait_for,
 )
 
-# What is served
+# The server and its settings
 
 
-def test_the_url_leads_to_a_private_durable_server(folder: Path) -> None:
+def test_url_is_that_of_a_private_and_durable_server(folder: Path) -> None:
     url = ensure(folder)
 
     assert url == f"unix://{folder}/server.sock"
@@ -56,7 +56,7 @@ def test_the_url_leads_to_a_private_durable_server(folder: Path) -> None:
     assert (folder / ".gitignore").read_text() == "*\n"
 
 
-def test_the_default_folder_is_dot_queasy_where_the_process_runs(
+def test_default_folder_is_dot_queasy_in_the_working_directory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
@@ -64,7 +64,7 @@ def test_the_default_folder_is_dot_queasy_where_the_process_runs(
     assert ensure() == f"unix://{folder}/server.sock"
 
 
-def test_a_running_server_is_found_without_starting_anything(
+def test_running_server_is_found_without_starting_a_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = ensure(folder)
@@ -78,14 +78,16 @@ def test_a_running_server_is_found_without_starting_anything(
     assert processes(folder) == before
 
 
-def test_a_folder_with_an_odd_name_is_served(make_folder: Callable[[str], Path]) -> None:
+def test_folder_with_special_characters_in_its_name_is_served(
+    make_folder: Callable[[str], Path],
+) -> None:
     folder = make_folder("büro 100% #1?")
 
     with client(ensure(folder)) as connected:
         assert connected.ping()
 
 
-def test_an_open_folder_is_made_private(folder: Path) -> None:
+def test_folder_that_others_can_read_is_made_private(folder: Path) -> None:
     folder.mkdir(mode=0o755)
 
     ensure(folder)
@@ -93,16 +95,16 @@ def test_an_open_folder_is_made_private(folder: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-# Shared by many
+# Sharing
 
 
-def test_ten_processes_starting_at_once_share_one_server(folder: Path) -> None:
+def test_ten_processes_that_start_together_share_one_server(folder: Path) -> None:
     script = """
 import sys
 from pathlib import Path
 import redis
 from queasy.store.embedded.server import ensure
-print("standing by", flush=True)
+print("ready", flush=True)
 sys.stdin.readline()
 with redis.Redis.from_url(ensure(Path(sys.argv[1])), decode_responses=True) as connected:
     connected.incr("starts")
@@ -121,7 +123,7 @@ with redis.Redis.from_url(ensure(Path(sys.argv[1])), decode_responses=True) as c
             each.stdin.write("\n")
             each.stdin.flush()
 
-    assert line_from_each() == ["standing by"] * 10
+    assert line_from_each() == ["ready"] * 10
     wake_all()
     servers = set(line_from_each())
     wake_all()
@@ -134,7 +136,7 @@ with redis.Redis.from_url(ensure(Path(sys.argv[1])), decode_responses=True) as c
     assert counts == {"10"}
 
 
-def test_threads_starting_at_once_share_one_server(folder: Path) -> None:
+def test_threads_that_start_together_share_one_server(folder: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         urls = set(threads.map(ensure, [folder] * 8))
 
@@ -142,9 +144,9 @@ def test_threads_starting_at_once_share_one_server(folder: Path) -> None:
     assert len(processes(folder)["servers"]) == 1
 
 
-def test_the_starting_process_gets_its_pipes_back_while_the_server_lives_on(folder: Path) -> None:
-    # capture_output waits until nobody holds the pipes: with them in the keeper's or the
-    # server's hands this would take until they end.
+def test_keeper_and_server_do_not_hold_the_pipes_of_the_starting_process(folder: Path) -> None:
+    # capture_output waits until every process has closed the pipes. If the keeper or the server
+    # had inherited them, this would wait until they exit.
     script = [sys.executable, "-c", SERVE_ONCE, str(folder)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=DEADLINE, check=True)
 
@@ -153,18 +155,18 @@ def test_the_starting_process_gets_its_pipes_back_while_the_server_lives_on(fold
     assert done.stderr == ""
 
 
-def test_the_keeper_and_the_server_are_in_no_terminals_session(folder: Path) -> None:
+def test_keeper_and_server_do_not_belong_to_the_terminal_session(folder: Path) -> None:
     ensure(folder)
 
     for pid in (the_keeper(folder), the_server(folder)):
         assert os.getsid(pid) != os.getsid(0)
 
 
-# The end, when nobody is connected
+# The stop after idle time
 
 
-@pytest.mark.usefixtures("soon_idle")
-def test_the_server_stops_when_nobody_is_connected(folder: Path) -> None:
+@pytest.mark.usefixtures("short_idle_time")
+def test_server_stops_when_no_client_is_connected(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("kept", "yes")
     server = the_server(folder)
@@ -178,20 +180,20 @@ def test_the_server_stops_when_nobody_is_connected(folder: Path) -> None:
         assert connected.get("kept") == "yes"
 
 
-@pytest.mark.usefixtures("soon_idle")
-def test_the_server_stays_while_a_client_is_connected(folder: Path) -> None:
+@pytest.mark.usefixtures("short_idle_time")
+def test_server_runs_while_a_client_is_connected(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         server = the_server(folder)
         connected.blpop(["nothing"], timeout=2)  # five times the idle time
         assert connected.info("server")["process_id"] == server
-        connected.client_kill_filter(skipme=True)  # the keeper's connection, too
+        connected.client_kill_filter(skipme=True)  # also the connection of the keeper
         connected.blpop(["nothing"], timeout=2)
         assert connected.info("server")["process_id"] == server
 
     wait_for(lambda: nothing_runs(folder), "the keeper to end")
 
 
-def test_ensure_restarts_the_idle_clock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ensure_restarts_the_idle_timer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEASY_EMBEDDED_IDLE", "1.5")
     ensure(folder)
     server = the_server(folder)
@@ -204,37 +206,39 @@ def test_ensure_restarts_the_idle_clock(folder: Path, monkeypatch: pytest.Monkey
     assert the_server(folder) == server
 
 
-@pytest.mark.usefixtures("soon_idle")
-def test_the_server_is_not_stopped_while_somebody_is_looking_for_it(folder: Path) -> None:
+@pytest.mark.usefixtures("short_idle_time")
+def test_server_does_not_stop_while_a_process_searches_for_it(folder: Path) -> None:
     ensure(folder)
     server = the_server(folder)
-    looking = keeper.try_lock(str(folder / keeper.START_LOCK)) or pytest.fail("lock not free")
-    time.sleep(1.2)  # three times the idle time: nobody connects, and `ensure` would be slow
+    searching = keeper.try_lock(str(folder / keeper.START_LOCK)) or pytest.fail("lock not free")
+    time.sleep(1.2)  # three times the idle time, without a client, as in a slow `ensure`
     assert alive(server)
-    keeper.unlock(looking)
+    keeper.unlock(searching)
 
     wait_for(lambda: not alive(server), "the server to end")
 
 
-@pytest.mark.usefixtures("soon_idle")
-def test_a_server_about_to_stop_is_never_handed_out(make_folder: Callable[[str], Path]) -> None:
+@pytest.mark.usefixtures("short_idle_time")
+def test_ensure_never_returns_a_server_that_is_about_to_stop(
+    make_folder: Callable[[str], Path],
+) -> None:
     rounds = 10
 
-    def come_and_go(folder: Path) -> int:
+    def connect_and_leave(folder: Path) -> int:
         for _ in range(rounds):
             with client(ensure(folder)) as connected:
                 connected.incr("visits")
-            time.sleep(random.uniform(0.4, 0.65))  # just when the keeper decides
+            time.sleep(random.uniform(0.4, 0.65))  # about when the keeper decides to stop it
         with client(ensure(folder)) as connected:
             return int(connected.get("visits") or 0)
 
     folders = [make_folder(f"folder-{number}") for number in range(4)]
     with ThreadPoolExecutor(len(folders)) as threads:
-        assert list(threads.map(come_and_go, folders)) == [rounds] * len(folders)
+        assert list(threads.map(connect_and_leave, folders)) == [rounds] * len(folders)
 
 
-@pytest.mark.usefixtures("soon_idle")
-def test_a_starter_that_blocks_signals_does_not_make_the_server_immortal(folder: Path) -> None:
+@pytest.mark.usefixtures("short_idle_time")
+def test_server_stops_although_the_starting_process_blocked_all_signals(folder: Path) -> None:
     script = """
 import signal, sys
 from pathlib import Path

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 TICK = 2**-11
 OUTAGE = 10_000.0
-HEARD_EVERY = OUTAGE - 1_000.0  # before a lease runs out
+CALL_EVERY = OUTAGE - 1_000.0  # while leases run: a longer silence would look like an outage
 
 
 class Clock:
     """The highest time a queue has seen, and the order in which it accepts things.
 
-    A call opens the clock, and writes it if it writes at all. Whoever was alive when nobody was
-    heard for long has time to come back: the server, or its clock, was away.
+    Every call opens the clock; a call that writes also writes the clock. If the queue received no
+    call for `OUTAGE`, the server or its clock was away: clients that were alive before have a grace
+    period to call again.
     """
 
     def __init__(self) -> None:
         self.seen: float | None = None
-        self.outage: tuple[float, float] | None = None  # since when, and grace until when
+        self.outage: tuple[float, float] | None = None  # its start, and the end of the grace
 
     def open(self, now: float) -> None:
         self.now = now
@@ -33,8 +34,8 @@ class Clock:
         if self.grace_until:
             self.outage = (self.gap_from, self.grace_until)
 
-    def heard(self) -> None:
-        """Notes that somebody asked, although nothing came of it."""
+    def record_call(self) -> None:
+        """Record the time of a call that changes nothing else, if the last record is old."""
         if self.seen is not None and self.now - self.seen > OUTAGE / 2:
             self.write()
 
@@ -46,7 +47,7 @@ class Clock:
         return self.time
 
     def schedule(self, when: str) -> float:
-        """'' is now, '+5000' in five seconds, '1767225600000' at that time."""
+        """The run_at for '' (now), '+5000' (in five seconds) or '1767225600000' (at that time)."""
         accepted = self.tick()
         at = self.now + float(when[1:]) if when.startswith("+") else float(when or 0)
         if at <= self.now:
@@ -54,14 +55,14 @@ class Clock:
         self._instants += 1
         return at + (self._instants - 1) * TICK
 
-    def dead_line(self) -> float:
-        """Who has not been heard since is dead."""
+    def expired_before(self) -> float:
+        """A client with an expiry up to this time is dead."""
         return self.gap_from if self.in_grace() else self.now
 
     def in_grace(self) -> bool:
-        """Just after an outage; not when the clock was set back to before its end."""
+        """Whether an outage has just ended. False if the clock was set back to before its end."""
         return self.grace_until - OUTAGE <= self.now < self.grace_until
 
     def place(self, old: float, new: float) -> float:
-        """A job that is due and would still be due keeps its place."""
+        """The new run_at. A job that is due, and would still be due, keeps its place."""
         return old if old <= self.time and new <= self.time else new

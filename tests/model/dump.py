@@ -1,6 +1,6 @@
-"""The full state of a server's queues, and of the model's, in one comparable form.
+"""The full state of a queue, of the server and of the model, in one comparable form.
 
-The server's is read with plain read commands, in the round trip of the call that is tested.
+The state of the server is read with plain commands, in the round trip of the tested call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORDS = {
 
 
 class Link:
-    """A connection that costs little: requests are packed by hand, replies read by hiredis."""
+    """A fast connection: requests are packed by hand, replies are parsed by hiredis."""
 
     def __init__(self, url: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -67,7 +67,7 @@ def function(name: str, keys: Sequence[str], *args: str | bytes | int) -> bytes:
 
 
 class Dumper:
-    """The requests that read one queue, packed once, and what was read last."""
+    """Reads one queue: the requests, packed once, and the last state."""
 
     def __init__(self, keys: QueueKeys) -> None:
         reads = [
@@ -80,7 +80,7 @@ class Dumper:
         self.state: State = {}
 
     def read(self, replies: list[Any]) -> bool:
-        """Brings `state` up to date, and says whether it changed."""
+        """Update `state`. Returns whether it changed."""
         if replies == self._last:
             return False
         for reply in replies:
@@ -110,7 +110,7 @@ def _normal(raw: dict[str, dict[str, bytes]]) -> State:
     for name in ("leases", "cancels"):
         state[name] = set(raw[name])
     for name in ("failed", "broken"):
-        order = raw[f"{name}_at"]  # ZRANGE, so in order
+        order = raw[f"{name}_at"]  # from ZRANGE, so in order
         state[name] = [(id_, *split(raw[name].get(id_, b""))) for id_ in order]
         state[f"{name}_ids"] = set(raw[name])
     state["info"] = {id_: unpack(value) for id_, value in raw["info"].items()}
@@ -138,20 +138,20 @@ def unpack(raw: bytes) -> Any:
 
 @lru_cache(4096)
 def split(raw: bytes) -> tuple[Any, bytes]:
-    """A record, and the payload behind it."""
+    """A record, and the payload that follows it."""
     end = _end(raw, 0)
     return unpack(raw[:end]), raw[end:]
 
 
 def _tidy(value: Any) -> Any:
-    """Lua has one empty table, which it packs as an array: here always a map."""
+    """Replace empty arrays by empty maps, because Lua packs its empty table as an array."""
     if isinstance(value, dict):
         return {key: _tidy(inner) for key, inner in value.items()}
     return {} if value == [] else value
 
 
 def _end(raw: bytes, at: int) -> int:
-    """Where the msgpack value that begins at `at` ends. msgspec reads whole messages only."""
+    """The end of the msgpack value that begins at `at`. msgspec decodes only whole messages."""
     kind = raw[at]
     if kind < 0x80 or kind >= 0xE0 or kind in (0xC0, 0xC2, 0xC3):
         return at + 1
@@ -209,12 +209,12 @@ def _blocked(raw: bytes) -> State:
 
 
 def _request(raw: bytes) -> tuple[str, list[str] | None]:
-    """The last dequeue of a client, and the ids of it where those are kept."""
+    """The last request of a client, and the ids of its batch if the server keeps them."""
     words = raw.split(b" ", 3)
     return b" ".join(words[:3]).decode(), unpack(words[3]) if words[3:] else None
 
 
-# The model, in the same form
+# The state of the model, in the same form
 
 
 def state_of(queue: Queue) -> State:
@@ -229,7 +229,7 @@ def state_of(queue: Queue) -> State:
             id_: (run.token, run.job.run_at, run.client, run.cancelled)
             for id_, run in queue.active.items()
         },
-        "blocked": {id_: _held(behind) for id_, behind in held.items()},
+        "blocked": {id_: _held(dispatches) for id_, dispatches in held.items()},
         "leases": set(leases.values()),
         "cancels": {leases[id_] for id_, run in queue.active.items() if run.cancelled},
         "clients": queue.clients,
@@ -267,20 +267,20 @@ def _meta(queue: Queue) -> State:
 
 
 def _held(held: Held) -> State:
-    """What the held dispatches will do, whichever way the run ends."""
+    """The effect of the blocked dispatches when the run ends, in the server's form."""
     low, high = -math.inf, math.inf
     names: set[str] = set()
-    after: dict[str, float] = {}
+    options: dict[str, float] = {}
     for dispatch in held.dispatches:
         low, high = dispatch.new_run_at(low), dispatch.new_run_at(high)
         names |= set(dispatch.update)
-        after = dispatch.options(after)
+        options = dispatch.options(options)
     return {
         "accepted": held.job.dispatched_at,
         "run_at": held.job.run_at,
         "payload": held.job.payload,
         "options": held.job.options,
-        "updated_options": {name: after.get(name) for name in names},
+        "updated_options": {name: options.get(name) for name in names},
         "clamp": (low, high),
         **{name: any(getattr(d, name) for d in held.dispatches) for name in UPDATES},
     }

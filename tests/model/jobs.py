@@ -1,6 +1,6 @@
-"""The model's jobs: dispatch, cancel, how a run ends, and the records of those given up.
+"""The jobs of the model: dispatch, cancel, the end of a run, and the failed and broken records.
 
-The dispatches held behind a run are a list, which is replayed when the job comes back.
+Dispatches blocked by a run are kept as a list, which is replayed when the job waits again.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ DEFAULTS = {
     "max_retries": 10, "max_stalls": 3, "max_timeouts": 3,
     "min_backoff": 2_000, "max_backoff": 300_000,
 }  # fmt: skip
-BYTES = 2 * 2**20  # of payloads: what one call handles at most, and one job more
-STALLS = {"stall", "death"}  # its client was not heard of, or somebody saw it die
-COMES_BACK = {"release", "retry", "timeout"} | STALLS
+BYTES = 2 * 2**20  # of payloads that one call handles; the job that exceeds it is included
+STALLS = {"stall", "death"}  # its client sent no heartbeat, or its supervisor saw it die
+WAITS_AGAIN = {"release", "retry", "timeout"} | STALLS
 ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail": "failed"}
 
-
-NOTE, CALLER_GONE = 60_000, 600_000
+# Milliseconds: how often the time of a caller is recorded, and when a caller is forgotten.
+RECORD_CALLER_EVERY, CALLER_GONE = 60_000, 600_000
 REFUSED = "refused"
 Number = tuple[str, int] | None
 """A caller, and the number of its call."""
 
 
 class Jobs(Clock):
-    """Jobs that wait, run, or are over, whoever runs them."""
+    """Waiting and active jobs, and records, without the clients that run them."""
 
     def __init__(self, fail: Jobs | None = None) -> None:
         super().__init__()
@@ -42,49 +42,50 @@ class Jobs(Clock):
         self.settings: dict[str, Any] = {}
         self.stats: dict[str, int] = {}
 
-    # What a call does besides
+    # Side effects of a call
 
     def open(self, now: float) -> None:
         super().open(now)
-        self.due_news = self.due_suspects = self.fail_opened = False
+        self.new_due = self.new_suspects = self.fail_opened = False
         self.recorded = 0
 
     def count(self, kind: str, n: int = 1) -> None:
         self.stats[kind] = self.stats.get(kind, 0) + n
 
-    def tell(self, run_at: float, suspect: bool = False) -> None:
-        """There is something new to do at this time."""
+    def announce(self, run_at: float, suspect: bool = False) -> None:
+        """Note that this call added a job with this run_at."""
         if suspect:
-            self.due_suspects = self.due_suspects or run_at <= self.time
+            self.new_suspects = self.new_suspects or run_at <= self.time
         else:
-            self.due_news = self.due_news or run_at <= self.time
+            self.new_due = self.new_due or run_at <= self.time
 
     def wake_for_suspects(self) -> None:
-        """Those that take them, who stand at whole milliseconds."""
+        """Wake the waiters that take suspects: their times are whole milliseconds."""
         self.waiters = {name: at for name, at in self.waiters.items() if at % 1}
 
     def next_event(self, leases: bool = True, passed: bool = False) -> float | None:
-        """When a job comes due (or, with `leases`, a lease runs out); what is due may be passed."""
+        """When the next job is due or, with `leases`, the next lease expires. With `passed`, jobs
+        that are due already do not count.
+        """
         waiting = [] if self.settings.get("paused") else self.waiting.values()
         times = [job.run_at for job in waiting if not passed or job.run_at > self.time]
         return min(times, default=None)
 
     def wake(self, leases: bool = True) -> None:
-        """Those who wait are told of work, and of what happens before any of them looks.
+        """Wake waiters if there is a due job, or an event before any of them polls.
 
-        Nobody listens in these tests, so one is asked after the other until none is left.
+        No process subscribes in these tests, so no waiter answers, and the server tries them all.
         """
         order = sorted((job.run_at, id_.encode(), id_) for id_, job in self.waiting.items())
         at = self.next_event(leases, bool(order) and self.waiting[order[0][2]].suspect)
-        looks = min(self.waiters.values(), default=0.0)
-        late = (
-            at is not None and self.time < at < looks - 1.25
-        )  # whole milliseconds are slept, and a quarter
-        if self.due_suspects:
+        next_poll = min(self.waiters.values(), default=0.0)
+        # Waiters sleep for whole milliseconds, and a quarter.
+        too_late = at is not None and self.time < at < next_poll - 1.25
+        if self.new_suspects:
             self.wake_for_suspects()
-        if self.due_news or late:
+        if self.new_due or too_late:
             self.waiters.clear()
-        if self.fail and self.fail_opened and self.fail.due_news:
+        if self.fail and self.fail_opened and self.fail.new_due:
             self.fail.waiters.clear()
 
     # Dispatch and cancel
@@ -100,7 +101,7 @@ class Jobs(Clock):
         return replies
 
     def answered(self, call: Number, things: Sequence[Any]) -> list[str] | str | None:
-        """The last call of a caller again is answered as it was; one before it is refused."""
+        """The reply to a repeated call: that of the last call again; an older call is refused."""
         last = self.calls.get(call[0]) if call else None
         if not call or not last or call[1] > last.number:
             return None
@@ -110,12 +111,12 @@ class Jobs(Clock):
     def keep_call(self, call: Number, replies: list[str]) -> None:
         if call:
             caller, number = call
-            noted = self.note(caller, self.calls.get(caller))
+            noted = self.record_caller(caller, self.calls.get(caller))
             self.calls[caller] = Call(number, noted, replies)
 
-    def note(self, caller: str, last: Call | None) -> float:
-        """When it is noted that the caller is there; then some who are gone are forgotten."""
-        if last and abs(self.now - last.noted) <= NOTE:
+    def record_caller(self, caller: str, last: Call | None) -> float:
+        """The time to record for a caller. A new time also removes some callers that are gone."""
+        if last and abs(self.now - last.noted) <= RECORD_CALLER_EVERY:
             return last.noted
         gone = [c for c in self.calls if self.calls[c].noted <= self.now - CALLER_GONE]
         for one in sorted(gone, key=lambda c: (self.calls[c].noted, c))[:100]:
@@ -127,7 +128,7 @@ class Jobs(Clock):
         status = self.accept(item.id, Dispatch(item, self.time, run_at))
         self.count("dispatched" if status == "created" else status)
         if status in ("created", "updated"):
-            self.tell(self.waiting[item.id].run_at)
+            self.announce(self.waiting[item.id].run_at)
         return status
 
     def accept(self, id_: str, dispatch: Dispatch) -> str:
@@ -189,25 +190,25 @@ class Jobs(Clock):
 
     def end(self, id_: str, verb: str, when: str = "", error: Any = None) -> str:
         run = self.active.pop(id_)
-        if run.cancelled and verb in COMES_BACK:
+        if run.cancelled and verb in WAITS_AGAIN:
             verb = "cancel"
-        if verb == "broken" and not self.room_for_broken(id_):
+        if verb == "broken" and not self.has_room_for_broken(id_):
             verb = "cancel" if run.cancelled else "postpone"
-        comes_back = verb in COMES_BACK or verb == "postpone"
-        status = self.come_back(id_, run, verb, when, error) if comes_back else ENDED[verb]
+        waits_again = verb in WAITS_AGAIN or verb == "postpone"
+        status = self.wait_again(id_, run, verb, when, error) if waits_again else ENDED[verb]
         if status in ENDED.values():
             if status == "failed":
-                self.give_up(id_, run, self.stall_error(run) if verb in STALLS else error)
+                self.record_failed(id_, run, self.stall_error(run) if verb in STALLS else error)
             elif status == "broken":
-                self.set_aside(id_, run, error)
+                self.record_broken(id_, run, error)
             if run.held:
                 self.wait(id_, run.held.job)
-        if status != "stalled":  # counted when it happens, whatever follows
+        if status != "stalled":  # already counted, because a stalled job may fail
             self.count(status)
         return status
 
-    def come_back(self, id_: str, run: Run, verb: str, when: str, error: Any) -> str:
-        """Puts the job back to waiting; says 'failed', and does not, when its budget is spent."""
+    def wait_again(self, id_: str, run: Run, verb: str, when: str, error: Any) -> str:
+        """Make the job wait again. Returns 'failed', and does nothing, if its limit is reached."""
         job, run_at = run.job, run.job.run_at
         if verb in STALLS:
             self.count("stalled")
@@ -223,19 +224,19 @@ class Jobs(Clock):
             job.timeout_count += 1
             if job.timeout_count >= self.limit(job, "max_timeouts"):
                 return "failed"
-            run_at = self.another_try(job, job.timeout_count - 1, when, error)
+            run_at = self.schedule_retry(job, job.timeout_count - 1, when, error)
         elif verb == "retry":
             if job.retry_count >= self.limit(job, "max_retries"):
                 return "failed"
             job.retry_count += 1
-            run_at = self.another_try(job, job.retry_count - 1, when, error)
+            run_at = self.schedule_retry(job, job.retry_count - 1, when, error)
         job.run_at = run_at
         self.apply_held(run)
         self.wait(id_, job)
-        words = {"timeout": "timed_out", "retry": "retried", "postpone": "postponed"}
-        return (words | dict.fromkeys(STALLS, "stalled")).get(verb, "released")
+        replies = {"timeout": "timed_out", "retry": "retried", "postpone": "postponed"}
+        return (replies | dict.fromkeys(STALLS, "stalled")).get(verb, "released")
 
-    def another_try(self, job: Job, attempts: int, when: str, error: Any) -> float:
+    def schedule_retry(self, job: Job, attempts: int, when: str, error: Any) -> float:
         job.error = error
         job.suspect = False  # the run ended by itself
         least, most = self.limit(job, "min_backoff"), self.limit(job, "max_backoff")
@@ -256,7 +257,7 @@ class Jobs(Clock):
 
     def wait(self, id_: str, job: Job) -> None:
         self.waiting[id_] = job
-        self.tell(job.run_at, job.suspect)
+        self.announce(job.run_at, job.suspect)
 
     def limit(self, job: Job, name: str) -> float:
         return (DEFAULTS | self.settings.get("limits", {}) | job.options)[name]
@@ -265,7 +266,7 @@ class Jobs(Clock):
         message = f"the client died or froze while it ran this job (stall {run.job.stall_count})"
         return {"kind": "stall", "type": "Stalled", "message": message}
 
-    def give_up(self, id_: str, run: Run, error: Any) -> None:
+    def record_failed(self, id_: str, run: Run, error: Any) -> None:
         left_out = ("error", "suspect")
         facts = {name: fact for name, fact in run.job.facts().items() if name not in left_out}
         if error is not None:
@@ -287,9 +288,9 @@ class Jobs(Clock):
         self.fail.count("dispatched")
         self.fail.write()
 
-    # The records of jobs given up, and of broken payloads
+    # The failed and the broken record
 
-    def set_aside(self, id_: str, run: Run, error: Any) -> None:
+    def record_broken(self, id_: str, run: Run, error: Any) -> None:
         facts: dict[str, Any] = {"broken_at": self.now, "dispatched_at": run.job.dispatched_at}
         facts |= {
             name: run.job.facts()[name] for name in ("options", "origin") if name in run.job.facts()
@@ -298,8 +299,8 @@ class Jobs(Clock):
             "broken", id_, facts if error is None else facts | {"error": error}, run.job.payload
         )
 
-    def room_for_broken(self, id_: str) -> bool:
-        """Broken jobs had no chance yet: none is dropped to make room for another."""
+    def has_room_for_broken(self, id_: str) -> bool:
+        """Whether the record has room. A broken job never ran, so none is dropped for another."""
         broken = self.records["broken"]
         return id_ in broken or len(broken) < self.settings.get("broken_limit", 1000)
 
@@ -311,7 +312,7 @@ class Jobs(Clock):
             self.keep_newest(kind, self.settings.get("failed_limit", 1000))
 
     def write_records(self) -> None:
-        """Each record of the runs just ended takes a place in the order of acceptance."""
+        """Give each record of the runs that just ended a place in the order of acceptance."""
         for _ in range(self.recorded):
             self.tick()
         self.recorded = 0
@@ -362,7 +363,7 @@ class Jobs(Clock):
         return self.keep_newest(kind, keep)
 
     def configure(self, now: float, **settings: Any) -> str:
-        """Of limits, fail_handler, failed_limit, broken_limit, paused those to change."""
+        """Change some of: limits, fail_handler, failed_limit, broken_limit, paused."""
         self.open(now)
         self.settings |= settings
         for kind in self.records:

@@ -1,4 +1,4 @@
-"""The steps Hypothesis may take: few ids and few payloads, so that they get in each other's way."""
+"""The steps that Hypothesis draws. Ids and payloads are few, so that steps affect each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ payloads = st.sampled_from((b"1", b"two", b"", b"\x81\xa1a\x01", b"\x00\xff:"))
 flags = st.sampled_from(
     ("", *(d + m + r + a for d in "10" for m in "tfle" for r in "10" for a in "0001"))
 )
-# A number is a time from now.
+# A number is relative to the current time.
 whens = st.sampled_from(
     ("",) * 8 + ("+0", "+-5", "+600", "+2500.25", "+20000", -5000, 0, 800, 3000)
 )
@@ -63,9 +63,9 @@ settings_changed = st.fixed_dictionaries(
     },
 )
 item = st.tuples(few, payloads, whens, flags, options)
-# Now and then so many that the library makes tables of what they are put into.
+# The long lists make the library use tables instead of single calls.
 items = st.lists(item, min_size=1, max_size=4) | st.lists(item, min_size=8, max_size=9)
-# A caller, and how much further its number is than that of its last call.
+# A caller, and the distance of its number from that of its last call.
 calls = st.sampled_from((None, None, ("p", 1), ("p", 1), ("q", 1), ("q", 3), ("p", 0), ("q", -1)))
 verbs = st.sampled_from(
     ("finish", "retry", "retry", "timeout", "fail", "fail", "release", "cancel", "broken")
@@ -78,19 +78,21 @@ alike = st.builds(
 )  # fmt: skip
 several = st.lists(ending, min_size=1, max_size=4)
 endings = st.one_of(several, several, several, alike)
-limits_of_a_batch = st.sampled_from((1, 2, 4, 6, 0))
+batch_limits = st.sampled_from((1, 2, 4, 6, 0))
 no_endings = st.one_of(st.just([]), st.just([]), several, alike)
 kinds = st.sampled_from(("failed", "broken"))
 clients = st.sampled_from(CLIENTS)
 dead_clients = st.sampled_from(("", "~p", "w2"))
-idlers = st.sampled_from((0, 0, 0, 11))
-crowds = st.sampled_from((101, 102, 130, 100, 60, 1))
-cares = st.sampled_from(("register", "register", "bump", "bump", "sweep", "stall", "release"))
+idle_counts = st.sampled_from((0, 0, 0, 11))
+lease_counts = st.sampled_from((101, 102, 130, 100, 60, 1))
+client_calls = st.sampled_from(
+    ("register", "register", "bump", "bump", "sweep", "stall", "release")
+)
 started = st.one_of(st.just([]), picks)
 record_verbs = st.sampled_from(("requeue", "requeue", "drop", "trim"))
 
 
-# The arguments of each move; and how often it is made.
+# Each move: its relative frequency, and its arguments.
 MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "wait": (3, {"jump": jumps}),
     "dispatch": (8, {"items": items, "call": calls}),
@@ -99,7 +101,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         {
             "client": clients,
             "lease": leases,
-            "limit": limits_of_a_batch,
+            "limit": batch_limits,
             "again": st.sampled_from((False, False, True)),
             "waits": st.integers(0, 3),
             "ended": no_endings,
@@ -108,10 +110,14 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     ),
     "settle": (8, {"ended": endings}),
     "cancel": (2, {"ids": picks, "running": st.booleans(), "call": calls}),
-    "send_the_same_again": (3, {"later": passed, "back": st.sampled_from((0, 0, 0, 1, 2, 5))}),
-    "care": (
+    "repeat_call": (3, {"later": passed, "back": st.sampled_from((0, 0, 0, 1, 2, 5))}),
+    "call_of_a_client": (
         4,
-        {"care": cares, "clients": st.lists(clients, min_size=1, max_size=3), "lease": leases},
+        {
+            "call": client_calls,
+            "clients": st.lists(clients, min_size=1, max_size=3),
+            "lease": leases,
+        },
     ),
     "crash": (
         3,
@@ -119,7 +125,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "client": clients,
             "pick": few,
             "started": started,
-            "limit": limits_of_a_batch,
+            "limit": batch_limits,
             "passes": st.booleans(),
         },
     ),
@@ -133,10 +139,10 @@ arguments = {name: st.fixed_dictionaries(given) for name, (_, given) in MOVES.it
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Takes steps on a server and on the model; `Pair` compares them after each.
+    """Takes steps on a server and on the model; `Pair` compares the two after each step.
 
-    There is one rule: with a rule for each move, Hypothesis would leave most of them out of
-    most runs, and a queue needs its dispatches, dequeues and endings to get anywhere.
+    There is only one rule. With a rule for each move, Hypothesis would leave most moves out of most
+    runs, and a run without dispatches, dequeues or outcomes tests nothing.
     """
 
     pair: ClassVar[Pair]
@@ -169,19 +175,19 @@ class QueueMachine(RuleBasedStateMachine):
         type(self).on_step()
         return reply
 
-    # What a draw means now
+    # Drawn values, translated into arguments for the current state
 
     @property
     def model(self) -> Queue:
         return self.pair.queues[self.on]
 
     def id(self, pick: int) -> str:
-        """Any id on the main queue; on the fail queue one that is there, too."""
+        """Any id of the main queue; for the fail queue also the ids of its waiting jobs."""
         there = IDS if self.on == "main" else (*FAIL_QUEUE_IDS, *self.model.waiting)
         return there[pick % len(there)]
 
     def lease(self, pick: int, token: str) -> tuple[str, str]:
-        """An id and a token: of a run, of a run that is over (or not), or of no run."""
+        """An id and a token: of an active run, of an earlier run, or invented."""
         runs, given = list(self.model.active.items()), self.given[self.on]
         if token in ("right", "cut", "longer") and runs:
             id_, run = runs[pick % len(runs)]
@@ -243,14 +249,14 @@ class QueueMachine(RuleBasedStateMachine):
     def settle(self, ended: list[Any]) -> None:
         self.step("settle", endings=self.endings(ended))
 
-    def send_the_same_again(self, later: float, back: int) -> None:
-        """The last call, or one before it that others have overtaken."""
+    def repeat_call(self, later: float, back: int) -> None:
+        """Send the last call again, or an earlier one."""
         name, self.on, _, arguments = self.pair.steps[-1 - back % len(self.pair.steps)]
         self.now += later
         self.step(name, **arguments)
 
-    def care(self, care: str, clients: list[str], lease: int) -> None:
-        match care:
+    def call_of_a_client(self, call: str, clients: list[str], lease: int) -> None:
+        match call:
             case "register":
                 worker = b"host" if clients[1:] else b""
                 self.step("register", client=clients[0], lease=lease, worker=worker)
@@ -259,18 +265,18 @@ class QueueMachine(RuleBasedStateMachine):
             case "sweep":
                 self.step("sweep")
             case _:
-                self.step("evict", client=clients[0], verb=care, ids=[])
+                self.step("evict", client=clients[0], verb=call, ids=[])
 
     def crash(self, client: str, pick: int, started: list[int], limit: int, passes: bool) -> None:
-        """Somebody who holds jobs dies, and another takes what is due now: suspects first, or
-        what is behind them.
+        """A client with leases dies, and another takes the jobs that are due then: suspects, or
+        with `passes` the jobs after them.
         """
         holders = [run.client for run in self.model.active.values()]
         self.evict(holders[pick % len(holders)] if holders else client, started)
         self.dequeue(client, 30_000, limit, False, pick % 4, [], passes)
 
     def evict(self, client: str, started: list[int]) -> None:
-        """It died, and perhaps somebody knows what it had started, or takes something for that."""
+        """Evict a dead client. Its supervisor believes that these jobs had started."""
         held = [*self.model.runs_of(client), "c"]
         ids = [held[pick % len(held)] for pick in started]
         self.step("evict", client=client, verb="stall", ids=ids)
@@ -295,11 +301,11 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 class CrowdMachine(QueueMachine):
-    """Begins with clients that hold more jobs than one sweep may end."""
+    """Starts with clients that hold more jobs than one sweep may end."""
 
     @initialize(
-        lease=leases, held=st.tuples(crowds, crowds), idle=idlers, dead=dead_clients,
-        started=started,
+        lease=leases, held=st.tuples(lease_counts, lease_counts), idle=idle_counts,
+        dead=dead_clients, started=started,
     )  # fmt: skip
     def take_many(
         self, lease: int, held: tuple[int, int], idle: int, dead: str, started: list[int]

@@ -1,8 +1,8 @@
-"""What the server functions do, as plain Python: the specification that runs.
+"""The server functions in plain Python: an executable specification.
 
-One `Queue` per queue, one method per server function, milliseconds everywhere. Written from the
-words of the specification, not from the Lua: jobs are objects that move from dict to dict. Read
-values, clock, jobs, and then this: who holds the jobs, and how they are taken.
+One `Queue` per queue, one method per server function, milliseconds everywhere. It is written from
+the specification, not from the Lua: jobs are objects that move from dict to dict. Read `values`,
+`clock` and `jobs` first; this module adds clients, leases and dequeue.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.model.clock import HEARD_EVERY
+from tests.model.clock import CALL_EVERY
 from tests.model.jobs import BYTES, Jobs
 from tests.model.values import Ending, Run
 
 SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
-FEW_LEASES, READ_AT_ONCE = 100, 5
+FEW_LEASES, READ_TOGETHER = 100, 5
 WAITER_GONE = 60_000
 
 
-class Room:
-    """What one sweep may still do."""
+class SweepBudget:
+    """What is left of the bounds of one sweep."""
 
     def __init__(self) -> None:
         self.ended = self.bytes = 0
@@ -37,13 +37,19 @@ class Room:
 class Queue(Jobs):
     def __init__(self, fail: Queue | None = None) -> None:
         super().__init__(fail)
-        self.clients: dict[str, float] = {}  # until when each is taken to be alive
-        self.requests: dict[str, tuple[str, int, int]] = {}  # the last, and its tokens
-        self.batches: dict[str, list[str]] = {}  # the ids of the last, of who holds many
-        self.swept: set[str] = set()  # those who lost some of their jobs: the rest will follow
+        self.clients: dict[str, float] = {}  # the expiry of each
+        self.requests: dict[
+            str, tuple[str, int, int]
+        ] = {}  # the last request, and the first and last token of its batch
+        self.batches: dict[
+            str, list[str]
+        ] = {}  # the ids of the last batch, for clients with many leases
+        self.swept: set[str] = (
+            set()
+        )  # clients that lost some of their jobs; further sweeps end the rest
         self.workers: dict[str, bytes] = {}
         self.token = 0
-        self.passed = False  # over suspects, in this call
+        self.passed = False  # this call passed over suspects
 
     # The end of leases
 
@@ -127,29 +133,29 @@ class Queue(Jobs):
         return ended
 
     def sweep_some(self) -> int:
-        line, room = self.dead_line(), Room()
+        line, budget = self.expired_before(), SweepBudget()
         dead = sorted((expiry, client) for client, expiry in self.clients.items() if expiry <= line)
         for _, client in dead[:SWEEP_CLIENTS]:
-            if room:
-                self.end_client(client, room, "stall")
+            if budget:
+                self.end_client(client, budget, "stall")
         if not dead:
-            self.heard()
+            self.record_call()
             return 0
         self.write_records()
-        return max(1, room.ended)
+        return max(1, budget.ended)
 
     def end_client(
-        self, client: str, room: Room, verb: str, started: Sequence[str] | None = None
+        self, client: str, budget: SweepBudget, verb: str, started: Sequence[str] | None = None
     ) -> None:
         for id_ in self.runs_of(client):
-            if not room:
+            if not budget:
                 break
             run = self.active[id_]
             own, held = len(run.job.payload), len(run.held.job.payload) if run.held else 0
             status = self.end(id_, verb if started is None or id_ in started else "release")
             overwritten = run.held and any(d.update_data for d in run.held.dispatches)
             handled = overwritten or status in ("failed", "cancelled")
-            room.take(held + (own if handled else 0))
+            budget.take(held + (own if handled else 0))
         if not self.runs_of(client):
             self.forget(client)
         else:
@@ -162,14 +168,14 @@ class Queue(Jobs):
         state, ended = "absent", 0
         if client in self.clients:
             verb = "death" if verb == "stall" else verb
-            room = Room()
-            self.end_client(client, room, verb, ids or None)
-            ended = room.ended
+            budget = SweepBudget()
+            self.end_client(client, budget, verb, ids or None)
+            ended = budget.ended
             self.write_records()
             state = "more" if client in self.clients else "gone"
         self.wake()
-        if self.to_be_taken():
-            self.waiters.clear()  # it may have been woken, and not have looked
+        if self.has_due_job():
+            self.waiters.clear()  # the dead client may have been woken without polling
         return (state, ended)
 
     # Dequeue
@@ -183,21 +189,21 @@ class Queue(Jobs):
         self.passed = False
         state, ids = self.batch_for(client, lease, limit, request, passes)
         sleeps = waits > 0 and not ids and state != "lost"
-        sleeps = sleeps and not (limit == 0 and self.to_be_taken(passes))
+        sleeps = sleeps and not (limit == 0 and self.has_due_job(passes))
         if sleeps and not client.startswith("~") and not self.runs_of(client):
-            self.clients[client] = now + 2 * waits + lease  # it has said when it looks again
+            self.clients[client] = now + 2 * waits + lease  # it said when it polls again
             self.write()
-        wants_to_know = limit == 0 or len(ids) < limit
-        look = self.next_in(passes) if state != "lost" and wants_to_know else -1
-        look_in = (waits if look < 0 else min(look, waits)) if sleeps else None
-        self.stand_by(waiter, look_in, passes)
+        needs_time = limit == 0 or len(ids) < limit
+        next_poll = self.next_in(passes) if state != "lost" and needs_time else -1
+        poll_in = (waits if next_poll < 0 else min(next_poll, waits)) if sleeps else None
+        self.set_waiter(waiter, poll_in, passes)
         self.wake()
         if self.passed:
             self.wake_for_suspects()
-        no_use = limit == 0 and waits == 0 and state == "ok"
-        if self.to_be_taken() and (no_use or (ids and look == 0)):
-            self.waiters.clear()  # who leaves what is due says so, and another is woken
-        return state, look, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
+        takes_nothing = limit == 0 and waits == 0 and state == "ok"
+        if self.has_due_job() and (takes_nothing or (ids and next_poll == 0)):
+            self.waiters.clear()  # a client that leaves due jobs says so, and another is woken
+        return state, next_poll, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
 
     def batch_for(
         self, client: str, lease: int, limit: int, request: str, passes: bool
@@ -205,7 +211,7 @@ class Queue(Jobs):
         one_lease, known = client.startswith("~"), self.alive(client)
         if not known and (client in self.swept or not one_lease):
             return "lost", []
-        if known and self.clients[client] <= self.dead_line():
+        if known and self.clients[client] <= self.expired_before():
             self.bump_one(client, lease)
         self.sweep_some()
         if one_lease and known:
@@ -223,7 +229,7 @@ class Queue(Jobs):
         return "ok", self.take(client, lease, limit, "" if one_lease else request, passes)
 
     def is_overtaken(self, client: str, request: str) -> bool:
-        """Of those who number their requests, one below the last is nobody's any more."""
+        """Whether a client that numbers its requests has sent a later one already."""
         last = self.requests.get(client, ("",))[0]
         return request.isdigit() and last.isdigit() and int(request) < int(last)
 
@@ -234,7 +240,7 @@ class Queue(Jobs):
     def take(self, client: str, lease: int, limit: int, request: str, passes: bool) -> list[str]:
         ids = self.within_bytes(self.due(limit, passes))
         suspects = [at for at, id_ in enumerate(ids) if self.waiting[id_].suspect]
-        if suspects:  # each comes alone
+        if suspects:  # a suspect is handed out alone
             ids = ids[: max(1, suspects[0])]
         if ids:  # tokens follow the clock
             self.token = max(self.token, math.floor(self.now * 1000))
@@ -253,10 +259,10 @@ class Queue(Jobs):
         return ids
 
     def within_bytes(self, ids: list[str]) -> list[str]:
-        """The first of them, in fives, until they are enough."""
+        """The first ids, in steps of five, until their payloads reach the limit."""
         taken: list[str] = []
         while len(taken) < len(ids) and sum(len(self.waiting[i].payload) for i in taken) < BYTES:
-            taken = ids[: len(taken) + READ_AT_ONCE]
+            taken = ids[: len(taken) + READ_TOGETHER]
         return taken
 
     def due(self, limit: int, passes: bool) -> list[str]:
@@ -267,15 +273,15 @@ class Queue(Jobs):
             due = [id_ for id_ in due if not self.waiting[id_].suspect]
         return due[:limit]
 
-    def to_be_taken(self, passes: bool = False) -> bool:
+    def has_due_job(self, passes: bool = False) -> bool:
         return not self.settings.get("paused") and bool(self.due(1, passes))
 
-    def stand_by(self, waiter: str, look_in: float | None, passes: bool) -> None:
-        if waiter and look_in is not None:
+    def set_waiter(self, waiter: str, poll_in: float | None, passes: bool) -> None:
+        if waiter and poll_in is not None:
             gone = [name for name, at in self.waiters.items() if at <= self.now - WAITER_GONE]
             for name in gone:
                 del self.waiters[name]
-            self.waiters[waiter] = math.floor(self.now + look_in) - (0.5 if passes else 0)
+            self.waiters[waiter] = math.floor(self.now + poll_in) - (0.5 if passes else 0)
             self.write()
         elif self.waiters.pop(waiter, None) is not None:
             self.write()
@@ -288,14 +294,14 @@ class Queue(Jobs):
             for expiry in (self.clients.values() if leases else ())
         ]
         times += expiries
-        heard = self.now if self.seen is None else self.seen
-        if expiries and self.active and min(expiries) - heard > HEARD_EVERY:
-            times.append(max(heard + HEARD_EVERY, min(expiries) - HEARD_EVERY))
+        last_call = self.now if self.seen is None else self.seen
+        if expiries and self.active and min(expiries) - last_call > CALL_EVERY:
+            times.append(max(last_call + CALL_EVERY, min(expiries) - CALL_EVERY))
         return min(times, default=None)
 
     def next_in(self, passes: bool) -> int:
-        """Milliseconds until there is a reason to look again."""
-        at = self.next_event(passed=passes and not self.to_be_taken(passes))
+        """Milliseconds until there is a reason to poll again; -1 if there is none."""
+        at = self.next_event(passed=passes and not self.has_due_job(passes))
         return -1 if at is None else max(0, math.ceil(at - self.now))
 
     def row(self, id_: str) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The server and the model side by side: every step goes to both, and must leave both alike."""
+"""Runs every step on the server and on the model, and compares replies and states."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAIL_KEYS = {"dequeue", "settle", "bump", "sweep", "evict"}
 
 
 class DifferenceError(AssertionError):
-    """The server did not do what the model says."""
+    """The server and the model differ."""
 
 
 class Pair:
@@ -48,6 +48,8 @@ class Pair:
         self._dumped = sum(dumper.replies for dumper in self._dumpers.values())
         (loaded,) = self.link.call(pack("FUNCTION", "LOAD", "REPLACE", source()), 1)
         assert loaded == b"queasy_v1", loaded
+        (about,) = self.link.call(pack("INFO", "server"), 1)
+        self.server = "Valkey" if b"valkey_version" in about else "Redis"
         self.reset()
 
     def reset(self) -> None:
@@ -57,7 +59,7 @@ class Pair:
         self.steps: list[Step] = []
 
     def run(self, name: str, queue: str, now: float, /, **arguments: Any) -> Any:
-        """Takes one step on both sides, compares everything, and returns the reply."""
+        """Run one step on both, compare everything, and return the reply."""
         self.steps.append((name, queue, now, arguments))
         wire, request = self._request(name, queue, now, **arguments)
         reply, *dumped = self.link.call(request + self._dump, 1 + self._dumped)
@@ -80,7 +82,7 @@ class Pair:
     def _request(
         self, name: str, queue: str, now: float, call: Number = None, **arguments: Any
     ) -> tuple[Wire, bytes]:
-        # What can be said in two ways is said so by turns.
+        # Where the protocol has a short and a long form, the two alternate.
         wire = WIRE[name](short=len(self.steps) % 2 == 0, **arguments)
         keys, args = self._keys_of(name, queue), wire.args
         if call:
@@ -129,7 +131,7 @@ class Wire(msgspec.Struct):
     args: Args
     read: Callable[[Any], Any] = _plain
     function: str = ""
-    """Of the server, where that is not named like the step."""
+    """The server function, if its name is not that of the step."""
 
 
 def _packed(value: Any) -> bytes:
@@ -159,12 +161,12 @@ def _dequeue(
     client: str, lease: int, limit: int, request: str, waiter: str, waits: int,
     endings: Sequence[Ending], passes: bool = False, *, short: bool,
 ) -> Wire:  # fmt: skip
-    """Short: the last of the endings, if they are finishes, as a packed list."""
-    told = len(endings)
-    while short and told and endings[told - 1].verb == "finish":
-        told -= 1
-    finishes = [str(word) for _, id_, token, *_ in endings[told:] for word in (id_, token)]
-    args: Args = [client, lease, limit, request, waiter, waits, told, *_endings(endings[:told])]
+    """With `short`, the finishes at the end of the endings are sent as one packed list."""
+    full = len(endings)
+    while short and full and endings[full - 1].verb == "finish":
+        full -= 1
+    finishes = [str(word) for _, id_, token, *_ in endings[full:] for word in (id_, token)]
+    args: Args = [client, lease, limit, request, waiter, waits, full, *_endings(endings[:full])]
     if short:
         args += ["pass" if passes else "", _packed(finishes)]
     elif passes:
@@ -173,8 +175,11 @@ def _dequeue(
 
 
 def _read_dequeue(reply: list[Any], finishes: int | None) -> tuple[Any, ...]:
-    """Who gives no list, be it an empty one, is told less: as before there were any."""
-    state, look, settled, flat, cancels, *more = reply
+    """`finishes` is the number of finishes in the packed list; None if the call had no list.
+
+    The reply to a call without a list has one part less.
+    """
+    state, next_poll, settled, flat, cancels, *more = reply
     lost, _ = more if finishes is not None else (more, None)
     finishes = finishes or 0
     words = ["lost" if number + 1 in lost else "finished" for number in range(finishes)]
@@ -182,7 +187,7 @@ def _read_dequeue(reply: list[Any], finishes: int | None) -> tuple[Any, ...]:
         (id_.decode(), int(token), float(run_at), data, unpack(info) if info else {})
         for id_, token, run_at, data, info in zip(*(flat[at::5] for at in range(5)), strict=True)
     ]
-    return state.decode(), look, _plain(settled) + words, rows, _cancels(cancels)
+    return state.decode(), next_poll, _plain(settled) + words, rows, _cancels(cancels)
 
 
 def _cancels(flat: list[bytes]) -> list[tuple[str, int]]:
@@ -198,26 +203,28 @@ def _configure(**settings: Any) -> Args:
     return [limits, *(settings.get(name, "") for name in SETTINGS[1:])]
 
 
-def _only(args: Callable[..., Args], read: Callable[[Any], Any] = _plain) -> Callable[..., Wire]:
-    """What can be said in one way only."""
+def _one_form(
+    args: Callable[..., Args], read: Callable[[Any], Any] = _plain
+) -> Callable[..., Wire]:
+    """For calls with only one form."""
     return lambda short, **arguments: Wire(args(**arguments), read)
 
 
 WIRE: dict[str, Callable[..., Wire]] = {
     "dispatch": _dispatch,
-    "cancel": _only(lambda ids, running: [int(running), *ids]),
+    "cancel": _one_form(lambda ids, running: [int(running), *ids]),
     "dequeue": _dequeue,
-    "settle": _only(_endings),
-    "register": _only(lambda client, lease, worker: [client, lease, worker]),
-    "bump": _only(lambda lease, clients: [lease, *clients], _read_bump),
-    "extend": _only(lambda id_, token, lease: [id_, token, lease]),
-    "sweep": _only(lambda: []),
-    "evict": _only(
+    "settle": _one_form(_endings),
+    "register": _one_form(lambda client, lease, worker: [client, lease, worker]),
+    "bump": _one_form(lambda lease, clients: [lease, *clients], _read_bump),
+    "extend": _one_form(lambda id_, token, lease: [id_, token, lease]),
+    "sweep": _one_form(lambda: []),
+    "evict": _one_form(
         lambda client, verb, ids: [client, verb, *ids],
         lambda reply: (reply[0].decode(), reply[1]),
     ),
-    "configure": _only(_configure),
-    "requeue": _only(lambda kind, ids: [kind, *ids]),
-    "drop": _only(lambda kind, ids: [kind, *ids]),
-    "trim": _only(lambda kind, keep: [kind, keep]),
+    "configure": _one_form(_configure),
+    "requeue": _one_form(lambda kind, ids: [kind, *ids]),
+    "drop": _one_form(lambda kind, ids: [kind, *ids]),
+    "trim": _one_form(lambda kind, keep: [kind, keep]),
 }

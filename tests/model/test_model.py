@@ -1,6 +1,6 @@
-"""The server against the model: random steps, the whole state compared after each.
+"""Random steps on the server and on the model; the whole state is compared after each step.
 
-pytest tests/model/test_model.py -s --steps 1000000    on every server there is, with progress
+pytest tests/model/test_model.py -s --steps 1000000    on every installed server, with progress
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from tests.model.pair import Pair
 from tests.model.values import Item
 
 STEPS = 20_000
-STEPS_OF_A_CROWD = 1 / 40
-EXAMPLES_OF_A_ROUND = 100  # Hypothesis remembers all it did, so a long run is many short ones
+CROWD_SHARE = 1 / 40  # of the steps
+# Hypothesis keeps all examples of a run in memory, so a long run is made of many short ones.
+EXAMPLES_PER_ROUND = 100
 REPORT_EVERY = 10.0
 
 
@@ -35,6 +36,8 @@ def steps(request: pytest.FixtureRequest) -> int:
 
 
 class Progress:
+    """Prints how many steps are done, how many are left, and a summary."""
+
     def __init__(self, what: str, goal: int) -> None:
         self.what, self.goal, self.done = what, goal, 0
         self.began = self.reported = time.monotonic()
@@ -47,13 +50,26 @@ class Progress:
     def report(self) -> None:
         self.reported = time.monotonic()
         rate = self.done / (self.reported - self.began)
-        print(f"{self.what}: {self.done:,} of {self.goal:,} steps, {rate:.0f} a second", flush=True)
+        left = max(0, self.goal - self.done) / max(rate, 1)
+        print(
+            f"{self.what}: {self.done:,} of {self.goal:,} steps, {rate:.0f} per second, "
+            f"{left / 60:.1f} minutes left",
+            flush=True,
+        )
+
+    def summarize(self) -> None:
+        minutes = (time.monotonic() - self.began) / 60
+        print(
+            f"{self.what}: {self.done:,} steps in {minutes:.1f} minutes, "
+            "replies and states equal after every step",
+            flush=True,
+        )
 
 
 def run(machine: type[QueueMachine], pair: Pair, goal: int, first_seed: int, length: int) -> None:
-    """Rounds of examples until that many steps were taken and compared."""
-    progress = Progress(f"{machine.__name__}, seed {first_seed}", goal)
-    print(f"\n{progress.what}: begins")
+    """Run rounds of examples until this many steps were taken and compared."""
+    progress = Progress(f"{machine.__name__} on {pair.server}, seed {first_seed}", goal)
+    print(f"\n{progress.what}: {goal:,} steps")
     profile = settings(
         stateful_step_count=length,
         deadline=None,
@@ -67,30 +83,32 @@ def run(machine: type[QueueMachine], pair: Pair, goal: int, first_seed: int, len
     while progress.done < goal:
         members = {"pair": pair, "on_step": staticmethod(progress.step)}
         seeded = seed(first_seed + round_)(type(machine.__name__, (machine,), members))
-        examples = min(EXAMPLES_OF_A_ROUND, 1 + (goal - progress.done) // length)
+        examples = min(EXAMPLES_PER_ROUND, 1 + (goal - progress.done) // length)
         try:
             run_state_machine_as_test(seeded, settings=settings(profile, max_examples=examples))
         except BaseException:
-            again = f"--model-seed {first_seed + round_} --steps {max(1, (examples - 1) * length)}"
-            print(f"after {progress.done} steps; again: {again}", file=sys.stderr)
+            options = (
+                f"--model-seed {first_seed + round_} --steps {max(1, (examples - 1) * length)}"
+            )
+            print(f"failed after {progress.done} steps; repeat: {options}", file=sys.stderr)
             raise
         round_ += 1
-    progress.report()
+    progress.summarize()
 
 
 @pytest.mark.timeout(0)
-def test_the_server_does_what_the_model_says(pair: Pair, steps: int, first_seed: int) -> None:
+def test_server_and_model_agree_after_random_steps(pair: Pair, steps: int, first_seed: int) -> None:
     run(QueueMachine, pair, steps, first_seed, length=60)
 
 
 @pytest.mark.timeout(0)
-def test_a_crowd_of_leases_is_swept_as_the_model_says(
+def test_server_and_model_agree_when_many_leases_are_swept(
     pair: Pair, steps: int, first_seed: int
 ) -> None:
-    run(CrowdMachine, pair, max(1, int(steps * STEPS_OF_A_CROWD)), first_seed, length=20)
+    run(CrowdMachine, pair, max(1, int(steps * CROWD_SHARE)), first_seed, length=20)
 
 
-def test_large_payloads_are_handled_in_part_as_the_model_says(pair: Pair) -> None:
+def test_server_and_model_agree_on_how_many_large_payloads_a_call_handles(pair: Pair) -> None:
     sizes = [2**20, 10, 3 * 2**20, 5 * 2**20, 2**21, 2**21, 0, 2**19, *[2**20] * 6, 7]
     ids = [f"n{n:02}" for n in range(len(sizes))]
     items = [Item(id_, bytes(size)) for id_, size in zip(ids, sizes, strict=True)]
@@ -114,11 +132,3 @@ def test_large_payloads_are_handled_in_part_as_the_model_says(pair: Pair) -> Non
     assert len(records) > 9
     while "later" in pair.run("requeue", "main", now, kind="failed", ids=records):
         pass
-
-
-def test_one_sweep_ends_ten_clients(pair: Pair) -> None:
-    for number in range(11):
-        pair.run("register", "main", 1000.0, client=f"w{number}", lease=5, worker=b"")
-    for left in (1, 0):
-        pair.run("sweep", "main", 2000.0)
-        assert len(pair.queues["main"].clients) == left

@@ -1,4 +1,4 @@
-"""What the model is made of: dispatches, jobs and runs."""
+"""The values of the model: dispatches, jobs and runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Item(NamedTuple):
-    """One dispatch as it is sent."""
+    """One dispatch, as a client sends it."""
 
     id: str
     payload: bytes
@@ -18,11 +18,11 @@ class Item(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What was answered to the last call of a caller."""
+    """The last call of a caller, and its replies."""
 
     number: int
     noted: float
-    """When the caller was last noted to be there."""
+    """When the time of the caller was last recorded."""
     replies: list[str]
 
 
@@ -36,7 +36,7 @@ class Ending(NamedTuple):
 
 @dataclass
 class Dispatch:
-    """An accepted dispatch: what was sent, and when it is to run."""
+    """An accepted dispatch, and its run_at."""
 
     item: Item
     accepted: float
@@ -76,13 +76,13 @@ class Job:
     origin: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """All that is not default."""
+        """All values that are not default."""
         names = ("options", "retry_count", "stall_count", "timeout_count", "suspect", "origin")
         found = {name: getattr(self, name) for name in names if getattr(self, name)}
         return found if self.error is None else found | {"error": self.error}
 
     def info(self) -> dict[str, Any]:
-        """As the server keeps it: the time of dispatch, too, only if it is not the run_at."""
+        """The info as the server stores it: dispatched_at only if it differs from run_at."""
         found = self.facts()
         if self.dispatched_at != self.run_at:
             found["dispatched_at"] = self.dispatched_at
@@ -96,10 +96,12 @@ class Job:
 
 @dataclass
 class Held:
+    """The dispatches that are blocked by a run."""
+
     job: Job
-    """What comes up when the run is over."""
+    """The job that waits when the run has ended."""
     dispatches: list[Dispatch]
-    """What is applied, in order, to a job that comes back."""
+    """Applied in this order if the job of the run waits again."""
 
 
 @dataclass

@@ -121,8 +121,11 @@ def test_restarts_under_load_lose_nothing_repeat_nothing_and_count_nothing(
     restarts = Restarts(fleet, generator)
     with Producer(server, prefix, random.Random(seed + 1)) as producer:
         fleet.journal.wait_for("end")
-        for _ in range(count):
+        for number in range(1, count + 1):
             restarts.one()
+            if number % 10 == 0:
+                minutes = (time.monotonic() - started) / 60
+                print(f"  {number} of {count} restarts, {minutes:.1f} minutes", flush=True)
     took = time.monotonic() - started
     queues = [sync_client.queue(name) for name in QUEUES]
     all_counts = lambda: [queue.counts() for queue in queues]  # noqa: E731

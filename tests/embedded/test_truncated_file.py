@@ -1,4 +1,4 @@
-"""A power cut leaves the embedded server's file without its end: it starts, and says so."""
+"""After a power failure the append-only file may lack its end. The server starts, and logs it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def kill(folder: Path) -> None:
     wait_for(lambda: nothing_runs(folder), "the server and its keeper to end")
 
 
-def cut(folder: Path, missing: int) -> None:
-    """The last bytes of the file were not synced."""
+def truncate(folder: Path, missing: int) -> None:
+    """Remove the last bytes of the file, as if they had not been synced."""
     file = data_file(folder)
     os.truncate(file, file.stat().st_size - missing)
 
@@ -39,12 +39,12 @@ def dispatch(folder: Path, id_: str) -> None:
     wait_written(folder, id_)
 
 
-def starts_and_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without the last call, and nothing that is accepted then is ever undone."""
+def check_start_with_truncated_file(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only the last call is lost, and no call accepted after that."""
     dispatch(folder, "whole")
     dispatch(folder, "lost")
     kill(folder)
-    cut(folder, missing=50)  # inside a command inside the last call
+    truncate(folder, missing=50)  # inside a command inside the last call
     with caplog.at_level(logging.WARNING, "queasy"):
         assert ids(folder) == {"whole"}
     assert "found its data without an end" in caplog.text
@@ -56,16 +56,16 @@ def starts_and_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "without an end" not in caplog.text
 
 
-def test_an_embedded_server_whose_file_was_cut_short_starts_and_says_so(
+def test_embedded_server_with_a_truncated_file_starts_and_logs_it(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    starts_and_says_so(folder, caplog)
+    check_start_with_truncated_file(folder, caplog)
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_what_an_embedded_redis_accepts_after_a_cut_is_not_undone_by_the_next_start(
+def test_jobs_accepted_by_redis_after_a_truncated_file_survive_the_next_start(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     if reason := why_absent(ServerKind.REDIS):
         pytest.skip(reason)
-    starts_and_says_so(folder, caplog)
+    check_start_with_truncated_file(folder, caplog)

@@ -1,4 +1,4 @@
-"""What was killed or deleted is no obstacle."""
+"""A server starts again after processes were killed or files deleted, and keeps its data."""
 
 from __future__ import annotations
 
@@ -29,10 +29,8 @@ from tests.embedded.processes import (
     wait_written,
 )
 
-# What was killed or deleted
 
-
-def test_data_outlives_a_stop(folder: Path) -> None:
+def test_data_survives_a_stop(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("kept", "yes")
     stop(folder)
@@ -41,13 +39,13 @@ def test_data_outlives_a_stop(folder: Path) -> None:
         assert connected.get("kept") == "yes"
 
 
-def test_what_a_kill_of_everything_leaves_behind_is_no_obstacle(folder: Path) -> None:
+def test_server_starts_with_its_data_after_keeper_and_server_were_killed(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("kept", "yes")
     wait_written(folder, "kept")
     killed = [the_keeper(folder), the_server(folder)]
     for pid in killed:
-        os.kill(pid, signal.SIGSTOP)  # so that neither can tidy up after the other
+        os.kill(pid, signal.SIGSTOP)  # so that neither can clean up after the other
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not any(map(alive, killed)), "both to be dead")
@@ -58,7 +56,7 @@ def test_what_a_kill_of_everything_leaves_behind_is_no_obstacle(folder: Path) ->
     assert the_server(folder) not in killed
 
 
-def test_a_killed_server_is_replaced_and_its_keeper_ends(folder: Path) -> None:
+def test_killed_server_is_replaced_and_its_keeper_exits(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("kept", "yes")
     wait_written(folder, "kept")
@@ -71,8 +69,8 @@ def test_a_killed_server_is_replaced_and_its_keeper_ends(folder: Path) -> None:
     assert the_server(folder) != server_before
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
-def test_the_server_of_a_killed_keeper_ends_cleanly(folder: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only: a signal when the parent dies")
+def test_server_of_a_killed_keeper_exits_cleanly(folder: Path) -> None:
     ensure(folder)
     server = the_server(folder)
     os.kill(the_keeper(folder), signal.SIGKILL)
@@ -81,12 +79,12 @@ def test_the_server_of_a_killed_keeper_ends_cleanly(folder: Path) -> None:
     assert "fsync() on the AOF file" in (folder / "server.log").read_text()
 
 
-def test_the_server_of_a_killed_keeper_is_not_handed_out(folder: Path) -> None:
+def test_server_of_a_killed_keeper_is_not_used(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("kept", "yes")
     keeper_before, server_before = the_keeper(folder), the_server(folder)
     os.kill(keeper_before, signal.SIGKILL)
-    # The first thing to be seen of its death: the server has not yet been told.
+    # The first sign of its death; the server has not received the signal yet.
     wait_for(lambda: is_free(folder / keeper.KEEPER_LOCK), "the keeper to die")
 
     with client(ensure(folder)) as connected:
@@ -95,7 +93,7 @@ def test_the_server_of_a_killed_keeper_is_not_handed_out(folder: Path) -> None:
     assert the_keeper(folder) != keeper_before
 
 
-def test_an_orphan_that_lives_on_is_ended_cleanly_and_replaced(folder: Path) -> None:
+def test_orphaned_server_is_stopped_cleanly_and_replaced(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("before", "yes")
     stop(folder)
@@ -125,12 +123,12 @@ def test_an_orphan_that_lives_on_is_ended_cleanly_and_replaced(folder: Path) -> 
     assert len(processes(folder)["servers"]) == 1
 
 
-def test_starters_killed_on_their_way_leave_nothing_in_the_way(folder: Path) -> None:
-    script = "import queasy.store.embedded.server; print('here we go', flush=True)\n" + SERVE_ONCE
+def test_server_starts_after_a_starting_process_was_killed_at_any_moment(folder: Path) -> None:
+    script = "import queasy.store.embedded.server; print('imported', flush=True)\n" + SERVE_ONCE
     for moment in range(8):
         killed = starter(folder, script)
         assert killed.stdout
-        assert killed.stdout.readline() == "here we go\n"
+        assert killed.stdout.readline() == "imported\n"
         time.sleep(moment * 0.02)
         killed.kill()
         killed.communicate()
@@ -142,7 +140,7 @@ def test_starters_killed_on_their_way_leave_nothing_in_the_way(folder: Path) -> 
         stop(folder)
 
 
-def test_a_deleted_folder_gets_a_new_server_and_the_old_one_ends(folder: Path) -> None:
+def test_deleted_folder_gets_a_new_server_and_the_old_one_exits(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("forgotten", "yes")
         old = [the_keeper(folder), the_server(folder)]
@@ -158,7 +156,7 @@ def test_a_deleted_folder_gets_a_new_server_and_the_old_one_ends(folder: Path) -
     assert len(processes(folder)["servers"]) == 1
 
 
-def test_a_deleted_socket_does_not_make_two_servers_on_the_same_data(folder: Path) -> None:
+def test_deleted_socket_does_not_lead_to_two_servers_on_the_same_data(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("kept", "yes")
         old = the_server(folder)
@@ -169,7 +167,7 @@ def test_a_deleted_socket_does_not_make_two_servers_on_the_same_data(folder: Pat
     assert not alive(old)
 
 
-def test_a_file_cut_short_by_a_crash_is_loaded(folder: Path) -> None:
+def test_file_truncated_by_a_crash_is_loaded(folder: Path) -> None:
     with client(ensure(folder)) as connected:
         connected.set("kept", "yes")
     stop(folder)
@@ -181,7 +179,7 @@ def test_a_file_cut_short_by_a_crash_is_loaded(folder: Path) -> None:
         assert connected.get("kept") == "yes"
 
 
-def test_ensure_waits_until_everything_is_loaded(folder: Path) -> None:
+def test_ensure_waits_until_all_data_is_loaded(folder: Path) -> None:
     many = 400_000
     with client(ensure(folder)) as connected:
         script = "for i = 1, ARGV[1] do redis.call('SET', 'key:' .. i, i) end"

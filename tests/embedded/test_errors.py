@@ -1,4 +1,4 @@
-"""What cannot be is refused with a message that says what to do."""
+"""Folders and servers that cannot be used raise an error that says what to do."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from tests.embedded.processes import (
     wait_for,
 )
 
-# What cannot be
 
-
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
 
@@ -32,7 +30,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(AS_ROOT, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_read_only_folder_is_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(EmbeddedServerError, match=r"cannot keep its data.*QUEASY_URL"):
@@ -41,8 +39,8 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
-@pytest.mark.skipif(not AS_ROOT, reason="only root can give a folder away")
-def test_the_folder_of_another_user_is_refused(folder: Path) -> None:
+@pytest.mark.skipif(not AS_ROOT, reason="only root can change the owner of a folder")
+def test_folder_of_another_user_is_rejected(folder: Path) -> None:
     folder.mkdir()
     os.chown(folder, 12345, -1)
 
@@ -50,7 +48,7 @@ def test_the_folder_of_another_user_is_refused(folder: Path) -> None:
         ensure(folder)
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_folder_with_other_files_is_rejected_and_left_unchanged(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir(mode=0o755)
     (project / "main.py").touch()
@@ -61,7 +59,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     assert project.stat().st_mode & 0o777 == 0o755
 
 
-def test_a_server_that_cannot_start_is_quoted(folder: Path) -> None:
+def test_error_quotes_the_log_of_a_server_that_does_not_start(folder: Path) -> None:
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "appendonly.aof.manifest").write_text("not a manifest\n")
 
@@ -73,7 +71,7 @@ def test_a_server_that_cannot_start_is_quoted(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_a_server_that_cannot_be_run_is_named(
+def test_error_names_a_server_that_exits_at_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = fake_server(tmp_path / "bin" / "valkey-server", "Valkey server v=9.0.0 sha=0")
@@ -85,26 +83,24 @@ def test_a_server_that_cannot_be_run_is_named(
     assert str(fake) in str(failed.value)
 
 
-def test_a_process_that_cannot_run_python_is_told_so(
+def test_error_names_a_python_that_cannot_be_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for unusable in ("/nowhere/python", ""):  # "" is what an embedded interpreter has
+    for unusable in ("/nowhere/python", ""):  # an embedded interpreter has ""
         monkeypatch.setattr(sys, "executable", unusable)
         with pytest.raises(EmbeddedServerError, match=f"Python .'{unusable}'. could not be run"):
             ensure(folder)
 
 
-def test_a_nonsensical_idle_time_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for nonsense in ("soon", "0", "-1", "nan", "inf"):
-        monkeypatch.setenv("QUEASY_EMBEDDED_IDLE", nonsense)
-        with pytest.raises(
-            EmbeddedServerError, match=f"expected seconds above 0, got '{nonsense}'"
-        ):
+def test_invalid_idle_time_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for invalid in ("soon", "0", "-1", "nan", "inf"):
+        monkeypatch.setenv("QUEASY_EMBEDDED_IDLE", invalid)
+        with pytest.raises(EmbeddedServerError, match=f"expected seconds above 0, got '{invalid}'"):
             ensure(folder)
 
 
 @pytest.mark.parametrize("name", ["server.log", "server.lock", "keeper.lock", "start.lock"])
-def test_a_link_planted_in_the_folder_is_not_followed(
+def test_symbolic_link_in_the_folder_is_not_followed(
     folder: Path, tmp_path: Path, name: str
 ) -> None:
     victim = tmp_path / "victim"

@@ -1,0 +1,1 @@
+"""The faults: each is a function of the system under test, and is undone after a while."""

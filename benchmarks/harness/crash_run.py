@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.bench_server import BenchServer
-from benchmarks.harness.competitor import Competitor, Gone
+from benchmarks.harness.competitor import Competitor, RunFailed
 from benchmarks.harness.crash_events import Outcome, finished, measure, parse, running
-from benchmarks.harness.environment import PEERS, head, interpreter
+from benchmarks.harness.environment import PEERS, interpreter, script_metadata
 
 JOBS = 20
 AT_ONCE = 10  # jobs that each system runs at the same time
@@ -43,7 +43,7 @@ class System:
 
     def __init__(self, script: Path) -> None:
         self.script = script
-        self.about: dict[str, str] = head(script)["tool"]["crash"]
+        self.about: dict[str, str] = script_metadata(script)["tool"]["crash"]
         self._peer = Competitor(PEERS / script.name.replace("crash_", "with_"))
         self.name = self._peer.name
         self.packages: list[str] = self._peer.dependencies
@@ -136,7 +136,7 @@ class Fleet:
             process.kill()
             status = process.wait()
         if status:
-            raise Gone(f"{self._system.name} {arguments}: {self.log()}")
+            raise RunFailed(f"{self._system.name} {arguments}: {self.log()}")
 
     @contextmanager
     def traffic(self, seconds: float) -> Generator[None]:
@@ -187,13 +187,13 @@ def _until(condition: Callable[[], Any], what: str, fleet: Fleet) -> None:
     while not condition():
         _check_stopping()
         if time.monotonic() > deadline:
-            raise Gone(f"expected within {PATIENCE:g} s: {what}\n{fleet.log()}")
+            raise RunFailed(f"expected within {PATIENCE:g} s: {what}\n{fleet.log()}")
         time.sleep(TICK)
 
 
 def _check_stopping() -> None:
     if stopping.is_set():
-        raise Gone("stopped before its end")
+        raise RunFailed("stopped before its end")
 
 
 def _interrupt(

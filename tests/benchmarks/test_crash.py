@@ -10,7 +10,7 @@ from benchmarks.harness.bench_server import bench_server
 from benchmarks.harness.crash_events import Outcome, finished, measure, parse, running
 from benchmarks.harness.crash_run import HOST, JOBS, kept_jobs, systems
 from benchmarks.harness.crash_run import crash as run_a_round
-from benchmarks.harness.environment import PEERS, head
+from benchmarks.harness.environment import PEERS, script_metadata
 
 from benchmarks import crash
 
@@ -93,7 +93,7 @@ SCRIPTS = sorted(script for script in PEERS.glob("crash_*") if script.stem != "c
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_script_for_crashes_names_its_settings(script: Path) -> None:
-    assert set(head(script)["tool"]["crash"]) == {"settings", "governs", "restarts"}
+    assert set(script_metadata(script)["tool"]["crash"]) == {"settings", "governs", "restarts"}
 
 
 @linux

@@ -21,7 +21,7 @@ test: $(READY)  ## every test that fits in six minutes; most of them wait, so th
 	$(BIN)/pytest -n 2 --dist loadfile -q --as worker $(AS_WORKER)
 
 # Enough to see that the user of docs/protocol.md can do what workers do; `privileges` runs all.
-AS_WORKER := tests/e2e/test_dispatch.py tests/worker/test_supervisor.py
+AS_WORKER := tests/client/test_dispatch.py tests/faults/process/test_deaths.py
 
 check: $(READY)  ## lint, format, types, layers, and the tests that take seconds
 	$(BIN)/ruff check .
@@ -40,11 +40,13 @@ model: $(READY)  ## a million random steps against the model, on each server the
 
 privileges: $(READY)  ## all as the least privileged user, and over TLS; about ten minutes
 	$(BIN)/pytest -n 2 --dist loadfile --as worker
-	$(BIN)/pytest -n 2 --dist loadfile --as worker --tls tests/e2e tests/worker
+	$(BIN)/pytest -n 2 --dist loadfile --as worker --tls $(OVER_TLS)
+
+OVER_TLS := tests/client tests/worker tests/faults/process tests/faults/server/test_outages.py
 
 RESTARTS ?= 200
 restarts: $(READY)  ## workers stopped and started 200 times under load; about five minutes
-	$(BIN)/pytest tests/worker/test_restarts.py -s --restarts $(RESTARTS)
+	$(BIN)/pytest tests/worker/supervision/test_restarts.py -s --restarts $(RESTARTS)
 
 SECONDS_OF_FAULTS ?= 20
 chaos: $(READY)  ## everything is killed, cut and refused, and every promise checked; five minutes

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from queasy import Client, SyncClient
 from queasy.store.keys import NAMES
 from tests.access import access
+from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, available_kinds, start_server, why_absent
 
 _numbers = itertools.count()
@@ -83,3 +85,17 @@ async def client(server: Server, prefix: str) -> AsyncIterator[Client]:
 def sync_client(server: Server, prefix: str) -> Iterator[SyncClient]:
     with SyncClient(server.url, prefix=prefix) as connected:
         yield connected
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed with a failure; QUEASY_SEED takes the same way again."""
+    seed = int(os.environ.get("QUEASY_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"QUEASY_SEED={seed}")
+    return seed
+
+
+@pytest.fixture
+async def proxy(server: Server, seed: int) -> AsyncIterator[Proxy]:
+    async with Proxy(server.port, seed=seed) as running:
+        yield running

@@ -23,7 +23,7 @@ from queasy import (
     Unreachable,
     Unsupported,
 )
-from tests.e2e.waiting import until_waiting
+from tests.client.waiting import until_waiting
 from tests.groups import PRIMARY_NAME
 from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, free_port, launch, start_replica, start_server

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from queasy import Client, Dispatch, JobOptions, Lease, LeaseLost, UndecodablePayload
-from tests.e2e.waiting import until_waiting
+from tests.client.waiting import until_waiting
 from tests.servers import ServerKind, start_server
 
 

@@ -181,7 +181,7 @@ with start_server(ServerKind(sys.argv[1])) as server:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG: NOT TESTED here")
 def test_a_killed_test_process_leaves_no_server_not_even_a_paused_one(kind: ServerKind) -> None:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     command = [sys.executable, "-c", ORPHAN_MAKER, kind]
     with tempfile.TemporaryDirectory() as litter:  # what nobody is left to clear away
         child_env = os.environ | {"TMPDIR": litter}

@@ -14,7 +14,7 @@ from queasy import Client, SyncClient
 from queasy.client import Running
 from queasy.store import library
 from queasy.store.net.url import parse_url
-from tests.faults.test_errors import looping
+from tests.faults.busy import looping
 from tests.faults.traffic import kind
 from tests.servers import Server, ServerKind, free_port, start_server
 from tests.worker.fleet import ROOT, fleet_on

@@ -6,14 +6,12 @@ ends everybody goes on by himself: no process is restarted, and no job runs twic
 
 import asyncio
 import resource
-import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-import redis
 
 from queasy import (
     AccessDenied,
@@ -27,7 +25,8 @@ from queasy import (
     SyncClient,
     Unreachable,
 )
-from tests.e2e.waiting import until_waiting
+from tests.client.waiting import until_waiting
+from tests.faults.busy import looping
 from tests.faults.traffic import Traffic, kind, traffic_on
 from tests.proxy import Proxy
 from tests.servers import (
@@ -44,7 +43,6 @@ from tests.worker.inline import until
 __all__ = ["kind"]  # a fixture
 
 FILLERS = 8000
-LOOP = "#!lua name=loop\nredis.register_function('loop', function() while true do end end)"
 
 
 @pytest.fixture(scope="module")
@@ -103,24 +101,6 @@ def test_a_server_busy_with_a_script_is_waited_for(traffic: Traffic, way: str) -
     server = traffic.server
     with traffic.flowing(f"busy-{way}"), looping(server, way):
         traffic.wait_for_refusals(NotReady, "SCRIPT KILL or FUNCTION KILL ends it")
-
-
-@contextmanager
-def looping(server: Server, way: str) -> Generator[None]:
-    command = ("EVAL", "while true do end", 0) if way == "script" else ("FCALL", "loop", 0)
-    if way == "function":
-        server.call("FUNCTION", "LOAD", "REPLACE", LOOP)
-
-    def loop() -> None:
-        with server.client(socket_timeout=60) as client, suppress(redis.ResponseError):
-            client.execute_command(*command)  # until it is killed
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    yield
-    with server.client() as client:
-        client.execute_command("SCRIPT" if way == "script" else "FUNCTION", "KILL")
-    thread.join()
 
 
 def test_a_primary_that_becomes_a_replica_and_a_primary_again(traffic: Traffic) -> None:

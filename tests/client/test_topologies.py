@@ -8,7 +8,7 @@ from redis.crc import key_slot
 
 from queasy import Client, Lease, Queue, SyncClient
 from queasy.store.library import PREFIX
-from tests.e2e.waiting import until_waiting
+from tests.client.waiting import until_waiting
 from tests.groups import Cluster, SentinelGroup, start_cluster, start_sentinel
 from tests.servers import ServerKind, start_replica, start_server
 

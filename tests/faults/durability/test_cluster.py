@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from queasy import Client, SyncClient
 from queasy.store.library import LIBRARY
-from tests.e2e.waiting import until_waiting
+from tests.client.waiting import until_waiting
 from tests.faults.load import QUEUES, load_on
 from tests.groups import Cluster, start_cluster
 from tests.servers import ServerKind, wait_until

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from queasy import Client, QueasyError
-from tests.e2e.waiting import until_waiting
+from tests.client.waiting import until_waiting
 from tests.servers import Server
 
 

@@ -7,7 +7,6 @@ import pytest
 from redis.crc import key_slot
 
 from queasy import Client, Lease, Queue, SyncClient
-from queasy.store.library import PREFIX
 from tests.client.waiting import until_waiting
 from tests.groups import Cluster, SentinelGroup, start_cluster, start_sentinel
 from tests.servers import ServerKind, start_replica, start_server
@@ -163,27 +162,3 @@ async def test_a_write_can_wait_for_a_replica(kind: ServerKind) -> None:
         async with Client(primary.url) as client:
             queue = client.queue("q")
             assert (await queue.dispatch(1, durability="replicated")).status == "created"
-
-
-async def test_a_library_that_was_flushed_is_loaded_again(client: Client, server: object) -> None:
-    queue = client.queue("q")
-    await queue.dispatch(1)
-    server.client().function_flush()  # type: ignore[attr-defined]
-    await queue.dispatch(2)
-    assert (await queue.counts()).waiting == 2
-
-
-async def test_an_older_library_is_replaced_and_a_newer_is_kept(kind: ServerKind) -> None:
-    from queasy.store import library
-
-    current = library.source()
-    stamp = f"local VERSION = {{ 1, {library.revision()} }}"
-    assert stamp in current
-    with start_server(kind) as server, server.client() as connection:
-        for revision, kept in ((0, False), (library.revision() + 7, True)):
-            other = current.replace(stamp, f"local VERSION = {{ 1, {revision} }}")
-            connection.function_load(other, replace=True)
-            async with Client(server.url) as client:
-                await client.queue("q").dispatch(1)
-            _, found = connection.fcall(f"{PREFIX}version", 0)
-            assert found == (revision if kept else library.revision())

@@ -3,13 +3,11 @@
 import functools
 import inspect
 import json
-import math
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import pytest
 
 from queasy import (
     Client,
-    Failure,
     HandlerNotFound,
     HandlerOptions,
     InvalidOption,
@@ -25,10 +22,8 @@ from queasy import (
     Job,
     JobError,
     JobOptions,
-    PermanentError,
     QueasyError,
     Queue,
-    Retry,
 )
 from queasy.codec import RawCodec
 from queasy.handler import FAIL_DEFAULTS, Function, Handler, HandlerOptionsDict, Registry
@@ -77,43 +72,6 @@ def called(handler: Handler | None) -> Any:
 
 
 # Verdicts
-
-
-def test_a_retry_says_when() -> None:
-    assert (Retry().message, Retry().at, Retry().after) == ("", None, None)
-    retry = Retry("busy", after=timedelta(minutes=1))
-    assert (str(retry), retry.message, retry.at, retry.after) == ("busy", "busy", None, 60.0)
-    assert Retry(at=datetime(2030, 1, 1, tzinfo=UTC)).at == 1893456000.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"at": 1e9, "after": 1}, "expected at or after, got both"),
-        ({"at": 60}, "at: expected a time"),
-        ({"at": datetime(2030, 1, 1)}, "at: expected an aware datetime"),
-        ({"after": -1}, "after: expected 0 to"),
-        ({"after": math.nan}, "after: expected 0 to"),
-        ({"after": "5"}, "after: expected seconds or a timedelta"),
-    ],
-)
-def test_a_retry_at_no_time_is_refused(arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidTime, match=says):
-        Retry("later", **arguments)
-
-
-def test_a_failure_has_two_names_and_neither_is_an_error_of_queasy() -> None:
-    assert Failure().message == ""
-    assert (str(PermanentError("gone")), PermanentError("gone").message) == ("gone", "gone")
-    assert issubclass(PermanentError, Failure)
-    assert not issubclass(Failure, QueasyError)
-    assert not issubclass(Retry, QueasyError)
-
-
-def test_verdicts_survive_pickling() -> None:
-    retry = pickle.loads(pickle.dumps(Retry("busy", after=5)))
-    assert (retry.message, retry.at, retry.after) == ("busy", None, 5.0)
-    assert pickle.loads(pickle.dumps(PermanentError("gone"))).message == "gone"
 
 
 # Options

@@ -1,11 +1,17 @@
 """What a worker writes: one line for each thing that happens, and nothing that is secret."""
 
+import fcntl
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 
 from queasy import JobOptions, SyncClient
 from tests.servers import wait_until
-from tests.worker.fleet import Fleet
+from tests.worker.fleet import APP, ON_ONE_SERVER, ROOT, Fleet, Running
 
 SECRET = "hunter2"
 
@@ -48,3 +54,32 @@ def test_a_blocked_event_loop_is_told_of(fleet: Fleet, sync_client: SyncClient) 
     wait_until(lambda: bool(worker.events("event loop blocked")), "it is told")
     assert "jobs=blocks" in worker.events("event loop blocked")[0]
     assert worker.stop() == 0
+
+
+@ON_ONE_SERVER
+def test_a_supervisor_whose_log_nobody_reads_goes_on(fleet: Fleet, sync_client: SyncClient) -> None:
+    """It waited in a line of its log, and its workers' leases ran out."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    environment = fleet._environment
+    worker = Running(
+        subprocess.Popen(
+            [sys.executable, "-m", "queasy", "worker", APP, "--processes", "2", "--queue", "waits"],
+            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
+            start_new_session=True,
+        ),
+        fleet.journal.path,
+    )  # fmt: skip
+    fleet._running.append(worker)
+    wait_until(lambda: len(sync_client.workers(["waits"])) == 2, "both serve")
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x")
+    os.set_blocking(writing, True)
+    first = worker.children()
+    os.kill(first[0], signal.SIGKILL)  # which is worth a line
+    wait_until(lambda: len(set(worker.children()) - set(first)) == 1, "another takes its place")
+    os.close(writing)
+    os.close(reading)
+    worker.kill()

@@ -1,8 +1,8 @@
 """Bad data put straight into the server by hand: the audit names it, and the queue goes on."""
 
-# ruff: noqa: E501, PT017, PERF401 - tables of odd things; an error is one of two ways to be right
-
 import asyncio
+
+# ruff: noqa: E501, PT017, PERF401 - tables of odd things; an error is one of two ways to be right
 import itertools
 import logging
 import os
@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
-from queasy import Client, ProtocolError, SyncClient
+from queasy import (
+    Client,
+    ProtocolError,
+    SyncClient,
+)
 from tests.faults.damage import (
     EXTRA,
     GARBAGE,
@@ -329,3 +333,39 @@ async def test_messages_that_nobody_understands_do_not_deafen_a_worker(
             assert [job.id for job in healthy.jobs] == ["first", *(f"then-{n}" for n in range(5))]
             assert listening(scene) == before, "a connection was lost, and opened again"
     assert "never retrieved" not in caplog.text
+
+
+async def test_a_record_written_by_somebody_else_is_set_aside(
+    client: Client, server: Server, prefix: str
+) -> None:
+    queue = client.queue("q")
+    await queue.dispatch("strange", id="strange")
+    await queue.dispatch("good", id="good")
+    # A map that Lua can read: {"error": {"type": <no UTF-8>}}
+    server.client().hset(
+        f"{prefix}:{{q}}:info", "strange", b"\x81\xa5error\x81\xa4type\xa2\xff\xfe"
+    )
+    job = await queue.get("strange")
+    assert job is not None
+    assert not job.readable
+    lease = await queue.lease(timeout=0)
+    assert lease is not None
+    assert lease.data == "good"
+    await lease.complete()
+    broken = await queue.get("strange")
+    assert broken is not None
+    assert (broken.state, broken.data) == ("broken", "strange")
+
+
+async def test_ids_of_other_programs_come_and_go_unchanged(
+    client: Client, server: Server, prefix: str
+) -> None:
+    queue = client.queue("q", codec="raw")
+    keys = queue.keys.for_dispatch
+    server.client().fcall(
+        "queasy_v1_dispatch", len(keys), *keys, "", b"no \xff utf-8", b"x", "", "", ""
+    )
+    lease = await queue.lease(timeout=0)
+    assert lease is not None
+    assert lease.job.id.encode("utf-8", "surrogateescape") == b"no \xff utf-8"
+    assert await lease.complete()

@@ -284,3 +284,20 @@ async def test_a_worker_stops_in_time_although_it_cannot_compare(forgetful: Serv
         async with asyncio.timeout(PATIENCE):
             await life
     forgetful.start()
+
+
+def test_an_inline_worker_that_is_lost_twice_at_once_lives_once_more(
+    fleet: Fleet, sync_client: SyncClient, server: Server, prefix: str
+) -> None:
+    """The second word came while it stopped, and ended each life as it began."""
+    worker = fleet.serve("--queue", "plain", "--queue", "waits", processes=0)
+    sync_client.queue("plain").dispatch({"sleep": 2}, id="running")
+    fleet.journal.wait_for("start", id="running")
+    with server.client() as connection:
+        connection.delete(*connection.keys(f"{prefix}:*"))
+    sync_client.queue("waits").dispatch({}, id="next")
+    fleet.journal.wait_for("end", id="next")
+    sync_client.queue("plain").dispatch({}, id="last")
+    fleet.journal.wait_for("end", id="last")
+    assert len(worker.events("worker started")) == 2
+    assert worker.stop() == 0

@@ -7,7 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from queasy import Client, NotDurable, SyncClient
+from queasy import (
+    Client,
+    NotDurable,
+    SyncClient,
+    Unanswered,
+)
 from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, start_replica, start_server
 
@@ -207,3 +212,84 @@ def test_a_process_that_was_forked_is_another_caller(
     subprocess.run([sys.executable, "-c", FORKED, server.url, prefix], check=True, timeout=60)
     ran = {job.data for job in sync_client.queue("q").jobs()}
     assert ran == {"before", "child", "parent"}
+
+
+async def test_a_dispatch_whose_answer_is_lost_puts_one_job(proxy: Proxy, prefix: str) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        proxy.lose_answer_to("put")
+        assert (await queue.dispatch(1)).status == "created"
+        proxy.lose_answer_to("put")
+        await queue.dispatch_many(range(5))
+        assert proxy.lost == 2
+        assert (await queue.counts()).waiting == 6
+
+
+async def test_a_lease_whose_answer_is_lost_is_the_same_lease(proxy: Proxy, prefix: str) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        await queue.dispatch_many(range(3))
+        proxy.lose_answer_to("dequeue")
+        lease = await queue.lease(timeout=5)
+        assert lease is not None
+        assert proxy.lost == 1
+        assert lease.data == 0
+        assert (await queue.counts()).active == 1
+        assert await lease.complete()
+
+
+async def test_a_complete_whose_answer_is_lost_is_not_guessed(proxy: Proxy, prefix: str) -> None:
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        await queue.dispatch(1)
+        lease = await queue.lease(timeout=5)
+        assert lease is not None
+        proxy.lose_answer_to("settle")
+        with pytest.raises(Unanswered, match="cannot tell"):
+            await lease.complete()
+        assert (await queue.counts()).active == 0
+
+
+async def test_who_may_have_completed_a_job_is_not_told_that_another_did(
+    proxy: Proxy, prefix: str
+) -> None:
+    """Asked again, it said False; and a with block, that the job would run again."""
+    async with Client(proxy.url, prefix=prefix) as client:
+        queue = client.queue("q")
+        await queue.dispatch_many(range(2))
+        lease = await queue.lease()
+        proxy.lose_answer_to("settle")
+        with pytest.raises(Unanswered, match="cannot tell"):
+            await lease.complete()
+        with pytest.raises(Unanswered, match="earlier call"):
+            await lease.complete()
+        with pytest.raises(Unanswered, match="earlier call"):
+            async with lease:
+                pass
+
+    def pull() -> None:
+        with SyncClient(proxy.url, prefix=prefix) as sync:
+            lease = sync.queue("q").lease()
+            proxy.lose_answer_to("settle")
+            with pytest.raises(Unanswered, match="cannot tell"):
+                lease.complete()
+            with pytest.raises(Unanswered, match="earlier call"):
+                lease.complete()
+
+    await asyncio.to_thread(pull)
+    assert proxy.lost == 2
+
+
+async def test_a_lease_whose_answer_never_comes_is_given_back(proxy: Proxy, prefix: str) -> None:
+    """The job stayed leased to nobody, for as long as the lease was to last."""
+    async with Client(proxy.url, prefix=prefix, timeout=0.5) as client:
+        queue = client.queue("q")
+        await queue.dispatch(1, id="a")
+        for _ in range(1000):  # more than it will try
+            proxy.lose_answer_to("dequeue")
+        with pytest.raises(Unanswered):
+            await queue.lease(seconds=3600, timeout=0)
+        await client.close()  # what runs in the background is over
+        job = await queue.get("a")
+        assert job is not None
+        assert (job.state, job.stall_count) == ("due", 0)

@@ -1,16 +1,9 @@
 """A worker that is cut off from a server that others still hear; a log that nobody reads."""
 
-import fcntl
-import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
-
 from queasy import SyncClient
 from tests.proxy.program import start_proxy
-from tests.servers import Server, wait_until
-from tests.worker.fleet import APP, ON_ONE_SERVER, ROOT, Fleet, Running
+from tests.servers import Server
+from tests.worker.fleet import ON_ONE_SERVER, Fleet
 
 pytestmark = ON_ONE_SERVER
 
@@ -41,31 +34,3 @@ def test_a_worker_that_is_cut_off_ends_its_runs_before_others_have_the_jobs(
         proxy.tell("calm")
         fleet.journal.wait_for("end", 2)
         assert alone.stop() == 0
-
-
-def test_a_supervisor_whose_log_nobody_reads_goes_on(fleet: Fleet, sync_client: SyncClient) -> None:
-    """It waited in a line of its log, and its workers' leases ran out."""
-    reading, writing = os.pipe()
-    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
-    environment = fleet._environment
-    worker = Running(
-        subprocess.Popen(
-            [sys.executable, "-m", "queasy", "worker", APP, "--processes", "2", "--queue", "waits"],
-            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
-            start_new_session=True,
-        ),
-        fleet.journal.path,
-    )  # fmt: skip
-    fleet._running.append(worker)
-    wait_until(lambda: len(sync_client.workers(["waits"])) == 2, "both serve")
-    os.set_blocking(writing, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x")
-    os.set_blocking(writing, True)
-    first = worker.children()
-    os.kill(first[0], signal.SIGKILL)  # which is worth a line
-    wait_until(lambda: len(set(worker.children()) - set(first)) == 1, "another takes its place")
-    os.close(writing)
-    os.close(reading)
-    worker.kill()

@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
-from queasy import Client, SyncClient, Unanswered, Unreachable
+from queasy import (
+    Client,
+    SyncClient,
+    Unanswered,
+    Unreachable,
+)
 from tests.faults.calling import Caller
 from tests.faults.cases import CASES, Case, equals
 from tests.proxy import Proxy
-from tests.servers import Server
+from tests.servers import Server, ServerKind, start_server
 from tests.worker.fleet import ON_ONE_SERVER, totals
 from tests.worker.inline import working
 
@@ -227,3 +232,35 @@ async def test_a_worker_that_was_taken_for_dead_waits_for_the_server_to_begin_an
             proxy.calm()
             await until(lambda: done == ["long", "long"])
             await until(lambda: not queue.counts().active)
+
+
+async def test_a_server_that_never_answers_is_given_up_honestly(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        async with Client(server.url, timeout=0.5) as client:
+            queue = client.queue("q")
+            await queue.dispatch(1)
+            server.pause()
+            with pytest.raises(Unanswered, match="may have been carried out"):
+                await queue.dispatch(2)
+            server.resume()
+            assert (await queue.dispatch(3)).status == "created"
+
+
+async def test_a_subscription_that_is_never_confirmed_does_not_hang(
+    proxy: Proxy, prefix: str
+) -> None:
+    proxy.swallow("SSUBSCRIBE")
+    async with Client(proxy.url, prefix=prefix, timeout=0.5) as client:
+        queue = client.queue("q")
+        assert await asyncio.wait_for(queue.lease(timeout=1), 20) is None
+        deaf = asyncio.create_task(queue.lease())
+        await queue.dispatch("found without being told")
+        lease = await asyncio.wait_for(deaf, 20)
+        assert await lease.complete()
+
+    def pull() -> object:
+        with SyncClient(proxy.url, prefix=prefix, timeout=0.5) as sync:
+            return sync.queue("q").lease(timeout=1)
+
+    assert await asyncio.wait_for(asyncio.to_thread(pull), 20) is None
+    assert proxy.lost >= 2

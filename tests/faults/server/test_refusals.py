@@ -8,7 +8,6 @@ import asyncio
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,8 @@ from queasy import (
     Client,
     Dispatched,
     NotReady,
-    NotRunning,
     OutOfMemory,
     ReadOnly,
-    ServerError,
     SyncClient,
     Unreachable,
 )
@@ -297,38 +294,3 @@ async def test_a_wait_without_end_outlasts_a_server_that_refuses(
             await queue.dispatch("after")
             lease = await asyncio.wait_for(waiting, 30)
             assert await lease.complete()
-
-
-async def test_a_lease_that_begins_while_the_server_is_away_waits_for_it(
-    kind: ServerKind, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Only one that waited already did: a consumer, which asks anew each time, was sent away."""
-    with (
-        start_server(kind, appendonly=True, appendfsync="always") as server,
-        SyncClient(server.url, timeout=0.3) as sync,
-    ):
-        async with Client(server.url, timeout=0.3) as client:
-            queue = client.queue("q")
-            await queue.dispatch_many(["one", "two"])
-            server.stop()
-            waiting = [
-                asyncio.create_task(queue.lease()),
-                asyncio.create_task(asyncio.to_thread(lambda: sync.queue("q").lease())),
-            ]
-            with pytest.raises(ServerError):
-                await queue.lease(timeout=1)
-            with pytest.raises(ServerError):
-                await asyncio.to_thread(lambda: sync.queue("q").lease(timeout=1))
-            assert not any(one.done() for one in waiting)
-            server.start()
-            first, second = await asyncio.wait_for(asyncio.gather(*waiting), 30)
-            assert {first.data, second.data} == {"one", "two"}
-            assert await first.complete()
-            assert second.complete()
-            assert "runs out by itself" not in caplog.text, "what was never sent needs no undoing"
-
-
-def test_a_lease_of_a_server_that_was_never_there_is_told_at_once() -> None:
-    client = SyncClient(f"redis://127.0.0.1:{free_port()}", timeout=5)
-    with closing(client), pytest.raises(NotRunning):
-        client.queue("q").lease()

@@ -8,6 +8,7 @@ import pytest
 
 from queasy import (
     AccessDenied,
+    Client,
     NotReady,
     ReadOnly,
     ServerError,
@@ -17,7 +18,14 @@ from queasy import (
 )
 from queasy.store.net.url import parse_url
 from tests.groups import start_cluster
-from tests.servers import HOST, Server, ServerKind, free_port, start_server, wait_until
+from tests.servers import (
+    HOST,
+    Server,
+    ServerKind,
+    free_port,
+    start_server,
+    wait_until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +180,21 @@ def test_a_server_without_room_for_another_connection_says_so(sound: Server) -> 
                 pass
         finally:
             first.config_set("maxclients", most)
+
+
+async def test_a_server_that_may_lose_jobs_is_warned_of(
+    kind: ServerKind, caplog: pytest.LogCaptureFixture
+) -> None:
+    with start_server(kind) as server, caplog.at_level(logging.WARNING, "queasy"):
+        server.client().config_set("maxmemory", "100mb")
+        server.client().config_set("maxmemory-policy", "allkeys-lru")
+        async with Client(server.url):
+            pass
+        assert "set it to noeviction" in caplog.text
+        assert "set appendonly to yes" in caplog.text
+        caplog.clear()
+        server.client().config_set("maxmemory-policy", "noeviction")
+        server.client().config_set("appendonly", "yes")
+        async with Client(server.url):
+            pass
+        assert caplog.text == ""

@@ -19,13 +19,8 @@ from queasy import (
     Queue,
     Retry,
 )
-from queasy.store.commands import QueueCommands
-from queasy.store.keys import QueueKeys
 from queasy.store.records import Ending
 from queasy.worker.intake.subscription import Line
-from queasy.worker.liveness.heartbeat import Pulse
-from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import IDLE_LEASE
 from tests.worker.inline import FAR, PATIENCE, Seen, until_empty, until_state, working
 
 # What a handler may say
@@ -350,16 +345,3 @@ async def test_more_runs_than_one_call_may_end_are_ended_by_a_few(
         over.set()
         await until_empty(emails)
     assert told == []
-
-
-def test_a_worker_at_rest_is_not_kept_alive_while_its_application_holds_it_up() -> None:
-    """A job that it was handed stayed with it for as long as that lasted, with others idle."""
-    table, now, queue = InflightTable(2, 1), 1000.0, QueueCommands(QueueKeys("p", "q"))
-    pulse = Pulse("c", [queue] * 2, table, lambda: None, lambda index, cancelled: None, inline=True)
-    table.rest(0, now + 1)
-    table.beat(now - 1)
-    assert pulse.needs(0, now) == IDLE_LEASE
-    table.beat(now - 30)
-    assert pulse.needs(0, now) is None
-    table.attend(1, 1)  # what it runs is its own, however long it takes: it must not be lost
-    assert pulse.needs(0, now) == IDLE_LEASE

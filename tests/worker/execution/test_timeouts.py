@@ -169,3 +169,15 @@ def test_a_job_that_times_out_too_often_is_given_up(
     assert len(fleet.journal.lines("gave up")) == 1
     assert totals(timed.fail_queue)["finished"] == 1
     assert [job.id for job in timed.jobs("failed")] == ["job"]
+
+
+def test_a_process_name_that_is_no_text_does_not_end_the_watch(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    """It could not be read, and nobody looked at timeouts any more."""
+    worker = fleet.serve("--queue", "timed", processes=1)
+    sync_client.queue("timed").dispatch({"first": {"rename": True}, "then": {}}, id="odd")
+    (start, again) = fleet.journal.wait_for("start", 2, id="odd")
+    assert again["timeouts"] == 1
+    assert again["pid"] != start["pid"]
+    assert worker.stop() == 0

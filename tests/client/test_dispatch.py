@@ -185,14 +185,21 @@ async def test_a_cancelled_caller_does_not_harm_its_neighbours(client: Client) -
     assert (await queue.counts()).waiting >= 9
 
 
-async def test_close_sends_all_who_stand_in_line(client: Client) -> None:
+@pytest.mark.parametrize("connected", [True, False])
+async def test_close_sends_dispatches_in_progress(
+    server: Server, prefix: str, connected: bool
+) -> None:
+    client = Client(server.url, prefix=prefix)
     queue = client.queue("q")
-    await queue.dispatch("before")
+    before = ["before"] if connected else []
+    for data in before:
+        await queue.dispatch(data)
     tasks = [asyncio.create_task(queue.dispatch(n)) for n in range(50)]
     await asyncio.sleep(0)
     await client.close()
     assert {(await task).status for task in tasks} == {"created"}
-    assert [job.data async for job in queue.jobs()] == ["before", *range(50)]
+    async with Client(server.url, prefix=prefix) as other:
+        assert [job.data async for job in other.queue("q").jobs()] == [*before, *range(50)]
 
 
 async def test_a_dispatch_that_was_given_up_does_not_overtake_the_next(

@@ -95,16 +95,6 @@ async def test_a_closed_client_may_be_used_again(client: Client) -> None:
     assert (await client.queue("q").counts()).waiting == 2
 
 
-async def test_close_sends_what_is_being_dispatched(server: Server, prefix: str) -> None:
-    client = Client(server.url, prefix=prefix)
-    tasks = [asyncio.create_task(client.queue("q").dispatch(n)) for n in range(50)]
-    await asyncio.sleep(0)
-    await client.close()
-    assert all(task.done() for task in tasks) or await asyncio.gather(*tasks)
-    async with Client(server.url, prefix=prefix) as other:
-        assert (await other.queue("q").counts()).waiting == 50
-
-
 def test_forgetting_to_await_a_lease_is_warned_of(server: Server) -> None:
     client = Client(server.url)
     with pytest.warns(RuntimeWarning, match="never awaited"):

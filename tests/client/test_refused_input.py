@@ -106,13 +106,6 @@ async def test_bad_arguments_of_other_calls_are_refused(client: Client) -> None:
             await lease.extend(-5)
 
 
-async def test_one_bad_job_in_a_list_keeps_all_of_it_out(client: Client) -> None:
-    queue = client.queue("q")
-    with pytest.raises(InvalidId):
-        await queue.dispatch_many([*range(2500), Dispatch(1, id="")])
-    assert (await queue.counts()).waiting == 0
-
-
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [

@@ -166,11 +166,6 @@ def test_a_handler_has_the_codec_of_its_queue(client: Client) -> None:
     assert isinstance(handler.codec, RawCodec)
 
 
-def test_a_wrong_option_is_told_before_there_is_a_function(emails: Queue) -> None:
-    with pytest.raises(InvalidOption, match="size"):
-        emails.handler(size=0)
-
-
 def test_two_handlers_for_one_queue_are_refused_by_name(client: Client, emails: Queue) -> None:
     emails.handler(print)
     with pytest.raises(

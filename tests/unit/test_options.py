@@ -5,11 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from queasy import InvalidInput, InvalidOption, InvalidTime, JobOptions, QueasyError
-from tests.fuzz.strategies import NUMBERS, ODD, TIMES
+from queasy import InvalidOption, InvalidTime, JobOptions
 
 NAN, INF = math.nan, math.inf
 COUNTS = ("max_retries", "max_stalls", "max_timeouts")
@@ -78,17 +75,3 @@ def test_equal_options_are_equal_however_they_were_written() -> None:
 def test_options_cannot_be_changed_afterwards() -> None:
     with pytest.raises(AttributeError):
         JobOptions().timeout = 5  # type: ignore[misc]
-
-
-@given(st.sampled_from([*COUNTS, *DURATIONS]), ODD | NUMBERS | TIMES)
-def test_any_value_is_kept_as_given_or_refused_by_name(name: str, value: Any) -> None:
-    try:
-        options = JobOptions(**{name: value})
-    except QueasyError as error:
-        refused = error
-    else:
-        asked = value.total_seconds() if isinstance(value, timedelta) else value
-        assert getattr(options, name) == asked
-        return
-    assert isinstance(refused, InvalidInput)
-    assert str(refused).startswith(f"{name}: expected ")

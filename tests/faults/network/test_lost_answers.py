@@ -214,42 +214,6 @@ def test_a_process_that_was_forked_is_another_caller(
     assert ran == {"before", "child", "parent"}
 
 
-async def test_a_dispatch_whose_answer_is_lost_puts_one_job(proxy: Proxy, prefix: str) -> None:
-    async with Client(proxy.url, prefix=prefix) as client:
-        queue = client.queue("q")
-        proxy.lose_answer_to("put")
-        assert (await queue.dispatch(1)).status == "created"
-        proxy.lose_answer_to("put")
-        await queue.dispatch_many(range(5))
-        assert proxy.lost == 2
-        assert (await queue.counts()).waiting == 6
-
-
-async def test_a_lease_whose_answer_is_lost_is_the_same_lease(proxy: Proxy, prefix: str) -> None:
-    async with Client(proxy.url, prefix=prefix) as client:
-        queue = client.queue("q")
-        await queue.dispatch_many(range(3))
-        proxy.lose_answer_to("dequeue")
-        lease = await queue.lease(timeout=5)
-        assert lease is not None
-        assert proxy.lost == 1
-        assert lease.data == 0
-        assert (await queue.counts()).active == 1
-        assert await lease.complete()
-
-
-async def test_a_complete_whose_answer_is_lost_is_not_guessed(proxy: Proxy, prefix: str) -> None:
-    async with Client(proxy.url, prefix=prefix) as client:
-        queue = client.queue("q")
-        await queue.dispatch(1)
-        lease = await queue.lease(timeout=5)
-        assert lease is not None
-        proxy.lose_answer_to("settle")
-        with pytest.raises(Unanswered, match="cannot tell"):
-            await lease.complete()
-        assert (await queue.counts()).active == 0
-
-
 async def test_who_may_have_completed_a_job_is_not_told_that_another_did(
     proxy: Proxy, prefix: str
 ) -> None:

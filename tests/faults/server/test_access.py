@@ -7,8 +7,6 @@ import pytest
 from queasy import (
     AccessDenied,
     Client,
-    OutOfMemory,
-    ReadOnly,
     ServerError,
     SyncClient,
     Unsupported,
@@ -17,7 +15,6 @@ from tests.groups import PRIMARY_NAME
 from tests.servers import (
     Server,
     ServerKind,
-    start_replica,
     start_server,
 )
 
@@ -81,16 +78,6 @@ async def test_who_may_not_listen_is_told_rather_than_left_to_poll(kind: ServerK
             sync.queue("q").lease(timeout=5)
 
 
-async def test_a_replica_refuses_and_says_where_to_go(kind: ServerKind) -> None:
-    with start_server(kind) as primary, start_replica(primary) as replica:
-        async with Client(primary.url) as client:
-            await client.queue("q").dispatch(1, durability="replicated")
-        async with Client(replica.url) as client:
-            with pytest.raises(ReadOnly, match="primary"):
-                await client.queue("q").dispatch(2)
-            assert (await client.queue("q").counts()).waiting == 1
-
-
 async def test_a_plain_server_is_no_cluster(server: Server) -> None:
     with pytest.raises(ServerError, match="use redis://"):
         async with Client(f"redis+cluster://{server.address}"):
@@ -103,19 +90,3 @@ def test_a_server_that_is_too_old_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=r"7\.0"), SyncClient(f"unix://{old.socket_file}"):
         pass
     old.shutdown()
-
-
-async def test_a_full_server_refuses_dispatch_and_drains(kind: ServerKind) -> None:
-    with start_server(kind) as server:
-        async with Client(server.url) as client:
-            queue = client.queue("q", codec="raw")
-            await queue.dispatch_many([b"x" * 1000] * 100)
-            server.client().config_set("maxmemory", "1")
-            with pytest.raises(OutOfMemory, match="maxmemory"):
-                await queue.dispatch(b"more")
-            for _ in range(100):
-                async with queue.lease(timeout=0) as lease:
-                    assert lease is not None
-            server.client().config_set("maxmemory", "0")
-            assert (await queue.dispatch(b"more")).status == "created"
-            assert await queue.audit() == []

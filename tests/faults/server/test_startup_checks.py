@@ -1,5 +1,6 @@
 """The look at the server when a client starts: each warning, and each refusal, says what to do."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,15 @@ def warnings_of(server: Server, caplog: pytest.LogCaptureFixture) -> list[str]:
         health = client.health()
         found = [*([health.problem] if health.problem else []), *health.warnings]
         assert said == [f"{parse_url(server.url)}: {warning}" for warning in found]
+        caplog.clear()
+        asyncio.run(connect_async(server))
+        assert [record.getMessage() for record in caplog.records] == said
     return said
+
+
+async def connect_async(server: Server) -> None:
+    async with Client(server.url):
+        pass
 
 
 def test_of_a_sound_server_nothing_is_said(sound: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,7 +91,7 @@ def test_a_replica_is_warned_of_and_says_where_to_go(
     sound: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with SyncClient(sound.url) as client:
-        client.queue("q").counts()
+        client.queue("q").dispatch(1, id="a")
     sound.call("REPLICAOF", HOST, free_port())
     try:
         (warning,) = warnings_of(sound, caplog)
@@ -91,9 +100,12 @@ def test_a_replica_is_warned_of_and_says_where_to_go(
             health = client.health()
             assert (health.role, health.reachable, health.ready) == ("replica", True, False)
             with pytest.raises(ReadOnly, match="Point the URL at the primary"):
-                client.queue("q").dispatch(1)
+                client.queue("q").dispatch(2)
+            assert client.queue("q").counts().waiting == 1
     finally:
         sound.call("REPLICAOF", "NO", "ONE")
+        with SyncClient(sound.url) as client:
+            assert client.queue("q").cancel("a")
 
 
 def test_a_disk_that_failed_is_warned_of(sound: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -180,21 +192,3 @@ def test_a_server_without_room_for_another_connection_says_so(sound: Server) -> 
                 pass
         finally:
             first.config_set("maxclients", most)
-
-
-async def test_a_server_that_may_lose_jobs_is_warned_of(
-    kind: ServerKind, caplog: pytest.LogCaptureFixture
-) -> None:
-    with start_server(kind) as server, caplog.at_level(logging.WARNING, "queasy"):
-        server.client().config_set("maxmemory", "100mb")
-        server.client().config_set("maxmemory-policy", "allkeys-lru")
-        async with Client(server.url):
-            pass
-        assert "set it to noeviction" in caplog.text
-        assert "set appendonly to yes" in caplog.text
-        caplog.clear()
-        server.client().config_set("maxmemory-policy", "noeviction")
-        server.client().config_set("appendonly", "yes")
-        async with Client(server.url):
-            pass
-        assert caplog.text == ""

@@ -164,7 +164,9 @@ async def test_a_payload_that_cannot_be_decoded_is_set_aside_alone(client: Clien
         assert fixed.data == b"{not json"
 
 
-async def test_a_cancel_of_a_running_job_reaches_its_holder_and_outlives_it(client: Client) -> None:
+async def test_a_cancel_of_a_running_job_reaches_its_holder_and_outlives_it(
+    client: Client,
+) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
     lease = await queue.lease(seconds=0.2, timeout=0)

@@ -6,8 +6,6 @@ import threading
 import pytest
 
 from queasy import Client, Dispatch, JobOptions, Lease, Queue, SyncClient, SyncLease, SyncQueue
-from queasy.outcomes import Fail
-from queasy.store.records import Ending
 
 
 def test_a_job_from_dispatch_to_complete(sync_client: SyncClient) -> None:
@@ -119,9 +117,8 @@ def test_thousands_of_records_are_requeued_and_dropped(sync_client: SyncClient) 
     queue = sync_client.queue("q")
     queue.configure(failed_limit=5000)
     queue.dispatch_many(Dispatch(n, id=str(n)) for n in range(2500))
-    commands, store = queue._commands, sync_client._store
-    while jobs := store.run(commands.dequeue("~all", lease=600, limit=500)).jobs:
-        store.run(commands.settle([Ending(job.id, job.token, Fail()) for job in jobs]))
+    while lease := queue.lease(600, timeout=0):
+        assert lease.fail()
     ids = [job.id for job in queue.jobs("failed")]
     assert len(ids) == 2500
     assert queue.requeue(ids[:1200]) == 1200

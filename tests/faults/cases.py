@@ -8,6 +8,7 @@ from typing import Any
 from queasy import JobOptions
 from queasy.store.command import Command
 from queasy.store.records import Dispatched
+from tests.lowlevel import commands_of, lease_of, run
 from tests.servers import wait_until
 from tests.worker.fleet import totals
 
@@ -32,7 +33,7 @@ class Case:
 
 def command(make: Callable[[Any], Command[Any]]) -> Callable[[Any, Any], Any]:
     """A call that no method makes."""
-    return lambda queue, _: queue._store.run(make(queue._commands))
+    return lambda queue, _: run(queue, make(commands_of(queue)))
 
 
 def seed(queue: Any) -> None:
@@ -66,12 +67,8 @@ def ending(name: str, **arguments: Any) -> Case:
 
 
 def mine(queue: Any, lease: Any) -> Any:
-    """The lease on the other's line."""
-    from queasy.lease import Lease
-    from queasy.sync import SyncLease, SyncQueue
-
-    kind = SyncLease if isinstance(queue, SyncQueue) else Lease
-    return kind(lease.job, queue._commands, queue._store)
+    """The same lease, on the connection of another client."""
+    return lease_of(queue, lease.job)
 
 
 def status(*words: str) -> Callable[[Any], bool]:

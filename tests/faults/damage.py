@@ -20,6 +20,7 @@ from queasy.store.commands import ListState
 from queasy.store.keys import NAMES
 from queasy.store.records import Ending
 from queasy.sync import SyncQueue
+from tests.lowlevel import commands_of, run
 
 ZSETS = {
     "waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at", "callers",
@@ -124,13 +125,13 @@ class Scene:
 
     def set_up(self) -> None:
         self.clear()
-        queue, run = self.queue, self.client._store.run
-        run(queue._commands.register(WORKER, LONG, b"{}"))
+        queue, commands = self.queue, commands_of(self.queue)
+        run(queue, commands.register(WORKER, LONG, b"{}"))
         for id_ in ("gave-up", "odd", "runs", "stopped"):
             queue.dispatch(id_.encode(), id=id_)
-        jobs = run(queue._commands.dequeue(WORKER, lease=LONG, limit=4, request="r1")).jobs
+        jobs = run(queue, commands.dequeue(WORKER, lease=LONG, limit=4, request="r1")).jobs
         leases = {job.id: job for job in jobs}
-        run(queue._commands.settle([
+        run(queue, commands.settle([
             Ending("gave-up", leases["gave-up"].token, Fail()),
             Ending("odd", leases["odd"].token, Broken(JobError("Odd"))),
         ]))  # fmt: skip

@@ -2,8 +2,10 @@
 
 # ruff: noqa: E501 - tables of odd things; an error is one of two ways to be right
 
+import asyncio
 import contextlib
 import resource
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -124,11 +126,26 @@ def test_a_line_between_supervisor_and_child_is_read_or_refused(line: bytes) -> 
 
 @given(LINES | st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_an_order_that_cannot_be_understood_is_noted_and_ignored(line: bytes) -> None:
-    async def nobody(do: str, queue: str, release: bool) -> None: ...
+    asyncio.run(order(line.decode("utf-8", "surrogateescape")))
 
-    store: Any = None
-    control = Control(store, nobody)
-    control._told(line.decode("utf-8", "surrogateescape"))
+
+async def order(message: str) -> None:
+    """Delivers a message on a channel of a worker, as a listener does."""
+
+    async def carry_out(do: str, queue: str, release: bool) -> None: ...
+
+    async def subscribe(channel: str) -> object:
+        return channel
+
+    async def connect() -> None: ...
+
+    heard: dict[str, Any] = {}
+    listener = SimpleNamespace(attend=heard.__setitem__, leave=heard.pop, subscribe=subscribe)
+    store: Any = SimpleNamespace(listener=listener, connect=connect)
+    control = Control(store, carry_out)
+    control.listen({"channel"})
+    heard["channel"](message)
+    await control.close()
 
 
 @pytest.mark.parametrize("queues", [5, "q", [5], ["a{b"]])

@@ -43,6 +43,8 @@ class _Link:
     """One connection through the proxy."""
 
     dead: bool
+    writer: Writer | None = None
+    subscribed: bool = False
     due: list[Cut | None] = field(default_factory=list)
     """What is to become of the answers still to come; messages come unasked."""
 
@@ -59,6 +61,9 @@ class Proxy:
         self._delayed: list[tuple[str, asyncio.Event, asyncio.Event]] = []
         self._late: list[asyncio.Task[None]] = []
         self._swallowed: set[str] = set()
+        self._withheld: bytes | None = None
+        self._kept: bytes | None = None
+        self._keeping = asyncio.Event()
         self._rate = 0.0
         self._harassing: asyncio.Task[None] | None = None
         self._passing = asyncio.Event()
@@ -117,6 +122,23 @@ class Proxy:
     def swallow(self, command: str) -> None:
         """It never arrives and is never answered, but the line stays."""
         self._swallowed.add(command)
+
+    def withhold(self, message: bytes) -> None:
+        """The next published message that contains this is kept until `deliver`."""
+        self._withheld = message
+
+    async def withheld(self) -> None:
+        """Returns when a message is kept."""
+        await self._keeping.wait()
+
+    def deliver(self) -> None:
+        """The message that was kept arrives on every connection that has subscribed; again, if
+        this is called again.
+        """
+        assert self._kept is not None
+        for link in self._links:
+            if link.writer is not None and link.subscribed:
+                link.writer.write(self._kept)
 
     def lead_to(self, upstream: int) -> None:
         """Connections from now on: as a name does that is given to another server."""
@@ -184,7 +206,7 @@ class Proxy:
                 self.stall(self._random.uniform(0.1, LONGEST_STALL))
 
     async def _accept(self, reader: Reader, writer: Writer) -> None:
-        link = _Link(dead=self._deaf)
+        link = _Link(dead=self._deaf, writer=writer)
         self._links[link] = asyncio.current_task()
         writers = [writer]
         # Cancelled is cut; the task itself goes on to its end, and nobody is told.
@@ -208,6 +230,7 @@ class Proxy:
                 command = bytes(buffer[:end])
                 del buffer[:end]
                 name = name_of(command)
+                link.subscribed |= name == "SSUBSCRIBE"
                 if name in self._swallowed:
                     self.lost += 1
                     continue
@@ -233,6 +256,9 @@ class Proxy:
                 continue
             buffer += data
             while end := end_of(buffer):
+                if not link.due and self._keeps(bytes(buffer[:end])):
+                    del buffer[:end]
+                    continue
                 point = link.due.pop(0) if link.due else None
                 if point is Cut.HALF_ANSWERED:
                     end = self._random.randrange(1, end)
@@ -244,6 +270,13 @@ class Proxy:
                     return
                 del buffer[:end]
             await writer.drain()
+
+    def _keeps(self, message: bytes) -> bool:
+        if self._withheld is None or self._withheld not in message:
+            return False
+        self._withheld, self._kept = None, message
+        self._keeping.set()
+        return True
 
     async def _deliver(
         self, command: bytes, arrives: asyncio.Event, arrived: asyncio.Event

@@ -160,9 +160,9 @@ def test_options_are_those_given_over_the_defaults(emails: Queue, registry: Regi
     assert HandlerOptions(**FAIL_DEFAULTS) == HandlerOptions.of({}, fail=True)
 
 
-def test_a_handler_has_the_codec_of_its_queue(client: Client) -> None:
+def test_a_handler_has_the_codec_of_its_queue(client: Client, registry: Registry) -> None:
     client.queue("frames", codec="raw").handler(print)
-    (handler,) = client._registry.handlers()
+    (handler,) = registry.handlers()
     assert isinstance(handler.codec, RawCodec)
 
 
@@ -187,7 +187,8 @@ def test_listen_registers_both_or_none(emails: Queue, registry: Registry) -> Non
 
 def test_clients_do_not_share_handlers(emails: Queue) -> None:
     emails.handler(print)
-    assert Client("redis://nowhere.invalid")._registry.names() == []
+    with pytest.raises(InvalidOption, match="no queue has a handler"):
+        Client("redis://nowhere.invalid").plan()
 
 
 @pytest.mark.parametrize("method", ["handler", "fail_handler", "listen"])

@@ -133,7 +133,7 @@ class Fleet:
     def __init__(self, url: str, prefix: str, folder: Path) -> None:
         self.journal = Journal(folder / "journal")
         self._folder = folder
-        self._environment = {
+        self.environment = {
             **os.environ,
             "TEST_URL": url,
             "TEST_PREFIX": prefix,
@@ -142,13 +142,18 @@ class Fleet:
         }
         self._running: list[Running] = []
 
-    def start(self, *options: str, app: str = APP, folder: Path = ROOT) -> Running:
-        """`queasy worker` with these options; does not wait for it."""
+    def start(
+        self, *options: str, app: str = APP, folder: Path = ROOT, output: int | None = None
+    ) -> Running:
+        """`queasy worker` with these options; does not wait for it. It writes to its log, or to
+        the file descriptor `output`.
+        """
         log = self._folder / f"worker-{len(self._running)}.log"
         with log.open("wb") as file:
+            output = file.fileno() if output is None else output
             process = subprocess.Popen(
                 [sys.executable, "-m", "queasy", "worker", app, *options],
-                cwd=folder, env=self._environment, stdout=file, stderr=file,
+                cwd=folder, env=self.environment, stdout=output, stderr=output,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         running = Running(process, log)

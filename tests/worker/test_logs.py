@@ -5,13 +5,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 
 from queasy import JobOptions, SyncClient
 from tests.servers import wait_until
-from tests.worker.fleet import APP, ON_ONE_SERVER, ROOT, Fleet, Running
+from tests.worker.fleet import ON_ONE_SERVER, Fleet
 
 SECRET = "hunter2"
 
@@ -61,16 +59,7 @@ def test_a_supervisor_whose_log_nobody_reads_goes_on(fleet: Fleet, sync_client: 
     """It waited in a line of its log, and its workers' leases ran out."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
-    environment = fleet._environment
-    worker = Running(
-        subprocess.Popen(
-            [sys.executable, "-m", "queasy", "worker", APP, "--processes", "2", "--queue", "waits"],
-            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing,
-            start_new_session=True,
-        ),
-        fleet.journal.path,
-    )  # fmt: skip
-    fleet._running.append(worker)
+    worker = fleet.start("--processes", "2", "--queue", "waits", output=writing)
     wait_until(lambda: len(sync_client.workers(["waits"])) == 2, "both serve")
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):

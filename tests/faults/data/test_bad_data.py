@@ -29,6 +29,7 @@ from tests.faults.damage import (
     random_damage,
     wrong_types,
 )
+from tests.lowlevel import commands_of, run
 from tests.servers import Server
 from tests.worker.inline import Seen, until, working
 
@@ -164,9 +165,8 @@ def test_a_client_with_a_name_that_none_has_does_not_take_the_leases_of_another(
     """The job `runs:x` of w1 has the lease `w1:runs:x`, as the job `x` of a client `w1:runs` has."""
     scene.queue.dispatch(b"", id="runs:x")
     scene.redis.zadd(scene.key("waiting"), {"runs:x": 1})
-    run = scene.client._store.run
-    commands = scene.queue._commands
-    (job,) = run(commands.dequeue(WORKER, lease=3600, limit=1)).jobs
+    take = commands_of(scene.queue).dequeue(WORKER, lease=3600, limit=1)
+    (job,) = run(scene.queue, take).jobs
     assert job.id == "runs:x"
     scene.redis.zadd(scene.key("clients"), {"w1:runs": 1})
     scene.queue.sweep()

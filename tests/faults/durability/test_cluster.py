@@ -16,6 +16,7 @@ from tests.faults.load import QUEUES, load_on
 from tests.groups import Cluster, start_cluster
 from tests.servers import ServerKind, wait_until
 from tests.worker.fleet import ON_ONE_SERVER
+from tests.worker.inline import PATIENCE, until, working
 
 PREFIX = "cluster"
 
@@ -65,23 +66,26 @@ def test_servers_that_disagree_who_has_a_slot_are_given_time(cluster: Cluster) -
         assert old.call("INFO", "errorstats")["errorstat_MOVED"]["count"] > refused
 
 
-async def test_a_worker_is_ordered_about_where_its_slot_is_now(cluster: Cluster) -> None:
-    channel = "order:{ordered}"
-    slot = key_slot(channel.encode())
-    heard: asyncio.Queue[str] = asyncio.Queue()
-    async with Client(cluster.url) as one, Client(cluster.url) as other:
-        listener = one._store.listener
-        listener.attend(channel, heard.put_nowait)
-        await one.connect()
-        await other.connect()
-        assert await listener.subscribe(channel) is not None
-        assert await other._store.listener.tell(channel, "first") == 1
-        new = cluster.other_primary(slot, random.Random())
-        await asyncio.to_thread(cluster.migrate_slot, slot, new)
-        assert [await heard.get(), await heard.get()] == ["first", ""]
-        assert await listener.subscribe(channel) is not None  # the first time it tries
-        assert await other._store.listener.tell(channel, "second") == 1
-        assert await heard.get() == "second"
+async def test_worker_hears_orders_where_its_slot_has_moved(cluster: Cluster) -> None:
+    slot, ran = slot_of("ordered"), asyncio.Event()
+    async with (
+        Client(cluster.url, prefix=PREFIX) as one,
+        Client(cluster.url, prefix=PREFIX) as other,
+    ):
+        queue = one.queue("ordered")
+
+        @queue.handler
+        async def handle() -> None:
+            ran.set()
+
+        async with working(one):
+            await until(lambda: other.tell_workers("unserve", "ordered"), "the worker listens")
+            new = cluster.other_primary(slot, random.Random())
+            await asyncio.to_thread(cluster.migrate_slot, slot, new)
+            await until(lambda: other.tell_workers("serve", "ordered"), "it listens there")
+            await other.queue("ordered").dispatch(1)
+            async with asyncio.timeout(PATIENCE):
+                await ran.wait()
 
 
 @ON_ONE_SERVER

@@ -16,6 +16,7 @@ from queasy import Client, Job, SyncClient
 from queasy.outcomes import Release
 from queasy.store.records import Ending
 from tests.conftest import audit_all
+from tests.lowlevel import commands_of, run
 from tests.servers import Server, ServerKind, start_server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Journal, fleet_on
 from tests.worker.inline import PATIENCE, Seen, until
@@ -141,7 +142,7 @@ def test_a_suspect_that_was_held_when_the_server_forgot_it_does_not_start(
         queue.dispatch({"sleep": 0.5}, id="suspect")
         assert queue.lease() is not None
         (held,) = queue.jobs("active")
-        client._store.run(queue._commands.evict(held.client, "stall"))  # somebody saw it die
+        queue.evict(held.client)  # as if its process had died
         queue.pause()
         worker = own_fleet.serve("--queue", "waits", "--queue", "crowd-0", processes=1)
         other.dispatch({"sleep": 60}, id="other")
@@ -241,7 +242,7 @@ async def test_a_worker_that_takes_nothing_any_more_sees_what_is_forgotten(
 
         # It is known to the snapshot: it goes on.
         (info,) = await emails.clients()
-        channel = emails._commands.keys.channel(info.id)
+        channel = emails.keys.channel(info.id)
         forgetful.call("SAVE")
         await asyncio.to_thread(go_back, forgetful)
 
@@ -252,7 +253,7 @@ async def test_a_worker_that_takes_nothing_any_more_sees_what_is_forgotten(
         assert not ended.is_set()
 
         # This one knows that another had it, and gave it back.
-        await emails._store.run(emails._commands.settle([Ending("a", job.token, Release())]))
+        await run(emails, commands_of(emails).settle([Ending("a", job.token, Release())]))
         forgetful.call("SAVE")
         assert not ended.is_set()
         await asyncio.to_thread(go_back, forgetful)

@@ -11,8 +11,6 @@ from queasy import Client, Job, Queue, SyncClient
 from queasy.store.command import Command
 from queasy.store.store import AsyncStore
 from queasy.worker.inline import safety_interval
-from queasy.worker.intake.scheduler import Intake
-from queasy.worker.intake.subscription import Line
 from queasy.worker.plan import LEASE
 from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, start_replica, start_server
@@ -23,50 +21,7 @@ from tests.worker.inline import Seen, until, until_empty, working
 pytestmark = ON_ONE_SERVER
 
 
-class Post:
-    """What is said to a worker; a job that is handed out is kept back until a test delivers it."""
-
-    def __init__(self) -> None:
-        self.keep = True
-        self._kept: list[tuple[Intake, Line, str]] = []
-        self._came = asyncio.Event()
-
-    def told(self, intake: Intake, line: Line, message: str) -> None:
-        if message.startswith("job:") and self.keep and not self._kept:
-            self._kept.append((intake, line, message))
-            self._came.set()
-        else:
-            TOLD(intake, line, message)
-
-    async def line(self) -> Line:
-        """Of the job that is on its way."""
-        async with asyncio.timeout(20):
-            await self._came.wait()
-        return self._kept[0][1]
-
-    def compare(self) -> None:
-        intake, line, _ = self._kept[0]
-        line.doubt()
-        intake.fill_soon()
-
-    def look(self) -> None:
-        """As it does by itself, after a while."""
-        intake, line, _ = self._kept[0]
-        line.next_look = 0.0
-        intake.fill_soon()
-
-    def deliver(self) -> None:
-        TOLD(*self._kept[0])
-
-
-TOLD = Intake.told
-
-
-@pytest.fixture
-def post(monkeypatch: pytest.MonkeyPatch) -> Post:
-    post = Post()
-    monkeypatch.setattr(Intake, "told", lambda *said: post.told(*said))
-    return post
+HANDED = b"job:"  # how a message begins that hands out a job
 
 
 @pytest.fixture
@@ -75,9 +30,26 @@ def seen() -> Seen:
 
 
 @pytest.fixture
-async def client(server: Server, prefix: str) -> AsyncIterator[Client]:
-    async with Client(server.url, prefix=prefix) as client:
+async def proxied(proxy: Proxy, prefix: str) -> AsyncIterator[Client]:
+    """A client through the proxy, which withholds a hand-off when a test asks for it."""
+    async with Client(proxy.url, prefix=prefix) as client:
         yield client
+
+
+async def wake(direct: SyncClient, server: Server) -> None:
+    """Has the worker poll its queue, as it does by itself after a while."""
+    (worker,) = direct.queue("emails").clients()
+    channel = direct.queue("emails").keys.channel(worker.id)
+    assert await asyncio.to_thread(server.call, "SPUBLISH", channel, "wake") == 1
+
+
+async def hand_over(proxy: Proxy, direct: SyncClient, id_: str) -> None:
+    """Dispatches a job that is handed to the waiting worker, in a message that is withheld."""
+    await until_it_waits(direct)
+    proxy.withhold(HANDED)
+    direct.queue("emails").dispatch(1, id=id_)
+    async with asyncio.timeout(20):
+        await proxy.withheld()
 
 
 def emails_of(client: Client, seen: Seen, over: asyncio.Event | None = None) -> Queue:
@@ -142,32 +114,28 @@ async def test_a_job_is_given_back_when_the_message_with_it_is_lost(
 
 
 async def test_a_worker_sees_by_itself_that_it_holds_what_it_never_heard_of(
-    post: Post, direct: SyncClient, client: Client, seen: Seen
+    proxy: Proxy, server: Server, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
-    """The line is dead, say, and nobody has told its ends yet."""
-    emails = emails_of(client, seen)
-    async with working(client):
-        await until_it_waits(direct)
-        direct.queue("emails").dispatch(1, id="a")
-        await post.line()
-        post.look()
+    """For example: its connection is dead, and neither end has noticed yet."""
+    emails = emails_of(proxied, seen)
+    async with working(proxied):
+        await hand_over(proxy, direct, "a")
+        await wake(direct, server)
         await seen.runs(1)
         await until_empty(emails)
     assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0)]
 
 
 async def test_a_job_that_was_given_back_does_not_start_when_it_is_heard_of(
-    post: Post, direct: SyncClient, client: Client, seen: Seen
+    proxy: Proxy, server: Server, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
     """Others may have it by then: here, this worker itself, under another lease."""
-    emails = emails_of(client, seen)
-    async with working(client):
-        await until_it_waits(direct)
-        direct.queue("emails").dispatch(1, id="a")
-        await post.line()
-        post.compare()
+    emails = emails_of(proxied, seen)
+    async with working(proxied):
+        await hand_over(proxy, direct, "a")
+        await wake(direct, server)
         await seen.runs(1)
-        post.deliver()
+        proxy.deliver()
         await until_empty(emails)
         direct.queue("emails").dispatch(2, id="b")
         await seen.runs(2)
@@ -188,12 +156,8 @@ async def test_a_job_that_is_handed_out_while_leases_are_compared_is_not_cut_off
             await answered.wait()
         return answer
 
-    async def compared() -> bool:
-        return not any(line.unsure for line in worker._worker._lines)
-
     emails = emails_of(client, seen, over)
-    worker: Any
-    async with working(client) as worker:
+    async with working(client):
         await until_it_waits(direct)
         monkeypatch.setattr(AsyncStore, "run", run_slowly)
         await asyncio.to_thread(server.call, "CLIENT", "KILL", "TYPE", "pubsub")
@@ -201,10 +165,11 @@ async def test_a_job_that_is_handed_out_while_leases_are_compared_is_not_cut_off
         direct.queue("emails").dispatch(1, id="a")
         await seen.runs(1)
         answered.set()
-        await until(compared, "the comparison is over, with which it was cut off")
+        direct.queue("emails").dispatch(2, id="b")
+        await seen.runs(2)  # taken after the comparison is over
         over.set()
         await until_empty(emails)
-    assert [job.id for job in seen.jobs] == ["a"]
+    assert [job.id for job in seen.jobs] == ["a", "b"], "a was not interrupted"
 
 
 async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
@@ -233,23 +198,21 @@ async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
 
 
 async def test_a_job_that_is_heard_of_twice_runs_once(
-    post: Post, direct: SyncClient, client: Client, seen: Seen
+    proxy: Proxy, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
-    """A replica says again what its primary said: who listens to both hears it so."""
+    """A replica publishes what its primary published: a client of both receives it twice."""
     over = asyncio.Event()
-    emails = emails_of(client, seen, over)
-    async with working(client):
-        await until_it_waits(direct)
-        direct.queue("emails").dispatch(1, id="a")
-        await post.line()
-        post.deliver()
+    emails = emails_of(proxied, seen, over)
+    async with working(proxied):
+        await hand_over(proxy, direct, "a")
+        proxy.deliver()
         await seen.runs(1)
-        post.deliver()
+        proxy.deliver()
         direct.queue("emails").dispatch(2, id="while it runs")
         await seen.runs(2)
         over.set()
         await until_empty(emails)
-        post.deliver()
+        proxy.deliver()
         direct.queue("emails").dispatch(3, id="when it has ended")
         await seen.runs(3)
         await until_empty(emails)
@@ -257,19 +220,19 @@ async def test_a_job_that_is_heard_of_twice_runs_once(
 
 
 async def test_a_job_that_is_heard_of_too_late_is_given_back(
-    post: Post, direct: SyncClient, client: Client, seen: Seen
+    proxy: Proxy, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
     """As after a freeze: the lease that it came with may be over."""
-    emails = emails_of(client, seen)
-    async with working(client):
-        await until_it_waits(direct)
-        direct.queue("emails").dispatch(1, id="a")
-        line = await post.line()
+    emails = emails_of(proxied, seen)
+    worker: Any
+    async with working(proxied) as worker:
+        await hand_over(proxy, direct, "a")
+        (line,) = worker._worker._lines
         (handed,) = direct.queue("emails").jobs("active")
         line._sure_until = time.monotonic() - 0.1
         line.asked_for_jobs = time.monotonic() - LEASE
         line._table.keep(line.index, 0.0)
-        post.deliver()
+        proxy.deliver()
         (job,) = await seen.runs(1)
         await until_empty(emails)
     assert len(seen.jobs) == 1
@@ -277,11 +240,11 @@ async def test_a_job_that_is_heard_of_too_late_is_given_back(
 
 
 async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
-    post: Post, direct: SyncClient, client: Client, server: Server, prefix: str, seen: Seen
+    proxy: Proxy, direct: SyncClient, proxied: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
-    emails, over = emails_of(client, seen), asyncio.Event()
+    emails, over = emails_of(proxied, seen), asyncio.Event()
 
-    @client.queue("whole").handler(size=100)
+    @proxied.queue("whole").handler(size=100)
     async def fill(data: Any, job: Job) -> None:
         seen.add(data, job)
         await over.wait()
@@ -290,15 +253,12 @@ async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
         job = await emails.get("small")
         return job is not None and job.state == "due"
 
-    post.keep = False
-    async with working(client):
+    async with working(proxied):
         had = await until_it_waits_by_hand(direct, seen, server, prefix)
-        post.keep = True
-        direct.queue("emails").dispatch(1, id="small")
-        await post.line()
+        await hand_over(proxy, direct, "small")
         direct.queue("whole").dispatch(1, id="large")
         await seen.runs(len(had) + 1)
-        post.deliver()
+        proxy.deliver()
         await until(waits, "it waits again")
         over.set()
         await seen.runs(len(had) + 2)

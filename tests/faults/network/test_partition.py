@@ -14,9 +14,9 @@ def test_a_worker_that_is_cut_off_ends_its_runs_before_others_have_the_jobs(
     """They ran beside those of another worker for as long as the network was down."""
     plain, waits = sync_client.queue("plain"), sync_client.queue("waits")
     with start_proxy(server.port, seed=0) as proxy:
-        fleet._environment["TEST_URL"] = proxy.url
+        fleet.environment["TEST_URL"] = proxy.url
         alone = fleet.serve("--queue", "plain", "--queue", "waits", processes=1)
-        fleet._environment["TEST_URL"] = server.url
+        fleet.environment["TEST_URL"] = server.url
         plain.dispatch({"first": {"tick": 60}, "then": {}}, id="ticks")
         waits.dispatch({"first": {"sleep": 60}, "then": {}}, id="sleeps")
         fleet.journal.wait_for("start", 2)

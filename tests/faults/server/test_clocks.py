@@ -48,7 +48,7 @@ def fleet_of(server: Server, prefix: str, folder: Path, clock: dict[str, str]) -
     """Workers whose clock is off."""
     folder.mkdir()
     with fleet_on(server.url, prefix, folder) as fleet:
-        fleet._environment |= clock
+        fleet.environment |= clock
         yield fleet
 
 
@@ -99,10 +99,8 @@ def test_the_clocks_of_clients_decide_nothing(server: Server, prefix: str, tmp_p
         fleet_of(server, prefix, tmp_path / "right", {}) as third,
     ):
         fleets = (first, second, third)
-        for fleet in fleets:
-            fleet.start("--processes", "1")
-        for fleet in fleets:
-            fleet._running[0].wait_until_serving(1)
+        for worker in [fleet.start("--processes", "1") for fleet in fleets]:
+            worker.wait_until_serving(1)
 
         def lines(event: str, id_: str) -> list[dict[str, object]]:
             return [line for f in fleets for line in f.journal.lines(event, id=id_)]

@@ -19,8 +19,9 @@ from queasy import (
     Queue,
     Retry,
 )
-from queasy.store.records import Ending
-from queasy.worker.intake.subscription import Line
+from queasy.outcomes import Finish, RetryLater
+from queasy.worker.execution import executor
+from tests.servers import Server
 from tests.worker.inline import FAR, PATIENCE, Seen, until_empty, until_state, working
 
 # What a handler may say
@@ -278,11 +279,12 @@ async def test_an_ending_that_the_server_refuses_holds_up_no_other_and_is_not_ke
     client: Client, emails: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No handler can say such a thing; a mistake of ours might."""
-    monkeypatch.setattr("queasy.worker.execution.executor._when", lambda _: (float("nan"), None))
+    never = RetryLater(at=float("nan"))
+    monkeypatch.setattr(executor, "outcome_of", lambda result: never if result else Finish())
 
     @emails.handler
     async def handle(data: str) -> object:
-        return Retry("never") if data == "bad" else None
+        return data == "bad"
 
     await emails.dispatch_many([Dispatch("bad", id="bad"), Dispatch("good", id="good")])
     async with working(client):
@@ -319,16 +321,15 @@ async def test_jobs_for_which_there_is_no_thread_are_given_back_and_run_once_the
 
 
 async def test_more_runs_than_one_call_may_end_are_ended_by_a_few(
-    monkeypatch: pytest.MonkeyPatch, emails: Queue, client: Client
+    server: Server, emails: Queue, client: Client
 ) -> None:
-    """The server refused all of them at once, and each was told by itself."""
+    """The server refused all of them at once, and each was reported by itself."""
     over, running = asyncio.Event(), 0
-    told: list[int] = []
-    settle_each = Line._settle_each  # pyright: ignore[reportPrivateUsage]
 
-    async def note(line: Line, endings: list[Ending], problem: Exception) -> None:
-        told.append(len(endings))
-        await settle_each(line, endings, problem)
+    def refused() -> int:
+        with server.client() as admin:
+            errors = admin.info("errorstats")
+            return sum(errors[name]["count"] for name in errors if "QUEASY" in name)
 
     @emails.handler(size=1)
     async def handle(data: Any) -> None:
@@ -336,12 +337,12 @@ async def test_more_runs_than_one_call_may_end_are_ended_by_a_few(
         running += 1
         await over.wait()
 
-    monkeypatch.setattr(Line, "_settle_each", note)
     async with working(client, capacity=1500):
+        before = refused()
         await emails.dispatch_many(range(1500))
         async with asyncio.timeout(PATIENCE):
             while running < 1500:
                 await asyncio.sleep(0.01)
         over.set()
         await until_empty(emails)
-    assert told == []
+        assert refused() == before

@@ -43,7 +43,7 @@ async def test_a_second_dispatch_of_an_id_updates_it(client: Client) -> None:
     assert job.state == "scheduled"
 
 
-async def test_a_dispatch_that_may_change_nothing_changes_nothing(client: Client) -> None:
+async def test_dispatch_with_all_updates_off_leaves_the_job_unchanged(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch("one", id="a", delay=60)
     result = await queue.dispatch("two", id="a", update_data=False, update_run_at=False)
@@ -57,7 +57,7 @@ async def test_a_dispatch_that_may_change_nothing_changes_nothing(client: Client
     ("mode", "later", "earlier"),
     [(True, 120, 30), (False, 60, 60), ("if_later", 120, 60), ("if_earlier", 60, 30)],
 )
-async def test_run_at_is_updated_as_asked(
+async def test_run_at_is_updated_by_the_chosen_mode(
     client: Client, mode: bool | str, later: float, earlier: float
 ) -> None:
     queue = client.queue("q")
@@ -84,7 +84,7 @@ async def test_run_at_may_be_a_datetime_and_delay_a_timedelta(client: Client) ->
     assert later.state == "scheduled"
 
 
-async def test_each_option_is_updated_by_itself(client: Client) -> None:
+async def test_each_option_is_updated_independently(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, id="a", options=JobOptions(max_retries=1, timeout=5))
     await queue.dispatch(1, id="a", options=JobOptions(max_stalls=2))
@@ -115,7 +115,7 @@ async def test_dispatch_many_mixes_data_and_dispatches(client: Client) -> None:
     assert job.data == 3
 
 
-async def test_dispatch_many_puts_any_data_as_dispatch_does(client: Client) -> None:
+async def test_dispatch_many_encodes_data_as_dispatch_does(client: Client) -> None:
     data = [
         {"none": None, "words": "null\nand\tmore"}, None, "null", "", [], 0.5, True, "\u2028é\n",
         {"two": msgspec.Raw(b"[1,\n2]")}, (1, (2,)), datetime(2030, 1, 1, tzinfo=UTC), {3},
@@ -131,7 +131,7 @@ async def test_dispatch_many_puts_any_data_as_dispatch_does(client: Client) -> N
     assert payloads == [*one_by_one * 2, *(one for one in one_by_one for _ in range(2))]
 
 
-async def test_dispatch_many_asks_a_codec_of_your_own_for_each(client: Client) -> None:
+async def test_dispatch_many_calls_a_custom_codec_for_each_job(client: Client) -> None:
     class Loud(JsonCodec):
         def encode(self, data: object, /) -> bytes:
             return super().encode(str(data).upper())
@@ -147,7 +147,7 @@ async def test_dispatch_many_asks_a_codec_of_your_own_for_each(client: Client) -
 
 
 @pytest.mark.parametrize("size", [100_000, 1_000_000])
-async def test_dispatch_many_of_large_data_keeps_order_and_takes_several_calls(
+async def test_dispatch_many_splits_large_data_into_calls_and_keeps_order(
     client: Client, server: Server, size: int
 ) -> None:
     queue = client.queue("q", codec="raw")
@@ -175,7 +175,7 @@ async def test_concurrent_dispatches_share_round_trips(client: Client, server: S
     assert [job.data async for job in queue.jobs()] == [0, *range(1000)]
 
 
-async def test_a_cancelled_caller_does_not_harm_its_neighbours(client: Client) -> None:
+async def test_cancelled_dispatch_leaves_concurrent_dispatches_alone(client: Client) -> None:
     queue = client.queue("q")
     tasks = [asyncio.create_task(queue.dispatch(n, id=str(n))) for n in range(10)]
     await asyncio.sleep(0)
@@ -202,7 +202,7 @@ async def test_close_sends_dispatches_in_progress(
         assert [job.data async for job in other.queue("q").jobs()] == [*before, *range(50)]
 
 
-async def test_a_dispatch_that_was_given_up_does_not_overtake_the_next(
+async def test_abandoned_dispatch_does_not_overwrite_a_later_one(
     client: Client, server: Server
 ) -> None:
     queue = client.queue("q")
@@ -215,7 +215,7 @@ async def test_a_dispatch_that_was_given_up_does_not_overtake_the_next(
     assert [job.data async for job in queue.jobs()] == ["next"]
 
 
-async def test_dispatch_many_that_is_cancelled_leaves_nothing_behind(
+async def test_cancelled_dispatch_many_leaves_no_task_and_reads_no_more(
     client: Client, server: Server
 ) -> None:
     queue = client.queue("q")
@@ -239,7 +239,7 @@ async def test_dispatch_many_that_is_cancelled_leaves_nothing_behind(
     assert (await queue.counts()).waiting <= 1_001
 
 
-async def test_dispatch_many_puts_what_came_before_a_job_that_is_refused(client: Client) -> None:
+async def test_dispatch_many_of_a_generator_keeps_jobs_before_a_refused_one(client: Client) -> None:
     queue = client.queue("q")
     with pytest.raises(InvalidPayload):
         await queue.dispatch_many(n if n < 1500 else object() for n in range(2000))
@@ -249,7 +249,7 @@ async def test_dispatch_many_puts_what_came_before_a_job_that_is_refused(client:
     assert (await queue.counts()).waiting == 1500, "of a list, nothing"
 
 
-async def test_cancel_removes_what_waits_and_what_is_held(client: Client) -> None:
+async def test_cancel_removes_a_waiting_job_and_a_blocked_dispatch(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
     assert await queue.cancel("a")
@@ -264,7 +264,9 @@ async def test_cancel_removes_what_waits_and_what_is_held(client: Client) -> Non
     assert (await queue.counts()).waiting == 0
 
 
-async def test_raw_bytes_are_left_as_they_are(client: Client, server: Server, prefix: str) -> None:
+async def test_raw_codec_stores_the_bytes_unchanged(
+    client: Client, server: Server, prefix: str
+) -> None:
     queue = client.queue("q", codec="raw")
     payload = bytes(range(256))
     await queue.dispatch(payload, id="a")
@@ -275,7 +277,7 @@ async def test_raw_bytes_are_left_as_they_are(client: Client, server: Server, pr
     await lease.complete()
 
 
-async def test_a_codec_may_be_any_object(client: Client) -> None:
+async def test_queue_accepts_any_object_as_codec(client: Client) -> None:
     class Backwards:
         def encode(self, data: str) -> bytes:
             return data[::-1].encode()
@@ -307,7 +309,9 @@ IDS = [
 
 
 @pytest.mark.parametrize("id_", IDS)
-async def test_strange_ids_work(client: Client, id_: str) -> None:
+async def test_ids_with_special_characters_pass_through_every_state(
+    client: Client, id_: str
+) -> None:
     queue = client.queue("q")
     await queue.configure(fail_handler=True)
     assert (await queue.dispatch(1, id=id_)).id == id_
@@ -329,14 +333,14 @@ async def test_strange_ids_work(client: Client, id_: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["emails", "a:b", "ünïcode", "x" * 200, "a-fail", "*", "[a]"])
-async def test_queue_names_work(client: Client, name: str) -> None:
+async def test_unusual_queue_names_are_usable(client: Client, name: str) -> None:
     queue = client.queue(name)
     await queue.dispatch(1)
     async with queue.lease() as lease:
         assert lease is not None
 
 
-async def test_a_queue_called_like_a_fail_queue_is_another(client: Client) -> None:
+async def test_queue_named_like_a_fail_queue_is_separate_from_it(client: Client) -> None:
     emails, other = client.queue("emails"), client.queue("emails-fail")
     await emails.configure(fail_handler=True)
     await emails.dispatch(1)
@@ -348,7 +352,9 @@ async def test_a_queue_called_like_a_fail_queue_is_another(client: Client) -> No
     assert emails.fail_queue.name == "{emails}-fail"
 
 
-async def test_a_dispatch_can_wait_for_the_disk(client: Client, kind: ServerKind) -> None:
+async def test_fsynced_dispatch_waits_for_the_disk_or_raises(
+    client: Client, kind: ServerKind
+) -> None:
     queue = client.queue("q")
     if kind is ServerKind.REDIS:  # 7.0 has no WAITAOF
         with pytest.raises(NotDurable, match=r"accepted, .* WAITAOF, of Redis 7\.2"):
@@ -358,7 +364,7 @@ async def test_a_dispatch_can_wait_for_the_disk(client: Client, kind: ServerKind
     assert (await queue.counts()).waiting == 1
 
 
-async def test_a_dispatch_without_the_replica_it_asked_for_says_so(
+async def test_replicated_dispatch_without_a_replica_raises_not_durable(
     server: Server, prefix: str
 ) -> None:
     async with Client(server.url, prefix=prefix, timeout=0.5) as client:

@@ -11,7 +11,7 @@ from queasy import Client, QueasyError
 from tests.servers import Server
 
 
-def test_a_client_is_used_in_one_loop_after_another(server: Server, prefix: str) -> None:
+def test_client_works_in_one_event_loop_after_another(server: Server, prefix: str) -> None:
     client = Client(server.url, prefix=prefix)
 
     async def work(n: int) -> None:
@@ -30,9 +30,7 @@ def test_a_client_is_used_in_one_loop_after_another(server: Server, prefix: str)
         gc.collect()
 
 
-def test_a_client_that_was_closed_serves_many_at_once_in_another_loop(
-    server: Server, prefix: str
-) -> None:
+def test_closed_client_serves_concurrent_calls_in_another_loop(server: Server, prefix: str) -> None:
     client = Client(server.url, prefix=prefix)
 
     async def work() -> int:
@@ -45,7 +43,7 @@ def test_a_client_that_was_closed_serves_many_at_once_in_another_loop(
     assert [asyncio.run(work()) for _ in range(3)] == [5, 10, 15]
 
 
-def test_a_loop_that_ends_with_dispatches_in_line_leaves_nothing_behind(
+def test_loop_closed_with_pending_dispatches_does_not_break_the_client(
     server: Server, prefix: str
 ) -> None:
     async def leave() -> None:
@@ -67,7 +65,7 @@ def test_a_loop_that_ends_with_dispatches_in_line_leaves_nothing_behind(
         gc.collect()
 
 
-async def test_a_client_in_two_loops_at_once_is_a_mistake_and_said(client: Client) -> None:
+async def test_client_used_in_two_loops_at_once_raises(client: Client) -> None:
     await client.queue("q").dispatch(1)
     problems: list[BaseException] = []
 
@@ -95,7 +93,7 @@ async def test_a_closed_client_may_be_used_again(client: Client) -> None:
     assert (await client.queue("q").counts()).waiting == 2
 
 
-def test_forgetting_to_await_a_lease_is_warned_of(server: Server) -> None:
+def test_lease_that_is_never_awaited_warns(server: Server) -> None:
     client = Client(server.url)
     with pytest.warns(RuntimeWarning, match="never awaited"):
         client.queue("q").lease()

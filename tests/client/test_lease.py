@@ -10,7 +10,7 @@ from tests.client.waiting import until_waiting
 from tests.servers import ServerKind, start_server
 
 
-async def test_nothing_to_lease_is_none_at_once(client: Client) -> None:
+async def test_lease_of_an_empty_queue_returns_none_at_once(client: Client) -> None:
     assert await client.queue("q").lease(timeout=0) is None
 
 
@@ -78,7 +78,7 @@ async def test_a_with_block_that_is_cancelled_releases(client: Client) -> None:
     assert (job.state, job.retry_count, job.stall_count) == ("due", 0, 0)
 
 
-async def test_a_with_block_leaves_a_lease_alone_that_its_body_ended(client: Client) -> None:
+async def test_with_block_keeps_the_outcome_its_body_chose(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
     async with queue.lease() as lease:
@@ -88,7 +88,7 @@ async def test_a_with_block_leaves_a_lease_alone_that_its_body_ended(client: Cli
     assert (await queue.counts()).failed == 1
 
 
-async def test_a_with_block_says_when_its_lease_ran_out(client: Client) -> None:
+async def test_with_block_raises_when_its_lease_expired(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
     others: list[Lease | None] = []
@@ -104,7 +104,7 @@ async def test_a_with_block_says_when_its_lease_ran_out(client: Client) -> None:
     assert await other.complete()
 
 
-async def test_retries_run_out(client: Client) -> None:
+async def test_job_fails_when_its_retries_are_used_up(client: Client) -> None:
     queue = client.queue("q")
     await queue.configure(fail_handler=True, limits=JobOptions(max_retries=2))
     await queue.dispatch({"n": 1}, id="a")
@@ -129,7 +129,7 @@ async def test_retries_run_out(client: Client) -> None:
         assert lease.job.retry_count == 0
 
 
-async def test_backoff_doubles(client: Client) -> None:
+async def test_backoff_doubles_up_to_its_maximum(client: Client) -> None:
     queue = client.queue("q")
     options = JobOptions(min_backoff=100, max_backoff=300)
     await queue.dispatch(1, id="a", options=options)
@@ -144,7 +144,7 @@ async def test_backoff_doubles(client: Client) -> None:
         assert job.run_at_epoch - before == pytest.approx(expected, abs=5)
 
 
-async def test_a_payload_that_cannot_be_decoded_is_set_aside_alone(client: Client) -> None:
+async def test_undecodable_payload_is_quarantined_and_others_are_leased(client: Client) -> None:
     raw, queue = client.queue("q", codec="raw"), client.queue("q")
     await raw.dispatch(b"{not json", id="bad")
     await queue.dispatch("good", id="good")
@@ -164,7 +164,7 @@ async def test_a_payload_that_cannot_be_decoded_is_set_aside_alone(client: Clien
         assert fixed.data == b"{not json"
 
 
-async def test_a_cancel_of_a_running_job_reaches_its_holder_and_outlives_it(
+async def test_cancel_of_an_active_job_reaches_its_holder_and_outlasts_its_lease(
     client: Client,
 ) -> None:
     queue = client.queue("q")
@@ -179,7 +179,7 @@ async def test_a_cancel_of_a_running_job_reaches_its_holder_and_outlives_it(
     assert await queue.get("a") is None
 
 
-async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(client: Client) -> None:
+async def test_paused_queue_leases_nothing_until_it_is_resumed(client: Client) -> None:
     queue = client.queue("q")
     await queue.pause()
     assert (await queue.counts()).paused
@@ -207,7 +207,7 @@ async def test_evicting_a_client_returns_its_jobs_at_once(client: Client) -> Non
     assert not await lease.complete()
 
 
-async def test_counters_count(client: Client) -> None:
+async def test_counters_match_what_happened(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch_many(range(5))
     for _ in range(5):
@@ -217,7 +217,7 @@ async def test_counters_count(client: Client) -> None:
     assert totals["dispatched"] == totals["dequeued"] == totals["finished"] == 5
 
 
-async def test_a_fail_job_that_is_requeued_still_knows_its_origin(client: Client) -> None:
+async def test_requeued_fail_job_keeps_its_origin(client: Client) -> None:
     queue = client.queue("q")
     await queue.configure(fail_handler=True)
     await queue.dispatch(1, id="a")
@@ -234,7 +234,7 @@ async def test_a_fail_job_that_is_requeued_still_knows_its_origin(client: Client
         assert lease.job.origin.error.message == "why"
 
 
-async def test_a_consumer_with_the_wrong_codec_loses_nothing(client: Client) -> None:
+async def test_consumer_with_the_wrong_codec_loses_no_job(client: Client) -> None:
     """It had set thousands of jobs aside, more than the record of broken jobs could hold."""
     raw, wrong = client.queue("q", codec="raw"), client.queue("q")
     await raw.configure(broken_limit=15)
@@ -250,7 +250,7 @@ async def test_a_consumer_with_the_wrong_codec_loses_nothing(client: Client) -> 
     assert payloads == {b"{not json %d" % n for n in range(40)}
 
 
-async def test_a_lease_may_be_used_in_a_with_block_of_its_own(client: Client) -> None:
+async def test_awaited_lease_can_be_used_in_a_with_block(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1)
     if lease := await queue.lease(timeout=1):
@@ -260,7 +260,7 @@ async def test_a_lease_may_be_used_in_a_with_block_of_its_own(client: Client) ->
     assert lease.ended == "finished"
 
 
-async def test_the_first_word_on_how_a_lease_ended_stands(client: Client) -> None:
+async def test_first_outcome_of_a_lease_stands(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1)
     lease = await queue.lease()
@@ -270,7 +270,7 @@ async def test_the_first_word_on_how_a_lease_ended_stands(client: Client) -> Non
     assert lease.ended == "finished"
 
 
-async def test_jobs_can_be_taken_away_while_they_are_listed(client: Client) -> None:
+async def test_jobs_can_be_removed_while_they_are_listed(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch_many(range(250))
     async for job in queue.jobs():
@@ -295,7 +295,7 @@ async def test_jobs_can_be_taken_away_while_they_are_listed(client: Client) -> N
         await lease.complete()
 
 
-async def test_a_token_is_not_given_out_again_after_the_server_forgot(kind: ServerKind) -> None:
+async def test_token_is_not_reused_after_the_server_was_flushed(kind: ServerKind) -> None:
     with start_server(kind) as server:
         async with Client(server.url) as client:
             queue = client.queue("q")
@@ -308,7 +308,7 @@ async def test_a_token_is_not_given_out_again_after_the_server_forgot(kind: Serv
             assert await fresh.complete()
 
 
-async def test_a_fail_id_that_somebody_took_is_left_to_him(client: Client) -> None:
+async def test_fail_job_gets_another_id_if_its_own_is_taken(client: Client) -> None:
     queue = client.queue("q")
     await queue.configure(fail_handler=True)
     await queue.dispatch("doomed", id="a")

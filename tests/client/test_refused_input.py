@@ -49,7 +49,7 @@ async def test_data_that_cannot_be_encoded_is_refused_and_nothing_is_written(
     assert (await queue.counts()).waiting == 0
 
 
-async def test_data_that_is_nothing_but_odd_is_kept(client: Client) -> None:
+async def test_unusual_json_values_come_back_unchanged(client: Client) -> None:
     queue = client.queue("q")
     for data in (None, {}, [], "", 0, False, "null", {"a": None}, [None, 1.5], 2**63):
         await queue.dispatch(data)
@@ -69,7 +69,7 @@ async def test_a_payload_over_the_limit_is_refused(server: Any, prefix: str) -> 
         assert (await queue.counts()).waiting == 1
 
 
-async def test_the_default_limit_is_a_mebibyte(client: Client) -> None:
+async def test_default_payload_limit_is_one_mebibyte(client: Client) -> None:
     queue = client.queue("q", codec="raw")
     await queue.dispatch(b"x" * 1024 * 1024)
     with pytest.raises(InvalidPayload):
@@ -117,7 +117,9 @@ async def test_bad_arguments_of_other_calls_are_refused(client: Client) -> None:
         (Dispatch(1, id="a", delay=-1), "delay"),
     ],
 )
-async def test_a_bad_job_among_many_is_named(client: Client, bad: Any, reason: str) -> None:
+async def test_bad_job_among_many_is_named_by_its_index(
+    client: Client, bad: Any, reason: str
+) -> None:
     queue = client.queue("q")
     for jobs in ([*range(1234), bad, 1], (one for one in (*range(1234), bad, 1))):
         with pytest.raises(InvalidInput, match=rf"^jobs\[1234\]: .*{reason}"):
@@ -126,12 +128,12 @@ async def test_a_bad_job_among_many_is_named(client: Client, bad: Any, reason: s
 
 
 @pytest.mark.parametrize("jobs", ["text", b"bytes", {"to": "x"}, 5, None])
-async def test_one_job_in_place_of_many_is_refused(client: Client, jobs: Any) -> None:
+async def test_dispatch_many_of_a_single_job_is_refused(client: Client, jobs: Any) -> None:
     with pytest.raises(InvalidInput, match="dispatch_many"):
         await client.queue("q").dispatch_many(jobs)
 
 
-async def test_a_generator_that_raises_leaves_what_it_gave(client: Client) -> None:
+async def test_jobs_before_an_error_in_the_generator_are_dispatched(client: Client) -> None:
     def jobs() -> Any:
         yield from range(1500)
         raise RuntimeError("the database went away")
@@ -145,7 +147,7 @@ async def test_a_generator_that_raises_leaves_what_it_gave(client: Client) -> No
 HUGE = 10**400
 
 
-async def test_things_of_the_wrong_kind_get_a_typed_error(client: Client) -> None:
+async def test_arguments_of_the_wrong_type_raise_invalid_input(client: Client) -> None:
     queue = client.queue("q")
     calls: list[Any] = [
         lambda: queue.configure(limits={}),  # type: ignore[arg-type]
@@ -191,7 +193,7 @@ async def test_an_error_that_cannot_be_shown_still_retries_the_job(client: Clien
     assert (job.error.message, job.error.kind) == ("5", "retriable")
 
 
-async def test_a_fail_id_longer_than_an_id_may_be_is_still_an_id(client: Client) -> None:
+async def test_fail_job_id_may_exceed_the_limit_for_ids(client: Client) -> None:
     queue = client.queue("q")
     await queue.configure(fail_handler=True)
     await queue.dispatch(1, id="x" * 512)

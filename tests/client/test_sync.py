@@ -8,7 +8,7 @@ import pytest
 from queasy import Client, Dispatch, JobOptions, Lease, Queue, SyncClient, SyncLease, SyncQueue
 
 
-def test_a_job_from_dispatch_to_complete(sync_client: SyncClient) -> None:
+def test_sync_job_runs_from_dispatch_to_complete(sync_client: SyncClient) -> None:
     queue = sync_client.queue("emails")
     assert queue.dispatch({"to": "x"}, id="a").status == "created"
     lease = queue.lease(seconds=60, timeout=5)
@@ -32,7 +32,7 @@ def test_a_with_block_retries_on_an_exception(sync_client: SyncClient) -> None:
     assert (job.state, job.retry_count) == ("scheduled", 1)
 
 
-def test_it_waits_without_polling(sync_client: SyncClient) -> None:
+def test_sync_lease_waits_for_a_wake_up(sync_client: SyncClient) -> None:
     queue = sync_client.queue("q")
     got: list[object] = []
 
@@ -70,7 +70,7 @@ def test_threads_share_a_client(sync_client: SyncClient) -> None:
     assert sorted(done) == list(range(400))
 
 
-def test_operators_methods(sync_client: SyncClient) -> None:
+def test_sync_queue_has_the_methods_operators_use(sync_client: SyncClient) -> None:
     queue = sync_client.queue("q")
     queue.configure(failed_limit=2, fail_handler=False)
     for n in range(3):
@@ -102,7 +102,9 @@ PAIRS = [(Client, SyncClient), (Queue, SyncQueue), (Lease, SyncLease)]
 
 
 @pytest.mark.parametrize(("awaits", "sync"), PAIRS)
-def test_the_sync_form_offers_the_same(awaits: type, sync: type) -> None:
+def test_sync_classes_have_the_methods_and_signatures_of_the_async_ones(
+    awaits: type, sync: type
+) -> None:
     public = {name for name in vars(awaits) if not name.startswith("_")} - ASYNC_ONLY
     assert public <= {name for name in dir(sync) if not name.startswith("_")}
     for name in public - {"lease"}:

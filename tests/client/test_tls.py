@@ -94,14 +94,14 @@ def test_supervised_workers_speak_tls(secure: Server, house: Certificates, tmp_p
     secure.call("FLUSHALL")
 
 
-async def test_an_authority_that_is_not_trusted_is_said_at_once(
+async def test_untrusted_certificate_authority_is_reported_at_once(
     secure: Server, house: Certificates, stranger: Certificates
 ) -> None:
     await refused(url_of(secure, house).partition("?")[0], "ssl_ca_certs")
     await refused(url_of(secure, stranger), "ssl_ca_certs")
 
 
-async def test_a_file_that_is_not_there_is_named(
+async def test_missing_certificate_file_is_named(
     secure: Server, house: Certificates, tmp_path: Path
 ) -> None:
     absent = tmp_path / "absent.pem"
@@ -129,7 +129,7 @@ async def test_a_certificate_that_has_expired_is_refused(
         await refused(url_of(server, house), "certificate has expired")
 
 
-async def test_a_server_may_ask_for_certificates(
+async def test_server_that_requires_client_certificates_checks_them(
     kind: ServerKind, house: Certificates, stranger: Certificates
 ) -> None:
     ours, theirs = house.sign("client"), stranger.sign("client")
@@ -142,17 +142,17 @@ async def test_a_server_may_ask_for_certificates(
         await refused(url_of(server, house), "ssl_certfile and ssl_keyfile")
 
 
-async def test_a_plain_client_on_a_tls_port_is_told(secure: Server) -> None:
+async def test_plain_client_on_a_tls_port_gets_advice(secure: Server) -> None:
     await refused(f"redis://{HOST}:{secure.config['tls-port']}", "rediss:// if the server speaks")
 
 
-async def test_a_tls_client_on_a_plain_port_is_told(secure: Server, house: Certificates) -> None:
+async def test_tls_client_on_a_plain_port_gets_advice(secure: Server, house: Certificates) -> None:
     """Not at once: such a server takes the greeting for the beginning of a command, and waits."""
     url = f"rediss://localhost:{secure.port}?ssl_ca_certs={house.authority}"
     await refused(url, "redis:// if not", timeout=0.5)
 
 
-async def test_sentinels_and_what_they_watch_speak_tls(
+async def test_client_reaches_sentinels_and_their_primary_over_tls(
     kind: ServerKind, house: Certificates
 ) -> None:
     common = settings_of(house.sign("group")) | {"tls-replication": "yes", "port": 0}
@@ -177,7 +177,7 @@ def sees(sentinel: Server) -> bool:
     return sentinel.call("SENTINEL MASTER", PRIMARY_NAME)["flags"] == "master"
 
 
-async def test_the_nodes_of_a_cluster_speak_tls(kind: ServerKind, house: Certificates) -> None:
+async def test_client_reaches_cluster_nodes_over_tls(kind: ServerKind, house: Certificates) -> None:
     common = settings_of(house.sign("node")) | {"cluster-enabled": "yes", "tls-cluster": "yes"}
     with ExitStack() as stack:
         node = launch(stack, kind, {**common, "cluster-port": free_port(), "port": 0})

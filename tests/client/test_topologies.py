@@ -64,7 +64,7 @@ async def test_queues_live_on_every_node_of_a_cluster(cluster: Cluster) -> None:
             assert await (await woken(client.queue(name))).complete()
 
 
-def test_sync_code_uses_a_cluster(cluster: Cluster) -> None:
+def test_sync_client_uses_a_cluster(cluster: Cluster) -> None:
     with SyncClient(cluster.url) as client:
         for n in range(6):
             queue = client.queue(f"s{n}")
@@ -74,7 +74,7 @@ def test_sync_code_uses_a_cluster(cluster: Cluster) -> None:
                     assert lease.data == expected
 
 
-async def test_a_slot_that_moves_takes_its_queue_along(cluster: Cluster) -> None:
+async def test_queue_keeps_its_jobs_when_its_slot_moves(cluster: Cluster) -> None:
     async with Client(cluster.url) as client:
         queue = client.queue("moving")
         await queue.dispatch(0, id="0")
@@ -113,7 +113,7 @@ def is_replica(node: object) -> bool:
     return node.client().info("replication")["role"] == "slave"  # type: ignore[attr-defined]
 
 
-async def test_a_failover_in_a_cluster_is_ridden_out(cluster: Cluster) -> None:
+async def test_cluster_failover_loses_no_job(cluster: Cluster) -> None:
     async with Client(cluster.url) as client:
         queue = client.queue("failing-over")
         await queue.dispatch_many(range(10))
@@ -126,13 +126,13 @@ async def test_a_failover_in_a_cluster_is_ridden_out(cluster: Cluster) -> None:
         assert await (await woken(queue)).complete()
 
 
-async def test_behind_sentinel_the_primary_is_found(sentinels: SentinelGroup) -> None:
+async def test_client_finds_the_primary_through_sentinel(sentinels: SentinelGroup) -> None:
     async with Client(sentinels.url) as client:
         await live(client.queue("q"))
         assert await (await woken(client.queue("q"))).complete()
 
 
-async def test_a_failover_behind_sentinel_is_ridden_out(sentinels: SentinelGroup) -> None:
+async def test_sentinel_failover_keeps_replicated_jobs(sentinels: SentinelGroup) -> None:
     async with Client(sentinels.url, timeout=30) as client:
         queue = client.queue("over")
         await queue.dispatch(1, durability="replicated")
@@ -148,7 +148,7 @@ async def test_a_failover_behind_sentinel_is_ridden_out(sentinels: SentinelGroup
         assert await queue.audit() == []
 
 
-def test_sync_code_rides_out_a_failover_behind_sentinel(sentinels: SentinelGroup) -> None:
+def test_sync_client_survives_a_sentinel_failover(sentinels: SentinelGroup) -> None:
     with SyncClient(sentinels.url, timeout=30) as client:
         queue = client.queue("sync-over")
         queue.dispatch(1, durability="replicated")
@@ -157,7 +157,7 @@ def test_sync_code_rides_out_a_failover_behind_sentinel(sentinels: SentinelGroup
             assert lease.data == 1
 
 
-async def test_a_write_can_wait_for_a_replica(kind: ServerKind) -> None:
+async def test_replicated_dispatch_waits_for_the_replica(kind: ServerKind) -> None:
     with start_server(kind) as primary, start_replica(primary):
         async with Client(primary.url) as client:
             queue = client.queue("q")

@@ -55,7 +55,7 @@ async def test_a_lease_waits_for_a_scheduled_job(client: Client) -> None:
     await queue.cancel((await anext(queue.jobs())).id)
 
 
-async def test_a_waiting_lease_takes_over_what_another_let_expire(client: Client) -> None:
+async def test_waiting_lease_takes_a_job_whose_lease_expired(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
     stale = await queue.lease(seconds=0.2, timeout=0)
@@ -71,7 +71,7 @@ async def test_a_waiting_lease_takes_over_what_another_let_expire(client: Client
     assert await fresh.complete()
 
 
-async def test_leases_that_wait_in_one_client_do_not_forget_each_other(client: Client) -> None:
+async def test_waiting_leases_of_one_client_are_all_woken(client: Client) -> None:
     """One of them got a job and took the whole client off the list of those to be woken."""
     queue = client.queue("q")
     waiting = [asyncio.create_task(queue.lease(timeout=30)) for _ in range(5)]
@@ -87,7 +87,7 @@ async def test_leases_that_wait_in_one_client_do_not_forget_each_other(client: C
         waiting = [task for task in waiting if not task.done()]
 
 
-async def test_a_burst_reaches_every_lease_that_waits(server: Server, prefix: str) -> None:
+async def test_burst_of_jobs_reaches_every_waiting_lease(server: Server, prefix: str) -> None:
     clients = [Client(server.url, prefix=prefix) for _ in range(3)]
     tasks = [asyncio.create_task(c.queue("q").lease(timeout=30)) for c in clients for _ in range(4)]
     queue = clients[0].queue("q")
@@ -102,7 +102,7 @@ async def test_a_burst_reaches_every_lease_that_waits(server: Server, prefix: st
         await client.close()
 
 
-async def test_a_wake_up_nobody_wants_is_passed_on(server: Server, prefix: str) -> None:
+async def test_unused_wake_up_is_forwarded_to_the_next_waiter(server: Server, prefix: str) -> None:
     async with (
         Client(server.url, prefix=prefix) as gone,
         Client(server.url, prefix=prefix) as stays,
@@ -120,7 +120,7 @@ async def test_a_wake_up_nobody_wants_is_passed_on(server: Server, prefix: str) 
         assert await lease.complete()
 
 
-async def test_a_lease_that_is_cancelled_on_its_way_is_given_back(client: Client) -> None:
+async def test_lease_cancelled_in_flight_is_released(client: Client) -> None:
     """The server had leased the job, but nobody was there any more to take it."""
     queue = client.queue("q")
     await queue.dispatch_many(range(20))
@@ -140,7 +140,9 @@ async def test_a_lease_that_is_cancelled_on_its_way_is_given_back(client: Client
     await client.close()
 
 
-async def test_hundreds_of_calls_at_once_stand_in_line(client: Client, server: Server) -> None:
+async def test_thousand_concurrent_calls_share_a_few_connections(
+    client: Client, server: Server
+) -> None:
     """More than a hundred got errors, or waited for seconds: the pool of connections was full."""
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
@@ -149,7 +151,7 @@ async def test_hundreds_of_calls_at_once_stand_in_line(client: Client, server: S
     assert len(server.client().client_list()) < 60
 
 
-async def test_every_cancellation_of_a_wait_is_heard(client: Client) -> None:
+async def test_cancelled_wait_ends_wherever_it_is_cancelled(client: Client) -> None:
     """Half of them were swallowed, by where in its way through the loop they met the call."""
     queue = client.queue("q")
     await queue.counts()
@@ -163,7 +165,9 @@ async def test_every_cancellation_of_a_wait_is_heard(client: Client) -> None:
         assert task.cancelled()
 
 
-async def test_who_keeps_the_time_is_replaced_when_he_leaves(server: Server, prefix: str) -> None:
+async def test_another_waiter_takes_over_timekeeping_when_one_leaves(
+    server: Server, prefix: str
+) -> None:
     """The job was late by the safety poll: only the one who had left knew of it."""
     async with Client(server.url, prefix=prefix) as one, Client(server.url, prefix=prefix) as two:
         for leaves in ("in time", "by force"):
@@ -182,7 +186,7 @@ async def test_who_keeps_the_time_is_replaced_when_he_leaves(server: Server, pre
             assert await lease.complete()
 
 
-async def test_a_waiter_hears_of_a_lease_that_runs_out_before_he_looks(
+async def test_waiter_is_woken_for_a_lease_that_expires_before_it_polls(
     server: Server, prefix: str
 ) -> None:
     async with Client(server.url, prefix=prefix) as one, Client(server.url, prefix=prefix) as two:
@@ -198,7 +202,7 @@ async def test_a_waiter_hears_of_a_lease_that_runs_out_before_he_looks(
         assert await again.complete()
 
 
-async def test_all_of_many_clients_are_woken_for_as_many_jobs(server: Server, prefix: str) -> None:
+async def test_many_clients_are_all_woken_for_as_many_jobs(server: Server, prefix: str) -> None:
     clients = [Client(server.url, prefix=prefix) for _ in range(130)]
     tasks = [asyncio.create_task(one.queue("q").lease()) for one in clients]
     queue = clients[0].queue("q")
@@ -210,7 +214,7 @@ async def test_all_of_many_clients_are_woken_for_as_many_jobs(server: Server, pr
         await client.close()
 
 
-async def test_closing_a_client_ends_those_who_wait(server: Server, prefix: str) -> None:
+async def test_closing_a_client_ends_its_waiting_leases(server: Server, prefix: str) -> None:
     client = Client(server.url, prefix=prefix)
     tasks = [asyncio.create_task(client.queue("q").lease()) for _ in range(5)]
     await until_waiting(client.queue("q"))

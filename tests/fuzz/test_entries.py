@@ -78,7 +78,7 @@ def close(seen: float | None, asked: float | None) -> bool:
 
 
 @given(st.fixed_dictionaries({}, optional=ARGUMENTS), JSON | ODD)
-def test_a_dispatch_is_refused_or_comes_back_as_it_went(
+def test_dispatch_is_refused_or_read_back_unchanged(
     fuzzed: SyncClient, raw: Any, arguments: dict[str, Any], data: Any
 ) -> None:
     raw.flushall()
@@ -112,7 +112,7 @@ def test_a_dispatch_is_refused_or_comes_back_as_it_went(
 
 
 @given(JSON)
-def test_json_comes_back_as_it_went(fuzzed: SyncClient, data: Any) -> None:
+def test_json_data_is_read_back_unchanged(fuzzed: SyncClient, data: Any) -> None:
     queue = fuzzed.queue("json")
     queue.dispatch(data, id="x")
     lease = queue.lease(timeout=0)
@@ -122,7 +122,7 @@ def test_json_comes_back_as_it_went(fuzzed: SyncClient, data: Any) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_bytes_come_back_as_they_went(fuzzed: SyncClient, data: bytes) -> None:
+def test_raw_bytes_are_read_back_unchanged(fuzzed: SyncClient, data: bytes) -> None:
     queue = fuzzed.queue("raw", codec="raw")
     for given_as in (data, bytearray(data), memoryview(data)):
         queue.dispatch(given_as, id="x")
@@ -150,7 +150,7 @@ class OddCodec:
 
 
 @given(ODD | st.just(KeyError("x")), ODD | st.just(ValueError("x")))
-def test_a_codec_that_misbehaves_is_a_typed_error_or_a_broken_job(
+def test_misbehaving_codec_raises_or_breaks_the_job(
     fuzzed: SyncClient, raw: Any, encoded: Any, decoded: Any
 ) -> None:
     raw.flushall()
@@ -168,7 +168,7 @@ def test_a_codec_that_misbehaves_is_a_typed_error_or_a_broken_job(
 
 
 @given(NAMES | ODD, NAMES | ODD)
-def test_a_name_is_refused_or_has_keys_of_its_own(
+def test_name_is_refused_or_has_its_own_keys(
     own_server: Server, raw: Any, name: Any, prefix: Any
 ) -> None:
     raw.flushall()
@@ -283,7 +283,7 @@ def test_a_handler_is_refused_or_registered(handler: Any, fail: Any, options: An
 
 
 @given(ODD, TIMES | NUMBERS | ODD, TIMES | NUMBERS | ODD)
-def test_a_verdict_is_refused_or_made(message: Any, at: Any, after: Any) -> None:
+def test_retry_and_failure_are_refused_or_made(message: Any, at: Any, after: Any) -> None:
     attempt(lambda: Retry(message, at=at))
     attempt(lambda: Retry(message, after=after))
     attempt(lambda: Retry(message, at=at, after=after))
@@ -323,7 +323,7 @@ PARTS = st.sampled_from([
 
 
 @given(st.lists(PARTS, max_size=9).map("".join) | st.text(max_size=40))
-def test_a_url_is_refused_or_leads_somewhere_without_showing_its_secrets(url: str) -> None:
+def test_url_is_refused_or_parsed_without_showing_secrets(url: str) -> None:
     try:
         target = parse_url(url)
     except QueasyError as error:
@@ -350,6 +350,6 @@ HOSTS = st.sampled_from([
 
 
 @given(CONNECTED, HOSTS)
-def test_a_url_that_leads_nowhere_is_a_typed_error(scheme: str, rest: str) -> None:
+def test_url_of_no_server_raises_a_typed_error(scheme: str, rest: str) -> None:
     with pytest.raises(QueasyError):
         SyncClient(scheme + rest, timeout=0.2).connect()

@@ -12,7 +12,7 @@ from tests.servers import Server
 from tests.worker.fleet import ON_ONE_SERVER
 
 
-def test_commands_and_replies_end_where_they_end() -> None:
+def test_proxy_finds_the_end_of_commands_and_replies() -> None:
     whole = b"*3\r\n$5\r\nFCALL\r\n$15\r\nqueasy_v1_bump\n\r\n$-1\r\n"
     assert end_of(bytearray(whole + b"+OK\r\n")) == len(whole)
     assert [end_of(bytearray(whole[:cut])) for cut in range(len(whole))] == [0] * len(whole)
@@ -29,7 +29,7 @@ def test_commands_and_replies_end_where_they_end() -> None:
 
 
 @ON_ONE_SERVER
-async def test_all_arrives_in_time_through_harassment(proxy: Proxy, prefix: str) -> None:
+async def test_every_call_passes_a_proxy_that_cuts_at_random(proxy: Proxy, prefix: str) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
         queue = client.queue("q")
         proxy.harass(0.1, stalls=0)
@@ -41,7 +41,7 @@ async def test_all_arrives_in_time_through_harassment(proxy: Proxy, prefix: str)
 
 
 @ON_ONE_SERVER
-def test_the_program_obeys(server: Server, prefix: str, seed: int) -> None:
+def test_proxy_program_obeys_orders(server: Server, prefix: str, seed: int) -> None:
     with (
         start_proxy(server.port, seed) as proxy,
         SyncClient(proxy.url, prefix=prefix, timeout=0.3) as client,

@@ -52,7 +52,7 @@ def test_bad_client_arguments_are_refused(arguments: dict[str, Any]) -> None:
         Client("redis://127.0.0.1:1", **arguments)
 
 
-def test_a_url_and_a_folder_are_one_too_many() -> None:
+def test_url_and_folder_together_are_refused() -> None:
     with pytest.raises(InvalidOption, match="got both"):
         Client("redis://127.0.0.1:1", folder="somewhere")
 

@@ -84,7 +84,7 @@ def test_durations_are_kept_as_seconds() -> None:
     assert (options.timeout, type(options.timeout)) == (30.0, float)
 
 
-def test_the_limits_are_what_a_job_may_override() -> None:
+def test_limits_are_the_options_a_job_may_override() -> None:
     assert HandlerOptions(max_retries=1, timeout=None, size=4).limits == JobOptions(
         max_retries=1, max_stalls=3, max_timeouts=3, min_backoff=2, max_backoff=300, timeout=None
     )
@@ -110,7 +110,7 @@ def test_the_limits_are_what_a_job_may_override() -> None:
         ({"max_retrys": 3}, InvalidOption, "unknown max_retrys; expected max_retries, max_stalls"),
     ],
 )
-def test_a_bad_option_is_refused_wherever_it_is_given(
+def test_bad_option_is_refused_by_every_way_to_register(
     emails: Queue,
     registry: Registry,
     arguments: dict[str, Any],
@@ -128,14 +128,14 @@ def test_a_bad_option_is_refused_wherever_it_is_given(
     assert registry.handlers() == []
 
 
-def test_the_keywords_are_the_options() -> None:
+def test_handler_keywords_are_the_fields_of_handler_options() -> None:
     assert list(HandlerOptionsDict.__annotations__) == [f.name for f in fields(HandlerOptions)]
 
 
 # Decorators
 
 
-def test_a_decorator_returns_the_function_as_it_was(emails: Queue, registry: Registry) -> None:
+def test_decorator_returns_the_function_unchanged(emails: Queue, registry: Registry) -> None:
     def send(data: str) -> str:
         return data
 
@@ -149,7 +149,7 @@ def test_a_decorator_returns_the_function_as_it_was(emails: Queue, registry: Reg
     ]
 
 
-def test_options_are_those_given_over_the_defaults(emails: Queue, registry: Registry) -> None:
+def test_given_options_override_the_defaults(emails: Queue, registry: Registry) -> None:
     emails.handler(print, size=5)
     emails.fail_handler(print, max_retries=7)
     handler, fail_handler = registry.handlers()
@@ -270,7 +270,7 @@ ALIKE: list[tuple[Callable[..., Any], Any]] = [
 
 
 @pytest.mark.parametrize(("function", "wanted"), ALIKE)
-def test_a_function_gets_what_it_takes(
+def test_handler_gets_the_arguments_it_declares(
     emails: Queue, registry: Registry, function: Callable[..., Any], wanted: Any
 ) -> None:
     emails.handler(function)
@@ -297,7 +297,7 @@ def test_a_fail_handler_may_name_the_error_with_a_default(
     assert called(registry.get("emails", True)) == ("data", JOB, ERROR)
 
 
-def test_any_number_of_arguments_gets_all_there_are(emails: Queue, registry: Registry) -> None:
+def test_handler_with_star_args_gets_every_argument(emails: Queue, registry: Registry) -> None:
     emails.handler(lambda *args: args)
     emails.fail_handler(lambda *args: args)
     assert called(registry.get("emails", False)) == ("data", JOB)
@@ -352,7 +352,7 @@ def test_a_function_is_named_as_it_would_be_imported() -> None:
         (Stream(), "got one that yields"),
     ],
 )
-def test_what_cannot_be_a_handler_is_refused(
+def test_unsuitable_handler_is_refused_with_the_reason(
     emails: Queue, registry: Registry, function: Any, says: str
 ) -> None:
     with pytest.raises(InvalidOption, match=f"queue 'emails'.*{says}"):
@@ -405,7 +405,9 @@ def test_a_reference_is_imported_when_it_is_needed(
     assert fail_handler.function().is_async
 
 
-def test_a_module_has_its_handler_by_name(emails: Queue, registry: Registry, write: Write) -> None:
+def test_module_reference_means_its_handle_function(
+    emails: Queue, registry: Registry, write: Write
+) -> None:
     write("shop", "def handle(data): return 'handled'\ndef handle_failure(data): return 'failed'\n")
     emails.listen("shop", fail_options={"size": 9})
     handler, fail_handler = registry.handlers()
@@ -427,7 +429,7 @@ def test_a_module_has_its_handler_by_name(emails: Queue, registry: Registry, wri
         (print, "got builtin_function_or_method; register a function with @queue.handler"),
     ],
 )
-def test_what_cannot_be_a_reference_is_refused(
+def test_invalid_reference_is_refused(
     emails: Queue, registry: Registry, reference: Any, says: str
 ) -> None:
     wanted = f"expected 'package.module:function' or 'package.module', {says}"
@@ -461,7 +463,7 @@ def test_fail_options_need_a_fail_handler(emails: Queue) -> None:
         ("fails:send", "KeyError: 'PASSWORD'$"),
     ],
 )
-def test_a_handler_that_cannot_be_imported_says_which_and_why(
+def test_handler_that_cannot_be_imported_raises_with_the_reason(
     emails: Queue, registry: Registry, write: Write, reference: str, says: str
 ) -> None:
     write("shop", "def send(data): ...\n")
@@ -474,7 +476,7 @@ def test_a_handler_that_cannot_be_imported_says_which_and_why(
     assert caught.value.__cause__ is not None
 
 
-def test_what_is_imported_must_be_a_function(
+def test_imported_handler_must_be_a_function(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
     write("shop", "send = 7\ndef tell(a, b, c, d): ...\n")
@@ -507,7 +509,7 @@ def found(registry: Registry, *names: str) -> list[tuple[str, bool, str]]:
     return [(handler.queue, handler.fail, function.name) for handler, function in pairs]
 
 
-def test_all_are_resolved_or_those_named(client: Client, registry: Registry) -> None:
+def test_all_handlers_or_those_named_are_resolved(client: Client, registry: Registry) -> None:
     client.queue("a").handler(print)
     client.queue("b").handler(print)
     client.queue("b").fail_handler(print)
@@ -517,7 +519,7 @@ def test_all_are_resolved_or_those_named(client: Client, registry: Registry) -> 
     assert found(registry, "b", "a") == found(registry)
 
 
-def test_a_module_brings_its_fail_handler_along(
+def test_module_reference_brings_its_fail_handler(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
     write("shop", "def handle(data): ...\ndef handle_failure(data, job, error): ...\n")
@@ -529,7 +531,7 @@ def test_a_module_brings_its_fail_handler_along(
     assert registry.handlers() == [handler]  # found anew each time
 
 
-def test_a_fail_handler_that_was_named_is_the_one(
+def test_named_fail_handler_overrides_that_of_the_module(
     client: Client, registry: Registry, write: Write
 ) -> None:
     write("shop", "def handle(data): ...\ndef handle_failure(data): ...\ndef tell(data): ...\n")
@@ -539,7 +541,7 @@ def test_a_fail_handler_that_was_named_is_the_one(
     assert [name for _, fail, name in found(registry) if fail] == ["shop:tell", "builtins:print"]
 
 
-def test_a_module_without_a_fail_handler_has_none_unless_it_was_asked_for(
+def test_missing_fail_handler_of_a_module_matters_only_if_requested(
     client: Client, registry: Registry, write: Write
 ) -> None:
     write("shop", "def handle(data): ...\n")
@@ -550,7 +552,7 @@ def test_a_module_without_a_fail_handler_has_none_unless_it_was_asked_for(
         registry.resolved()
 
 
-def test_a_function_that_was_named_brings_nothing_along(
+def test_function_reference_brings_no_fail_handler(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
     write("shop", "def send(data): ...\ndef handle_failure(data): ...\n")
@@ -558,7 +560,7 @@ def test_a_function_that_was_named_brings_nothing_along(
     assert found(registry) == [("emails", False, "shop:send")]
 
 
-def test_what_registers_itself_when_it_is_imported_is_resolved_too(
+def test_handler_registered_during_an_import_is_resolved(
     client: Client, registry: Registry, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.the_client", client, raising=False)
@@ -567,7 +569,7 @@ def test_what_registers_itself_when_it_is_imported_is_resolved_too(
     assert found(registry) == [("a", False, "shop:handle"), ("b", False, "builtins:print")]
 
 
-def test_resolving_nothing_says_how_to_register(registry: Registry) -> None:
+def test_resolving_without_handlers_explains_how_to_register(registry: Registry) -> None:
     for names in (None, ["emails"]):
         with pytest.raises(
             InvalidOption, match=r"no queue has a handler: .*@queue.handler.*listen"
@@ -584,7 +586,7 @@ def test_resolving_nothing_says_how_to_register(registry: Registry) -> None:
         ("emails", "queues: expected one name or more, in a list, got 'emails'$"),
     ],
 )
-def test_names_that_mean_nothing_are_refused(
+def test_unknown_queue_names_are_refused(
     client: Client, registry: Registry, names: Any, says: str
 ) -> None:
     client.queue("emails").handler(print)
@@ -628,7 +630,7 @@ async def calls(job: Job) -> None:
 """
 
 
-def test_a_type_checker_knows_a_decorated_function_and_what_cannot_be_one(tmp_path: Path) -> None:
+def test_type_checker_knows_decorated_functions_and_rejects_wrong_ones(tmp_path: Path) -> None:
     path = tmp_path / "typed.py"
     path.write_text(TYPED)
     checker = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable]

@@ -19,7 +19,7 @@ from queasy.outcomes import Fail, Finish, RetryLater
 from queasy.worker.execution.executor import outcome_of, outcome_of_error
 
 
-def test_a_retry_whose_time_was_changed_is_a_retry() -> None:
+def test_retry_with_an_invalid_time_set_later_uses_the_backoff() -> None:
     """It could not be written, and held up every report of its queue."""
     verdict = Retry("later")
     verdict.after = timedelta(seconds=5)  # type: ignore[assignment]
@@ -28,7 +28,7 @@ def test_a_retry_whose_time_was_changed_is_a_retry() -> None:
     assert outcome_of(verdict) == RetryLater(outcome_of(verdict).error)  # type: ignore[union-attr]
 
 
-def test_a_retry_says_when() -> None:
+def test_retry_keeps_its_time_as_seconds() -> None:
     assert (Retry().message, Retry().at, Retry().after) == ("", None, None)
     retry = Retry("busy", after=timedelta(minutes=1))
     assert (str(retry), retry.message, retry.at, retry.after) == ("busy", "busy", None, 60.0)
@@ -46,12 +46,12 @@ def test_a_retry_says_when() -> None:
         ({"after": "5"}, "after: expected seconds or a timedelta"),
     ],
 )
-def test_a_retry_at_no_time_is_refused(arguments: dict[str, Any], says: str) -> None:
+def test_retry_with_an_invalid_time_is_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidTime, match=says):
         Retry("later", **arguments)
 
 
-def test_a_failure_has_two_names_and_neither_is_an_error_of_queasy() -> None:
+def test_failure_and_permanent_error_are_not_queasy_errors() -> None:
     assert Failure().message == ""
     assert (str(PermanentError("gone")), PermanentError("gone").message) == ("gone", "gone")
     assert issubclass(PermanentError, Failure)

@@ -3,7 +3,7 @@
 import queasy
 
 
-def test_what_is_public_is_sorted_and_there() -> None:
+def test_public_names_are_sorted_and_defined() -> None:
     assert queasy.__all__ == sorted(queasy.__all__)
     assert all(hasattr(queasy, name) for name in queasy.__all__)
 

@@ -95,23 +95,23 @@ CASES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_traceback_reads_as_python_writes_it(case: str) -> None:
+def test_traceback_text_equals_that_of_python(case: str) -> None:
     for _ in range(2):  # the second time from what was kept
         error = raised_by(CASES[case])
         assert trace_of(error) == "".join(traceback.format_exception(error))
 
 
-def test_one_that_was_never_raised() -> None:
+def test_traceback_of_an_exception_never_raised_equals_that_of_python() -> None:
     error = Failure("not raised")
     assert trace_of(error) == "".join(traceback.format_exception(error))
 
 
-def test_the_same_place_with_another_message() -> None:
+def test_same_place_with_another_message_is_not_confused() -> None:
     first, second = (raised_by(lambda text=text: plain(text)) for text in ("a", "b"))
     assert trace_of(first) != trace_of(second)
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_traceback_cache_is_bounded() -> None:
     for n in range(MOST_KEPT + 10):
         scope: dict[str, Callable[[], object]] = {}
         exec(f"def fails():\n    raise ValueError({n})", scope)
@@ -119,7 +119,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(_kept) <= MOST_KEPT
 
 
-def test_a_flood_of_lines_is_cut_short_and_told_of(
+def test_flood_of_log_lines_is_suppressed_and_counted(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
@@ -134,7 +134,7 @@ def test_a_flood_of_lines_is_cut_short_and_told_of(
     assert flood.lets()
 
 
-def test_what_is_untold_at_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_suppressed_lines_are_reported_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     flood = Flood(logging.getLogger("queasy.test"), "lines")
     for _ in range(MOST_LINES + 1):
         flood.lets()

@@ -19,7 +19,7 @@ BAD_URLS = [
 
 
 @pytest.mark.parametrize("url", BAD_URLS)
-def test_a_bad_url_is_refused_and_its_secrets_kept(url: str) -> None:
+def test_bad_url_is_refused_without_showing_secrets(url: str) -> None:
     with_secret = url.replace("://", "://user:hunter2@", 1)
     for one in (url, with_secret):
         with pytest.raises(InvalidUrl, match="url") as caught:
@@ -45,7 +45,7 @@ WRONG_PARTS = [
 
 
 @pytest.mark.parametrize(("url", "says"), WRONG_PARTS)
-def test_the_part_of_a_url_that_is_wrong_is_named(url: str, says: str) -> None:
+def test_wrong_part_of_a_url_is_named(url: str, says: str) -> None:
     for kind in (Client, SyncClient):
         with pytest.raises(InvalidUrl, match=says):
             kind(url)
@@ -55,7 +55,7 @@ PASSWORDS = ["abc/hunter2", "hunter2#x", "hunter2?x=1", "x?hunter2=1", "hun@ter2
 
 
 @pytest.mark.parametrize("password", PASSWORDS)
-def test_a_password_that_was_not_escaped_is_not_shown(password: str) -> None:
+def test_unescaped_password_is_not_shown(password: str) -> None:
     for url in (f"redis://:{password}@h:6379/0", f"redis+sentinel://u:{password}@h:1/s"):
         try:
             client = Client(url)

@@ -22,7 +22,7 @@ from tests.worker.inline import PATIENCE, Seen, until, until_empty, working
 # Serving and not
 
 
-async def test_a_queue_is_left_alone_and_served_again_by_code(
+async def test_worker_stops_and_resumes_serving_a_queue(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler
@@ -43,7 +43,7 @@ async def test_a_queue_is_left_alone_and_served_again_by_code(
 
 
 @pytest.mark.parametrize("release", [False, True], ids=["may end", "released"])
-async def test_what_runs_of_a_queue_no_longer_served_may_end_or_is_released(
+async def test_jobs_of_an_unserved_queue_end_or_are_released(
     client: Client, emails: Queue, seen: Seen, release: bool
 ) -> None:
     go_on = asyncio.Event()
@@ -75,7 +75,7 @@ async def test_what_runs_of_a_queue_no_longer_served_may_end_or_is_released(
     assert [job.stall_count for job in seen.jobs] == [0, 0]
 
 
-async def test_running_workers_are_told_what_to_serve(
+async def test_order_reaches_running_workers_by_queue_and_by_group(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler
@@ -110,7 +110,7 @@ async def test_running_workers_are_told_what_to_serve(
     assert await client.tell_workers("serve", "emails") == 0
 
 
-async def test_the_command_line_tells_running_workers_too(
+async def test_command_line_orders_running_workers(
     server: Server, prefix: str, client: Client, seen: Seen, tmp_path: Any
 ) -> None:
     plain = client.queue("plain")  # of tests.worker.app, which the command loads
@@ -149,7 +149,7 @@ async def test_the_command_line_tells_running_workers_too(
     assert "no worker heard it, none serves 'plain'" in answer.stderr
 
 
-async def test_everybody_can_see_who_works_on_what_since_when(
+async def test_workers_list_shows_each_worker_with_its_jobs_and_load(
     server: Server, prefix: str, client: Client, emails: Queue, seen: Seen
 ) -> None:
     go_on = asyncio.Event()
@@ -185,7 +185,7 @@ async def test_everybody_can_see_who_works_on_what_since_when(
     assert await emails.clients() == []
 
 
-async def test_cancelling_work_releases_what_runs(
+async def test_cancelling_work_releases_running_jobs(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler
@@ -205,7 +205,9 @@ async def test_cancelling_work_releases_what_runs(
     assert await emails.clients() == []
 
 
-async def test_stopping_lets_what_runs_end(client: Client, emails: Queue, seen: Seen) -> None:
+async def test_stopping_a_worker_lets_running_jobs_end(
+    client: Client, emails: Queue, seen: Seen
+) -> None:
     go_on = asyncio.Event()
 
     @emails.handler(size=100)  # nothing else is being taken meanwhile
@@ -226,7 +228,7 @@ async def test_stopping_lets_what_runs_end(client: Client, emails: Queue, seen: 
     assert (counts.due, counts.active) == (1, 0)
 
 
-async def test_a_queue_that_is_the_last_a_worker_served_can_be_served_again(
+async def test_worker_that_serves_no_queue_still_receives_orders(
     client: Client,
 ) -> None:
     """Workers used to be found through the queues they serve: one that served none was deaf."""
@@ -248,7 +250,7 @@ async def test_a_queue_that_is_the_last_a_worker_served_can_be_served_again(
         await asyncio.wait_for(ran.wait(), PATIENCE)
 
 
-async def test_the_last_of_many_orders_stands(client: Client) -> None:
+async def test_last_of_many_orders_wins(client: Client) -> None:
     """Orders are carried out side by side, since one may have to wait for jobs to end."""
     queue, ran = client.queue("only"), asyncio.Event()
 

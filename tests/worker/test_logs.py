@@ -14,7 +14,7 @@ from tests.worker.fleet import ON_ONE_SERVER, Fleet
 SECRET = "hunter2"
 
 
-def test_what_becomes_of_a_job_is_said_in_the_words_of_the_server(
+def test_log_reports_retry_and_failure_without_the_error_message(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve("--queue", "plain", processes=1)
@@ -28,7 +28,7 @@ def test_what_becomes_of_a_job_is_said_in_the_words_of_the_server(
     assert not [line for line in events if SECRET in line]
 
 
-def test_who_minds_sees_no_message_of_an_error(fleet: Fleet, sync_client: SyncClient) -> None:
+def test_log_errors_type_hides_error_messages(fleet: Fleet, sync_client: SyncClient) -> None:
     worker = fleet.start(
         "--queue", "plain", "--log-errors", "type", "--log-format", "json", "--processes", "1"
     )
@@ -46,7 +46,7 @@ def test_who_minds_sees_no_message_of_an_error(fleet: Fleet, sync_client: SyncCl
     assert serving["pid"] != serving["process"] == worker.pid
 
 
-def test_a_blocked_event_loop_is_told_of(fleet: Fleet, sync_client: SyncClient) -> None:
+def test_blocked_event_loop_is_logged_with_its_jobs(fleet: Fleet, sync_client: SyncClient) -> None:
     worker = fleet.serve("--queue", "waits", processes=1)
     sync_client.queue("waits").dispatch({"spin": 1.5}, id="blocks")
     wait_until(lambda: bool(worker.events("event loop blocked")), "it is told")
@@ -55,7 +55,9 @@ def test_a_blocked_event_loop_is_told_of(fleet: Fleet, sync_client: SyncClient) 
 
 
 @ON_ONE_SERVER
-def test_a_supervisor_whose_log_nobody_reads_goes_on(fleet: Fleet, sync_client: SyncClient) -> None:
+def test_supervisor_goes_on_when_its_log_pipe_is_full(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
     """It waited in a line of its log, and its workers' leases ran out."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)

@@ -55,7 +55,7 @@ def named(damage: Damage) -> str:
 
 
 @pytest.mark.parametrize("damage", [*MISSING, *EXTRA], ids=named)
-def test_what_is_missing_or_too_much_is_named_and_stops_nobody(
+def test_missing_or_extra_entry_is_named_by_audit_and_stops_no_other_job(
     scene: Scene, damage: Damage
 ) -> None:
     damage.do(scene)
@@ -77,7 +77,7 @@ def go_on_after(scene: Scene, *damages: Damage) -> None:
         raise
 
 
-def test_garbage_in_a_record_stops_nobody(scene: Scene) -> None:
+def test_garbage_in_a_record_stops_no_other_job(scene: Scene) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     for damage in random.Random(seed).sample(GARBAGE, 30):
@@ -86,7 +86,7 @@ def test_garbage_in_a_record_stops_nobody(scene: Scene) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_all_the_garbage_there_is_stops_nobody(scene: Scene) -> None:
+def test_every_kind_of_garbage_stops_no_other_job(scene: Scene) -> None:
     for damage in GARBAGE:
         go_on_after(scene, damage)
 
@@ -99,13 +99,13 @@ def combine(scene: Scene, seed: int, rounds: int) -> None:
         go_on_after(scene, *(random_damage(rng) for _ in range(rng.randint(2, 6))))
 
 
-def test_much_damage_at_once_stops_nobody(scene: Scene) -> None:
+def test_combined_damage_stops_no_other_job(scene: Scene) -> None:
     combine(scene, random.randrange(2**32), 25)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-def test_much_damage_at_once_stops_nobody_for_long(scene: Scene) -> None:
+def test_combined_damage_of_2000_rounds_stops_no_other_job(scene: Scene) -> None:
     combine(scene, random.randrange(2**32), 2000)
 
 
@@ -125,7 +125,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("key", "name", "value", "says"), UNREADABLE)
-def test_what_cannot_be_read_is_named(
+def test_unreadable_record_is_named_by_audit(
     scene: Scene, key: str, name: str, value: bytes, says: str
 ) -> None:
     scene.redis.hset(scene.key(key), name, value)
@@ -137,12 +137,14 @@ def test_what_cannot_be_read_is_named(
     [("waiting", "waits", "run_at of job waits"), ("clients", "w1", "client w1 never runs out"),
      ("leases", "w1:runs", "lease w1:runs has a score")],
 )  # fmt: skip
-def test_a_score_that_is_no_time_is_named(scene: Scene, key: str, member: str, says: str) -> None:
+def test_score_that_is_not_a_time_is_named_by_audit(
+    scene: Scene, key: str, member: str, says: str
+) -> None:
     scene.redis.execute_command("ZADD", scene.key(key), "inf", member)
     assert any(says in text for text in scene.queue.audit()), scene.queue.audit()
 
 
-def test_a_job_that_waits_and_is_active_is_not_handed_out_twice(scene: Scene) -> None:
+def test_job_both_waiting_and_active_is_not_leased_twice(scene: Scene) -> None:
     scene.redis.zadd(scene.key("waiting"), {"runs": 1})
     assert "runs" not in scene.consume()
     job = scene.queue.get("runs")
@@ -151,7 +153,7 @@ def test_a_job_that_waits_and_is_active_is_not_handed_out_twice(scene: Scene) ->
     assert {job.id for job in scene.queue.jobs("broken")} == {"odd", "runs"}
 
 
-def test_leases_of_nobody_can_be_evicted(scene: Scene) -> None:
+def test_leases_of_an_unknown_client_can_be_evicted(scene: Scene) -> None:
     scene.redis.zrem(scene.key("clients"), WORKER)
     assert scene.queue.evict(WORKER) == 2
     scene.redis.hdel(scene.key("requests"), WORKER)
@@ -159,7 +161,7 @@ def test_leases_of_nobody_can_be_evicted(scene: Scene) -> None:
     assert scene.queue.audit() == []
 
 
-def test_a_client_with_a_name_that_none_has_does_not_take_the_leases_of_another(
+def test_client_id_with_a_colon_does_not_take_the_leases_of_another(
     scene: Scene,
 ) -> None:
     """The job `runs:x` of w1 has the lease `w1:runs:x`, as the job `x` of a client `w1:runs` has."""
@@ -197,7 +199,7 @@ VERBS: list[Any] = [
 
 
 @pytest.mark.parametrize(("name", "wrong"), list(wrong_types()))
-def test_a_key_of_the_wrong_type_is_named_and_no_other_queue_suffers(
+def test_key_of_the_wrong_type_is_named_and_other_queues_work(
     scene: Scene, name: str, wrong: str
 ) -> None:
     key = scene.key(name)
@@ -226,7 +228,7 @@ def calls(scene: Scene) -> int:
 
 
 @pytest.mark.parametrize("name", ["meta", "clients"])
-async def test_a_worker_backs_off_from_a_spoilt_queue_and_serves_the_others(
+async def test_worker_backs_off_from_a_damaged_queue_and_serves_the_others(
     server: Server, scene: Scene, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "queasy")
@@ -262,7 +264,7 @@ async def test_a_worker_backs_off_from_a_spoilt_queue_and_serves_the_others(
     assert "in a worker" not in caplog.text
 
 
-async def test_a_worker_starts_although_one_of_its_queues_is_spoilt(
+async def test_worker_starts_although_one_of_its_queues_is_damaged(
     server: Server, scene: Scene
 ) -> None:
     scene.clear()
@@ -297,7 +299,7 @@ def listening(scene: Scene) -> set[str]:
     return {one["id"] for one in scene.redis.client_list() if int(one["ssub"])}
 
 
-async def test_messages_that_nobody_understands_do_not_deafen_a_worker(
+async def test_invalid_messages_do_not_end_a_workers_subscription(
     server: Server, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     healthy = Seen()
@@ -335,7 +337,7 @@ async def test_messages_that_nobody_understands_do_not_deafen_a_worker(
     assert "never retrieved" not in caplog.text
 
 
-async def test_a_record_written_by_somebody_else_is_set_aside(
+async def test_foreign_record_that_cannot_be_read_is_quarantined(
     client: Client, server: Server, prefix: str
 ) -> None:
     queue = client.queue("q")
@@ -357,7 +359,7 @@ async def test_a_record_written_by_somebody_else_is_set_aside(
     assert (broken.state, broken.data) == ("broken", "strange")
 
 
-async def test_ids_of_other_programs_come_and_go_unchanged(
+async def test_ids_that_are_not_utf8_pass_through_unchanged(
     client: Client, server: Server, prefix: str
 ) -> None:
     queue = client.queue("q", codec="raw")

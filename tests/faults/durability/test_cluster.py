@@ -31,7 +31,7 @@ def cluster(kind: ServerKind) -> Iterator[Cluster]:
         yield running
 
 
-async def test_a_queue_moves_to_a_server_that_has_no_library_yet(cluster: Cluster) -> None:
+async def test_queue_moves_to_a_server_without_the_library(cluster: Cluster) -> None:
     slot, new = slot_of("settler"), cluster.nodes[-1]
     async with Client(cluster.url, prefix=PREFIX) as client:
         queue = client.queue("settler")
@@ -43,7 +43,7 @@ async def test_a_queue_moves_to_a_server_that_has_no_library_yet(cluster: Cluste
         assert await queue.audit() == []
 
 
-def test_servers_that_disagree_who_has_a_slot_are_given_time(cluster: Cluster) -> None:
+def test_call_waits_while_servers_disagree_about_a_slot(cluster: Cluster) -> None:
     slot = slot_of("disputed")
     with SyncClient(cluster.url, prefix=PREFIX) as client:
         queue = client.queue("disputed")
@@ -89,7 +89,7 @@ async def test_worker_hears_orders_where_its_slot_has_moved(cluster: Cluster) ->
 
 
 @ON_ONE_SERVER
-async def test_a_client_outlives_the_only_server_it_was_told_of(
+async def test_client_survives_the_death_of_the_only_server_in_its_url(
     cluster: Cluster, kind: ServerKind
 ) -> None:
     named = cluster.primary_of(0)
@@ -108,7 +108,7 @@ async def test_a_client_outlives_the_only_server_it_was_told_of(
             cluster.wait_until_settled()
 
 
-async def test_a_queue_that_moves_in_one_step_takes_leases_and_those_who_wait_along(
+async def test_queue_keeps_leases_and_waiters_in_an_atomic_migration(
     cluster: Cluster, kind: ServerKind
 ) -> None:
     if kind is not ServerKind.VALKEY:
@@ -163,7 +163,7 @@ def test_nothing_is_lost_while_slots_move_and_servers_are_replaced(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_slots_move_and_servers_are_replaced_again_and_again(
+def test_nothing_is_lost_in_many_migrations_and_failovers(
     cluster: Cluster, tmp_path: Path, kind: ServerKind
 ) -> None:
     seed = random.randrange(2**32)

@@ -71,9 +71,7 @@ def test_a_job_whose_finish_was_forgotten_runs_again(forgetful: Server, own_flee
     audit_all(forgetful, PREFIX)
 
 
-def test_a_run_whose_start_was_forgotten_is_asked_to_end(
-    forgetful: Server, own_fleet: Fleet
-) -> None:
+def test_run_whose_start_was_forgotten_is_interrupted(forgetful: Server, own_fleet: Fleet) -> None:
     journal = own_fleet.journal
     worker = own_fleet.serve("--queue", "waits", processes=1)
     with SyncClient(forgetful.url, prefix=PREFIX) as client:
@@ -95,7 +93,7 @@ def test_a_run_whose_start_was_forgotten_is_asked_to_end(
     audit_all(forgetful, PREFIX)
 
 
-def test_an_earlier_lease_of_the_same_id_is_released_when_its_later_run_has_ended(
+def test_forgotten_lease_of_an_id_is_released_when_its_later_run_ended(
     forgetful: Server, own_fleet: Fleet
 ) -> None:
     """It was neither: the ids were the same, and the job was active for ever."""
@@ -132,7 +130,7 @@ def test_an_earlier_lease_of_the_same_id_is_released_when_its_later_run_has_ende
     audit_all(forgetful, PREFIX)
 
 
-def test_a_suspect_that_was_held_when_the_server_forgot_it_does_not_start(
+def test_deferred_suspect_that_the_server_forgot_does_not_start(
     forgetful: Server, own_fleet: Fleet
 ) -> None:
     """It did, when the others had ended, beside whoever else had it then."""
@@ -161,7 +159,7 @@ def test_a_suspect_that_was_held_when_the_server_forgot_it_does_not_start(
     audit_all(forgetful, PREFIX)
 
 
-def test_a_job_that_waited_for_its_earlier_run_does_not_start_if_it_is_forgotten_too(
+def test_deferred_job_that_the_server_forgot_does_not_start(
     forgetful: Server, own_fleet: Fleet
 ) -> None:
     journal = own_fleet.journal
@@ -186,7 +184,7 @@ def test_a_job_that_waited_for_its_earlier_run_does_not_start_if_it_is_forgotten
     audit_all(forgetful, PREFIX)
 
 
-def test_room_is_kept_for_a_job_that_waits_for_its_earlier_run(
+def test_capacity_is_kept_for_a_job_deferred_behind_its_earlier_run(
     forgetful: Server, own_fleet: Fleet
 ) -> None:
     """Others had it. With no room left in the table of runs it never began, and nobody was told."""
@@ -213,7 +211,7 @@ def test_room_is_kept_for_a_job_that_waits_for_its_earlier_run(
 
 
 @pytest.mark.parametrize("how", ["stopped", "leaves the queue"])
-async def test_a_worker_that_takes_nothing_any_more_sees_what_is_forgotten(
+async def test_closing_worker_still_reconciles_after_the_server_forgot(
     forgetful: Server, how: str
 ) -> None:
     """Also the second time. It did not look, and ran to its end what others had."""
@@ -266,7 +264,7 @@ async def test_a_worker_that_takes_nothing_any_more_sees_what_is_forgotten(
     audit_all(forgetful, PREFIX)
 
 
-async def test_a_worker_stops_in_time_although_it_cannot_compare(forgetful: Server) -> None:
+async def test_worker_stops_in_time_when_it_cannot_reconcile(forgetful: Server) -> None:
     seen = Seen()
     async with Client(forgetful.url, prefix=PREFIX, timeout=1) as client:
         emails = client.queue("emails")
@@ -287,7 +285,7 @@ async def test_a_worker_stops_in_time_although_it_cannot_compare(forgetful: Serv
     forgetful.start()
 
 
-def test_an_inline_worker_that_is_lost_twice_at_once_lives_once_more(
+def test_inline_worker_declared_dead_twice_at_once_restarts_once(
     fleet: Fleet, sync_client: SyncClient, server: Server, prefix: str
 ) -> None:
     """The second word came while it stopped, and ended each life as it began."""

@@ -165,16 +165,14 @@ def test_no_accepted_job_is_lost_when_a_server_that_always_syncs_is_killed(
     killed_under_load(kind, seed, 2, "always")
 
 
-def test_a_power_cut_loses_the_last_two_seconds_at_most_and_wedges_nothing(
-    kind: ServerKind, seed: int
-) -> None:
+def test_power_cut_loses_at_most_the_last_two_seconds(kind: ServerKind, seed: int) -> None:
     killed_under_load(kind, seed, 3, "no", power_cut=True)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
-def test_servers_killed_again_and_again_lose_no_more_than_they_may(
+def test_forty_kills_of_the_server_lose_no_more_than_they_may(
     kind: ServerKind, seed: int, fsync: str
 ) -> None:
     killed_under_load(kind, seed, 40, fsync)
@@ -182,11 +180,13 @@ def test_servers_killed_again_and_again_lose_no_more_than_they_may(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-def test_power_cuts_again_and_again_wedge_nothing(kind: ServerKind, seed: int) -> None:
+def test_forty_power_cuts_lose_at_most_the_last_two_seconds_each(
+    kind: ServerKind, seed: int
+) -> None:
     killed_under_load(kind, seed, 40, "no", power_cut=True)
 
 
-def test_a_lease_outlives_a_kill_of_the_server(kind: ServerKind) -> None:
+def test_lease_survives_a_kill_of_the_server(kind: ServerKind) -> None:
     with (
         start_server(kind, appendonly=True, appendfsync="always") as server,
         SyncClient(server.url) as client,

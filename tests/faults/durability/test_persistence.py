@@ -226,7 +226,7 @@ def cut_at_random(kind: ServerKind, folder: Path, seed: int, calls: int, cuts: i
         assert inside > cuts / 3, "most cuts should be inside of calls"
 
 
-def test_a_file_cut_short_holds_whole_calls_and_the_queue_works_on(
+def test_truncated_append_only_file_holds_whole_calls_only(
     kind: ServerKind, tmp_path: Path, seed: int
 ) -> None:
     cut_at_random(kind, tmp_path, seed, calls=350, cuts=15)
@@ -234,7 +234,7 @@ def test_a_file_cut_short_holds_whole_calls_and_the_queue_works_on(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-def test_files_cut_short_at_hundreds_of_places_hold_whole_calls(
+def test_append_only_file_truncated_at_200_places_holds_whole_calls_only(
     kind: ServerKind, tmp_path: Path, seed: int
 ) -> None:
     cut_at_random(kind, tmp_path, seed, calls=600, cuts=200)

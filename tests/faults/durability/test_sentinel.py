@@ -41,7 +41,7 @@ async def test_a_client_leaves_a_primary_that_froze(group: SentinelGroup, kind: 
 
 
 @ON_ONE_SERVER
-async def test_a_client_may_start_while_there_is_no_primary(
+async def test_client_starts_while_a_primary_is_being_elected(
     group: SentinelGroup, kind: ServerKind
 ) -> None:
     old = group.kill_primary()
@@ -77,7 +77,7 @@ def test_nothing_replicated_is_lost_when_the_primary_is_replaced(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_the_primary_is_replaced_again_and_again(group: SentinelGroup, tmp_path: Path) -> None:
+def test_nothing_replicated_is_lost_in_many_failovers(group: SentinelGroup, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"\n  seed {seed}")
     rng = random.Random(seed)
@@ -85,9 +85,7 @@ def test_the_primary_is_replaced_again_and_again(group: SentinelGroup, tmp_path:
 
 
 @pytest.mark.chaos
-def test_a_worker_at_rest_notices_that_its_primary_froze(
-    group: SentinelGroup, tmp_path: Path
-) -> None:
+def test_idle_worker_notices_that_its_primary_froze(group: SentinelGroup, tmp_path: Path) -> None:
     """It serves so many queues that it would look at this one only every half a minute."""
     with fleet_on(group.url, f"{PREFIX}-rest", tmp_path) as fleet:
         fleet.serve(processes=1)

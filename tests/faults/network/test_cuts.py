@@ -36,7 +36,7 @@ async def caller(make: Any, proxy: Proxy, prefix: str) -> AsyncIterator[Caller]:
 # What is cut is the same on every server; what the functions do is shown elsewhere.
 @ON_ONE_SERVER
 @pytest.mark.parametrize("name", CASES)
-async def test_a_call_that_is_cut_is_made_once_or_said_to_be_unclear(
+async def test_cut_call_takes_effect_once_or_raises_unanswered(
     name: str, caller: Caller, proxy: Proxy, direct: SyncClient
 ) -> None:
     case = CASES[name]
@@ -66,7 +66,7 @@ async def test_a_call_that_is_cut_is_made_once_or_said_to_be_unclear(
 # CLIENT is of the greeting of every connection.
 @ON_ONE_SERVER
 @pytest.mark.parametrize("command", ["CLIENT", "version", "FUNCTION", "INFO", "CONFIG"])
-async def test_a_client_connects_however_its_first_words_are_cut(
+async def test_client_connects_wherever_its_handshake_is_cut(
     command: str, make: Any, proxy: Proxy, prefix: str, server: Server
 ) -> None:
     """A cut behind the first word, or while a line was opened, was the end of it."""
@@ -83,7 +83,7 @@ async def test_a_client_connects_however_its_first_words_are_cut(
 
 @ON_ONE_SERVER
 @pytest.mark.parametrize("point", Cut)
-async def test_a_call_that_finds_no_library_is_not_unclear_because_loading_it_was_cut(
+async def test_cut_while_loading_the_library_does_not_make_the_call_unanswered(
     point: Cut, caller: Caller, proxy: Proxy, server: Server
 ) -> None:
     """The library's lost answer was taken for the call's, which had not even been sent."""
@@ -96,7 +96,7 @@ async def test_a_call_that_finds_no_library_is_not_unclear_because_loading_it_wa
 
 
 @ON_ONE_SERVER
-async def test_who_waits_for_a_job_gets_it_however_its_subscription_is_cut(
+async def test_waiting_lease_gets_its_job_wherever_its_subscription_is_cut(
     make: Any, server: Server, prefix: str, direct: SyncClient, seed: int
 ) -> None:
     async def wait(point: Cut) -> None:

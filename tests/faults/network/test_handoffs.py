@@ -96,7 +96,7 @@ async def until_empty_and_waiting(direct: SyncClient) -> None:
     await until(waits, "all is reported, and the worker waits")
 
 
-async def test_a_job_is_given_back_when_the_message_with_it_is_lost(
+async def test_lost_handoff_message_returns_the_job(
     proxy: Proxy, direct: SyncClient, prefix: str, seen: Seen
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
@@ -113,7 +113,7 @@ async def test_a_job_is_given_back_when_the_message_with_it_is_lost(
         assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0)]
 
 
-async def test_a_worker_sees_by_itself_that_it_holds_what_it_never_heard_of(
+async def test_worker_finds_a_lease_whose_handoff_it_never_received(
     proxy: Proxy, server: Server, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
     """For example: its connection is dead, and neither end has noticed yet."""
@@ -126,7 +126,7 @@ async def test_a_worker_sees_by_itself_that_it_holds_what_it_never_heard_of(
     assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0)]
 
 
-async def test_a_job_that_was_given_back_does_not_start_when_it_is_heard_of(
+async def test_late_handoff_of_a_released_job_does_not_start_it(
     proxy: Proxy, server: Server, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
     """Others may have it by then: here, this worker itself, under another lease."""
@@ -142,7 +142,7 @@ async def test_a_job_that_was_given_back_does_not_start_when_it_is_heard_of(
     assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0), ("b", 0)]
 
 
-async def test_a_job_that_is_handed_out_while_leases_are_compared_is_not_cut_off(
+async def test_handoff_during_a_reconcile_is_not_interrupted(
     monkeypatch: pytest.MonkeyPatch, server: Server, direct: SyncClient, client: Client, seen: Seen
 ) -> None:
     """The server had not given it out when it was asked what it knows."""
@@ -172,7 +172,7 @@ async def test_a_job_that_is_handed_out_while_leases_are_compared_is_not_cut_off
     assert [job.id for job in seen.jobs] == ["a", "b"], "a was not interrupted"
 
 
-async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
+async def test_handoff_before_the_answer_of_the_dequeue_makes_the_worker_poll_again(
     monkeypatch: pytest.MonkeyPatch, direct: SyncClient, client: Client, seen: Seen
 ) -> None:
     """Two lines, and the answer came second: it slept, and the server did not know that it did."""
@@ -197,7 +197,7 @@ async def test_who_hears_of_a_job_before_the_answer_that_it_waits_looks_again(
             await seen.runs(2)
 
 
-async def test_a_job_that_is_heard_of_twice_runs_once(
+async def test_repeated_handoff_runs_the_job_once(
     proxy: Proxy, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
     """A replica publishes what its primary published: a client of both receives it twice."""
@@ -219,7 +219,7 @@ async def test_a_job_that_is_heard_of_twice_runs_once(
     assert [job.id for job in seen.jobs] == ["a", "while it runs", "when it has ended"]
 
 
-async def test_a_job_that_is_heard_of_too_late_is_given_back(
+async def test_handoff_received_after_its_lease_is_released(
     proxy: Proxy, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
     """As after a freeze: the lease that it came with may be over."""
@@ -239,7 +239,7 @@ async def test_a_job_that_is_heard_of_too_late_is_given_back(
     assert job.token > handed.token, "under another lease"
 
 
-async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
+async def test_handoff_without_capacity_is_released(
     proxy: Proxy, direct: SyncClient, proxied: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
     emails, over = emails_of(proxied, seen), asyncio.Event()
@@ -266,7 +266,7 @@ async def test_a_job_for_which_there_is_no_room_any_more_is_given_back(
     assert [job.id for job in seen.jobs] == [*had, "large", "small"]
 
 
-async def test_who_runs_something_else_is_handed_nothing(
+async def test_busy_worker_gets_no_handoff(
     direct: SyncClient, client: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
     """It may be held up by that, and could not hear of it."""
@@ -286,7 +286,7 @@ async def test_who_runs_something_else_is_handed_nothing(
     assert handed == [0]
 
 
-async def test_a_job_does_not_run_twice_at_once_when_a_lost_line_still_listens(
+async def test_handed_off_job_runs_once_while_a_dead_connection_still_counts(
     direct: SyncClient, client: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
     """The server has not heard yet that a line of the worker is dead, and counts it."""
@@ -309,7 +309,7 @@ async def test_a_job_does_not_run_twice_at_once_when_a_lost_line_still_listens(
     assert sorted(seen.data) == [1, 2, 3]
 
 
-def test_nothing_is_handed_to_one_who_listens_to_a_replica(kind: ServerKind) -> None:
+def test_subscriber_of_a_replica_gets_no_handoff(kind: ServerKind) -> None:
     """As to what was the primary, after a failover. The message was heard there, and whoever sent
     it did not know: the job was taken back, and ran twice at once.
     """

@@ -36,7 +36,7 @@ def consumer(server: Server, prefix: str) -> Consumer:
     return Consumer(server, prefix)
 
 
-async def test_a_job_that_ran_before_its_dispatch_is_sent_again_runs_once(
+async def test_job_that_ran_before_its_dispatch_was_resent_runs_once(
     proxy: Proxy, prefix: str, consumer: Consumer
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
@@ -46,7 +46,7 @@ async def test_a_job_that_ran_before_its_dispatch_is_sent_again_runs_once(
     assert (consumer.ran, proxy.lost) == (["once"], 1)
 
 
-async def test_jobs_that_share_a_round_trip_run_once_though_it_is_sent_again(
+async def test_jobs_of_a_resent_shared_call_run_once(
     proxy: Proxy, prefix: str, consumer: Consumer
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
@@ -66,7 +66,7 @@ async def test_jobs_that_share_a_round_trip_run_once_though_it_is_sent_again(
     assert (consumer.ran, proxy.lost) == ([*range(40)], 2)
 
 
-async def test_many_jobs_in_several_calls_run_once_though_each_is_sent_again(
+async def test_jobs_of_several_resent_calls_run_once(
     proxy: Proxy, prefix: str, consumer: Consumer
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
@@ -79,7 +79,7 @@ async def test_many_jobs_in_several_calls_run_once_though_each_is_sent_again(
     assert (consumer.ran, proxy.lost) == ([*range(1050)], 2)
 
 
-async def test_jobs_of_several_threads_run_once_though_some_are_sent_again(
+async def test_jobs_resent_by_several_threads_run_once(
     proxy: Proxy, prefix: str, consumer: Consumer
 ) -> None:
     def send() -> set[str]:
@@ -94,7 +94,7 @@ async def test_jobs_of_several_threads_run_once_though_some_are_sent_again(
     assert (sorted(map(str, consumer.ran)), proxy.lost) == (sorted(map(str, range(60))), 12)
 
 
-async def test_an_update_that_was_carried_out_is_not_a_new_job_when_it_is_sent_again(
+async def test_resent_update_does_not_create_a_job(
     proxy: Proxy, prefix: str, consumer: Consumer
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
@@ -106,7 +106,7 @@ async def test_an_update_that_was_carried_out_is_not_a_new_job_when_it_is_sent_a
     assert consumer.ran == ["new"]
 
 
-async def test_a_held_dispatch_that_is_sent_again_is_held_once(
+async def test_resent_blocked_dispatch_is_kept_once(
     proxy: Proxy, prefix: str, consumer: Consumer, client: Client
 ) -> None:
     lease = None
@@ -126,7 +126,7 @@ async def test_a_held_dispatch_that_is_sent_again_is_held_once(
     assert consumer.ran == ["held"]
 
 
-async def test_a_first_try_that_arrives_after_the_second_puts_nothing(
+async def test_delayed_first_attempt_creates_no_job(
     proxy: Proxy, prefix: str, consumer: Consumer
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
@@ -142,7 +142,7 @@ async def test_a_first_try_that_arrives_after_the_second_puts_nothing(
     assert consumer.ran == ["once", "the next"]
 
 
-async def test_a_cancel_that_is_sent_again_leaves_a_job_dispatched_since(
+async def test_resent_cancel_leaves_a_job_dispatched_since(
     proxy: Proxy, prefix: str, consumer: Consumer, client: Client
 ) -> None:
     queue = client.queue("q")
@@ -161,7 +161,7 @@ async def test_a_cancel_that_is_sent_again_leaves_a_job_dispatched_since(
     assert (consumer.ran, proxy.lost) == (["new"], 2)
 
 
-async def test_a_requeue_that_is_sent_again_is_answered_though_the_job_is_gone(
+async def test_resent_requeue_is_answered_although_the_job_is_gone(
     proxy: Proxy, prefix: str, consumer: Consumer, client: Client
 ) -> None:
     queue = client.queue("q")
@@ -175,7 +175,7 @@ async def test_a_requeue_that_is_sent_again_is_answered_though_the_job_is_gone(
     assert (consumer.ran, proxy.lost) == (["again"], 1)
 
 
-async def test_a_dispatch_that_is_sent_again_is_as_safe_as_was_asked(kind: ServerKind) -> None:
+async def test_resent_dispatch_is_as_durable_as_requested(kind: ServerKind) -> None:
     """What was written by the first try must have reached the replica before the second says so."""
     with start_server(kind) as primary, start_replica(primary) as replica:
         async with Proxy(primary.port) as proxy, Client(proxy.url, timeout=2) as client:
@@ -206,7 +206,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_a_process_that_was_forked_is_another_caller(
+def test_forked_process_numbers_its_calls_separately(
     server: Server, prefix: str, sync_client: SyncClient
 ) -> None:
     subprocess.run([sys.executable, "-c", FORKED, server.url, prefix], check=True, timeout=60)
@@ -214,9 +214,7 @@ def test_a_process_that_was_forked_is_another_caller(
     assert ran == {"before", "child", "parent"}
 
 
-async def test_who_may_have_completed_a_job_is_not_told_that_another_did(
-    proxy: Proxy, prefix: str
-) -> None:
+async def test_complete_after_a_lost_answer_stays_unanswered(proxy: Proxy, prefix: str) -> None:
     """Asked again, it said False; and a with block, that the job would run again."""
     async with Client(proxy.url, prefix=prefix) as client:
         queue = client.queue("q")
@@ -244,7 +242,7 @@ async def test_who_may_have_completed_a_job_is_not_told_that_another_did(
     assert proxy.lost == 2
 
 
-async def test_a_lease_whose_answer_never_comes_is_given_back(proxy: Proxy, prefix: str) -> None:
+async def test_lease_whose_answer_never_arrives_is_released(proxy: Proxy, prefix: str) -> None:
     """The job stayed leased to nobody, for as long as the lease was to last."""
     async with Client(proxy.url, prefix=prefix, timeout=0.5) as client:
         queue = client.queue("q")

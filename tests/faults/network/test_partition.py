@@ -8,7 +8,7 @@ from tests.worker.fleet import ON_ONE_SERVER, Fleet
 pytestmark = ON_ONE_SERVER
 
 
-def test_a_worker_that_is_cut_off_ends_its_runs_before_others_have_the_jobs(
+def test_partitioned_worker_ends_its_runs_before_others_get_the_jobs(
     fleet: Fleet, server: Server, sync_client: SyncClient
 ) -> None:
     """They ran beside those of another worker for as long as the network was down."""

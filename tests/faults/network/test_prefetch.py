@@ -41,7 +41,7 @@ class Flow:
 
 
 @pytest.mark.parametrize("point", Cut)
-async def test_every_job_runs_once_although_the_line_is_cut(
+async def test_every_job_runs_once_when_prefetching_calls_are_cut(
     proxy: Proxy, direct: SyncClient, prefix: str, point: Cut
 ) -> None:
     """And none is held by a worker that never heard of it, for as long as that lives."""
@@ -57,7 +57,7 @@ async def test_every_job_runs_once_although_the_line_is_cut(
         assert direct.queue("flow").audit() == []
 
 
-async def test_a_request_that_comes_late_takes_nothing(
+async def test_prefetch_request_that_arrives_late_takes_nothing(
     proxy: Proxy, direct: SyncClient, prefix: str
 ) -> None:
     """Its jobs stayed active, in the name of a worker that had asked again long ago."""

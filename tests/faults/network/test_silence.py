@@ -58,7 +58,9 @@ async def test_every_call_to_a_server_that_never_answers_ends_in_time_and_says_s
 
 
 @ON_ONE_SERVER
-async def test_nobody_connects_to_a_server_that_never_answers(make: Any, proxy: Proxy) -> None:
+async def test_client_cannot_connect_to_a_server_that_never_answers(
+    make: Any, proxy: Proxy
+) -> None:
     proxy.deaf()
     caller = Caller(make(proxy.url, timeout=TIMEOUT))
     async with asyncio.timeout(SOON):
@@ -71,9 +73,7 @@ async def test_nobody_connects_to_a_server_that_never_answers(make: Any, proxy: 
 
 
 @ON_ONE_SERVER
-async def test_a_crowd_that_is_not_answered_does_not_stand_in_line_for_it(
-    proxy: Proxy, prefix: str
-) -> None:
+async def test_unanswered_calls_do_not_queue_for_a_connection(proxy: Proxy, prefix: str) -> None:
     """Who stood in line for a connection waited for all before him to be given up."""
     async with Client(proxy.url, prefix=prefix, timeout=TIMEOUT) as client:
         queue = client.queue("q")
@@ -94,7 +94,7 @@ def listeners(server: Server) -> set[str]:
 
 
 @ON_ONE_SERVER
-async def test_who_waits_hears_again_when_its_line_has_died_in_silence(
+async def test_waiting_lease_resubscribes_when_its_connection_died_silently(
     make: Any, proxy: Proxy, server: Server, prefix: str, direct: SyncClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -116,7 +116,7 @@ async def test_who_waits_hears_again_when_its_line_has_died_in_silence(
 
 
 @ON_ONE_SERVER
-async def test_a_subscription_that_was_not_confirmed_is_tried_on_another_line(
+async def test_unconfirmed_subscription_is_retried_on_another_connection(
     proxy: Proxy, server: Server, prefix: str
 ) -> None:
     """The first line was kept, and asked no more."""
@@ -131,7 +131,7 @@ async def test_a_subscription_that_was_not_confirmed_is_tried_on_another_line(
 
 
 @ON_ONE_SERVER
-async def test_a_worker_goes_on_when_a_server_that_was_silent_answers_again(
+async def test_worker_resumes_when_a_silent_server_answers_again(
     proxy: Proxy, prefix: str, direct: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queasy.store.net.pubsub.QUIET", 0.3)
@@ -155,7 +155,7 @@ async def test_a_worker_goes_on_when_a_server_that_was_silent_answers_again(
 
 
 @ON_ONE_SERVER
-async def test_a_lease_that_was_given_up_in_a_stall_does_not_take_a_job_when_it_is_over(
+async def test_lease_abandoned_in_a_stall_takes_no_job_afterwards(
     proxy: Proxy, prefix: str, direct: SyncClient
 ) -> None:
     """The call arrived when nobody waited for it, behind the one that should have undone it: the
@@ -176,7 +176,7 @@ async def test_a_lease_that_was_given_up_in_a_stall_does_not_take_a_job_when_it_
 
 
 @ON_ONE_SERVER
-async def test_a_lease_of_a_thread_that_was_not_answered_is_undone_when_the_server_is_ready(
+async def test_unanswered_sync_lease_is_undone_when_the_server_is_ready(
     proxy: Proxy, server: Server, prefix: str, direct: SyncClient
 ) -> None:
     """The server, which had been restarted, refused to undo it for it was loading: the job stayed
@@ -207,7 +207,7 @@ async def test_a_lease_of_a_thread_that_was_not_answered_is_undone_when_the_serv
 
 
 @ON_ONE_SERVER
-async def test_a_worker_that_was_taken_for_dead_waits_for_the_server_to_begin_anew(
+async def test_worker_declared_dead_waits_for_the_server_before_it_restarts(
     proxy: Proxy, prefix: str, direct: SyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ended, with the error of the server that it could not reach."""
@@ -234,7 +234,7 @@ async def test_a_worker_that_was_taken_for_dead_waits_for_the_server_to_begin_an
             await until(lambda: not queue.counts().active)
 
 
-async def test_a_server_that_never_answers_is_given_up_honestly(kind: ServerKind) -> None:
+async def test_call_to_a_frozen_server_raises_unanswered(kind: ServerKind) -> None:
     with start_server(kind) as server:
         async with Client(server.url, timeout=0.5) as client:
             queue = client.queue("q")

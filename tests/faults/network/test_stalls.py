@@ -170,7 +170,7 @@ def assert_nobody_was_lost(workers: list[Running]) -> None:
 
 
 @ON_ONE_SERVER
-def test_nobody_minds_a_stall_of_seconds(
+def test_stall_of_seconds_loses_and_repeats_nothing(
     network: ProxyProgram, fleet: Fleet, direct: SyncClient, prefix: str
 ) -> None:
     ride_out(network, fleet, direct, prefix, [0.1, 3.0])
@@ -180,7 +180,7 @@ def test_nobody_minds_a_stall_of_seconds(
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seconds", [9.5, 30.0])
-def test_nobody_minds_a_long_stall(
+def test_stall_of_half_a_minute_loses_nothing(
     network: ProxyProgram, fleet: Fleet, direct: SyncClient, prefix: str, seconds: float
 ) -> None:
     ride_out(network, fleet, direct, prefix, [seconds])

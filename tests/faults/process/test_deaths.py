@@ -11,7 +11,7 @@ from queasy import JobOptions, SyncClient
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, totals, wait_until_gone
 
 
-def test_the_jobs_of_a_killed_child_are_active_elsewhere_within_a_second(
+def test_jobs_of_a_killed_worker_run_elsewhere_within_a_second(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve(processes=2)
@@ -30,7 +30,7 @@ def test_the_jobs_of_a_killed_child_are_active_elsewhere_within_a_second(
 
 
 @ON_ONE_SERVER
-def test_the_children_of_a_killed_supervisor_are_gone_within_two_seconds(
+def test_workers_of_a_killed_supervisor_end_within_two_seconds(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve(processes=2)
@@ -50,7 +50,7 @@ def test_the_children_of_a_killed_supervisor_are_gone_within_two_seconds(
 
 @ON_ONE_SERVER
 @pytest.mark.parametrize("end", ["killed by its supervisor", "killed by somebody"])
-def test_what_a_handler_started_ends_with_its_child(
+def test_subprocess_of_a_handler_ends_with_its_worker(
     fleet: Fleet, sync_client: SyncClient, end: str
 ) -> None:
     fleet.serve("--queue", "plain", processes=1)
@@ -67,7 +67,7 @@ def test_what_a_handler_started_ends_with_its_child(
 
 
 @ON_ONE_SERVER
-def test_a_child_is_missed_although_a_process_it_forked_holds_all_it_had_open(
+def test_death_of_a_worker_is_noticed_although_its_subprocess_keeps_its_files(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     fleet.serve("--queue", "plain", processes=2)

@@ -54,7 +54,7 @@ def assert_serves_again(fleet: Fleet, client: SyncClient, worker: Running) -> No
 
 
 @together
-def test_a_frozen_child_is_replaced_and_its_job_runs_elsewhere(
+def test_frozen_worker_is_replaced_and_its_job_runs_elsewhere(
     fleet: Fleet, client: SyncClient
 ) -> None:
     worker = fleet.serve(*SHARED, processes=2)
@@ -75,7 +75,7 @@ def test_a_frozen_child_is_replaced_and_its_job_runs_elsewhere(
 
 
 @together
-def test_the_children_of_a_frozen_supervisor_end_before_their_lease(
+def test_workers_of_a_frozen_supervisor_end_before_their_lease(
     fleet: Fleet, client: SyncClient
 ) -> None:
     # It has no room for another job: or its own look at the queue would tell it, too.
@@ -103,7 +103,7 @@ def test_the_children_of_a_frozen_supervisor_end_before_their_lease(
 
 
 @together
-def test_what_a_worker_reports_that_was_frozen_as_a_whole_is_refused(
+def test_outcome_of_a_worker_frozen_with_its_supervisor_is_rejected(
     fleet: Fleet, client: SyncClient
 ) -> None:
     worker = fleet.serve(*OWN, processes=1)
@@ -140,9 +140,7 @@ def test_what_a_worker_reports_that_was_frozen_as_a_whole_is_refused(
 
 
 @together
-def test_an_inline_worker_that_was_frozen_comes_back_under_a_new_name(
-    fleet: Fleet, client: SyncClient
-) -> None:
+def test_frozen_inline_worker_comes_back_under_a_new_id(fleet: Fleet, client: SyncClient) -> None:
     worker = fleet.serve(*OWN, processes=0)
     plain = client.queue("plain")
     plain.dispatch({"first": {"sleep": 3}}, id="job")

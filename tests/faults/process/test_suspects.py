@@ -8,7 +8,7 @@ from tests.worker.fleet import ON_ONE_SERVER, Fleet
 
 
 @ON_ONE_SERVER
-def test_a_suspect_does_not_wedge_a_worker_with_a_long_run(
+def test_suspect_does_not_block_a_worker_with_a_long_run(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     """It was held until the long run had ended, and so was everything else."""

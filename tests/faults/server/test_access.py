@@ -19,7 +19,7 @@ from tests.servers import (
 )
 
 
-async def test_a_wrong_or_missing_password_is_said_without_it(kind: ServerKind) -> None:
+async def test_wrong_password_is_reported_without_showing_it(kind: ServerKind) -> None:
     with start_server(kind) as server:
         server.client().config_set("requirepass", "right")
         address = server.address
@@ -41,7 +41,7 @@ async def test_a_wrong_or_missing_password_is_said_without_it(kind: ServerKind) 
             await client.queue("q").dispatch(1)
 
 
-async def test_sentinels_that_refuse_the_password_are_told_from_servers(kind: ServerKind) -> None:
+async def test_password_refused_by_sentinels_names_their_option(kind: ServerKind) -> None:
     with start_server(kind, requirepass="right") as sentinel:  # it refuses as one of them does
         for secret in ("", "?sentinel_password=wr0ng"):
             url = f"redis+sentinel://:wr0ng@{sentinel.address}/{PRIMARY_NAME}{secret}"
@@ -52,7 +52,7 @@ async def test_sentinels_that_refuse_the_password_are_told_from_servers(kind: Se
             assert "sentinel_username" in SyncClient(url).health().problem
 
 
-async def test_a_missing_permission_is_named(kind: ServerKind) -> None:
+async def test_permission_missing_inside_a_function_is_named(kind: ServerKind) -> None:
     with start_server(kind) as server:
         admin = server.client()
         async with Client(server.url) as owner:
@@ -65,7 +65,7 @@ async def test_a_missing_permission_is_named(kind: ServerKind) -> None:
             assert (await client.queue("q").counts()).waiting == 1
 
 
-async def test_who_may_not_listen_is_told_rather_than_left_to_poll(kind: ServerKind) -> None:
+async def test_lease_without_permission_to_subscribe_raises(kind: ServerKind) -> None:
     with start_server(kind) as server:
         server.client().execute_command(
             "ACL", "SETUSER", "deaf", "on", ">pw", "~*", "resetchannels", "+@all"
@@ -78,7 +78,7 @@ async def test_who_may_not_listen_is_told_rather_than_left_to_poll(kind: ServerK
             sync.queue("q").lease(timeout=5)
 
 
-async def test_a_plain_server_is_no_cluster(server: Server) -> None:
+async def test_cluster_url_of_a_plain_server_is_refused(server: Server) -> None:
     with pytest.raises(ServerError, match="use redis://"):
         async with Client(f"redis+cluster://{server.address}"):
             pass

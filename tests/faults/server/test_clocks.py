@@ -90,7 +90,7 @@ with SyncClient(os.environ["TEST_URL"], prefix=os.environ["TEST_PREFIX"]) as cli
 
 @ON_ONE_SERVER
 @pytest.mark.chaos
-def test_the_clocks_of_clients_decide_nothing(server: Server, prefix: str, tmp_path: Path) -> None:
+def test_wrong_client_clocks_change_nothing(server: Server, prefix: str, tmp_path: Path) -> None:
     ahead, behind = skewed(HOUR), skewed(-HOUR)
     with (
         SyncClient(server.url, prefix=prefix) as client,
@@ -262,7 +262,7 @@ ON_VALKEY = pytest.mark.parametrize("kind", [ServerKind.VALKEY], indirect=True)
 
 @ON_VALKEY
 @pytest.mark.parametrize("offset", [HOUR, -HOUR])
-def test_a_step_of_the_servers_clock_stalls_nothing(
+def test_step_of_the_server_clock_stalls_nothing(
     stepping: SteppingServer, tmp_path: Path, offset: float
 ) -> None:
     run_through(stepping, tmp_path, (offset,), seconds=3)
@@ -272,14 +272,14 @@ def test_a_step_of_the_servers_clock_stalls_nothing(
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("steps", [(HOUR, 0.0, HOUR), (-HOUR, 0.0), (HOUR, 2 * HOUR - 200, -HOUR)])
-def test_a_servers_clock_that_jumps_to_and_fro_stalls_nothing(
+def test_server_clock_that_jumps_back_and_forth_stalls_nothing(
     stepping: SteppingServer, tmp_path: Path, steps: tuple[float, ...]
 ) -> None:
     run_through(stepping, tmp_path, steps, seconds=15)  # longer than the grace after a step
 
 
 @ON_VALKEY
-def test_jobs_run_early_by_no_more_than_the_step(stepping: SteppingServer) -> None:
+def test_jobs_run_early_by_at_most_the_step_of_the_clock(stepping: SteppingServer) -> None:
     with SyncClient(stepping.server.url, prefix="c") as client:
         queue = client.queue("q")
         for minutes in (1, 59, 61, 120):

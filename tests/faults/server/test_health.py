@@ -29,7 +29,7 @@ def own_server(kind: ServerKind) -> Iterator[Server]:
         yield server
 
 
-async def test_a_look_at_a_sound_server_tells_what_it_is(own_server: Server) -> None:
+async def test_health_of_a_sound_server_describes_it(own_server: Server) -> None:
     client = Client(own_server.url)
     health = await client.health()
     assert (health.reachable, health.problem) == (True, "")
@@ -47,7 +47,7 @@ async def test_a_look_at_a_sound_server_tells_what_it_is(own_server: Server) -> 
     await client.close()
 
 
-async def test_a_look_never_raises_but_says_what_is_wrong(own_server: Server) -> None:
+async def test_health_never_raises_and_reports_the_problem(own_server: Server) -> None:
     nobody = f"redis://127.0.0.1:{free_port()}"
     for url in (nobody, nobody.replace(":", "+cluster:", 1), f"redis+sentinel{nobody[5:]}/name"):
         client = Client(url, timeout=2)
@@ -75,7 +75,7 @@ async def test_a_look_never_raises_but_says_what_is_wrong(own_server: Server) ->
     await client.close()
 
 
-def test_a_look_at_the_embedded_server_tells_its_folder(tmp_path: Path) -> None:
+def test_health_of_the_embedded_server_names_its_folder(tmp_path: Path) -> None:
     with SyncClient(folder=tmp_path / "jobs") as client:
         health = client.health()
     assert (health.ready, health.address) == (True, f"the embedded server in {tmp_path / 'jobs'}")
@@ -124,7 +124,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_supervisor_is_ready_while_a_child_is(own_server: Server, tmp_path: Path) -> None:
+def test_supervisor_is_ready_while_a_worker_is(own_server: Server, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(SUPERVISED)
     process = subprocess.Popen(
         [sys.executable, "app.py"],
@@ -156,9 +156,7 @@ def probe(server: Server, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_probe_says_whether_server_and_workers_are_there(
-    own_server: Server, tmp_path: Path
-) -> None:
+def test_health_command_reports_server_and_workers(own_server: Server, tmp_path: Path) -> None:
     code, said = probe(own_server)
     assert code == 1
     assert said.startswith(f"address  {parse_url(own_server.url)}\n")

@@ -5,7 +5,7 @@ from queasy.store.library import PREFIX
 from tests.servers import ServerKind, start_server
 
 
-async def test_a_library_that_was_flushed_is_loaded_again(client: Client, server: object) -> None:
+async def test_flushed_library_is_loaded_again(client: Client, server: object) -> None:
     queue = client.queue("q")
     await queue.dispatch(1)
     server.client().function_flush()  # type: ignore[attr-defined]
@@ -13,7 +13,7 @@ async def test_a_library_that_was_flushed_is_loaded_again(client: Client, server
     assert (await queue.counts()).waiting == 2
 
 
-async def test_an_older_library_is_replaced_and_a_newer_is_kept(kind: ServerKind) -> None:
+async def test_older_library_is_replaced_and_a_newer_one_kept(kind: ServerKind) -> None:
     from queasy.store import library
 
     current = library.source()

@@ -123,7 +123,9 @@ def recover(h: Harness, watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("clients", [200, 1])
-def test_twenty_thousand_leases_come_back_a_hundred_at_a_time(h: Harness, clients: int) -> None:
+def test_twenty_thousand_expired_leases_return_a_hundred_at_a_time(
+    h: Harness, clients: int
+) -> None:
     ids = lease_all(h, clients)
     outlive(h)
     recover(h, unwatched)
@@ -167,13 +169,11 @@ def give_up_large(h: Harness, jobs: int, watch: Watch) -> None:
     assert h.records() == []
 
 
-def test_large_jobs_are_given_up_two_at_a_time(h: Harness) -> None:
+def test_large_jobs_fail_two_at_a_time(h: Harness) -> None:
     give_up_large(h, 20, unwatched)
 
 
-def test_a_client_requeues_all_it_was_asked_for_however_large(
-    own_server: Server, connection: redis.Redis
-) -> None:
+def test_requeue_of_large_jobs_requeues_all(own_server: Server, connection: redis.Redis) -> None:
     with SyncClient(own_server.url, prefix="large") as client:
         queue = client.queue("q", codec="raw")
         for n in range(7):
@@ -206,7 +206,7 @@ def test_no_call_of_a_mass_stall_takes_more_than_fifty_milliseconds(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_no_call_takes_more_than_fifty_milliseconds_for_large_jobs_given_up(
+def test_no_call_takes_more_than_fifty_milliseconds_when_large_jobs_fail(
     h: Harness, connection: redis.Redis
 ) -> None:
     watch = Stopwatch(connection)

@@ -34,7 +34,7 @@ from tests.servers import (
 from tests.worker.fleet import Fleet, fleet_on
 
 
-async def test_a_server_that_is_not_there_is_said_at_once() -> None:
+async def test_unreachable_server_is_reported_at_once() -> None:
     url = f"redis://user:hunter2@127.0.0.1:{free_port()}"
     start = time.monotonic()
     with pytest.raises(Unreachable, match="QUEASY_URL") as caught:
@@ -61,7 +61,9 @@ async def advice_for(url: str) -> str:
     return advice
 
 
-async def test_the_advice_fits_what_happened(kind: ServerKind, tmp_path: Path) -> None:
+async def test_error_of_an_unreachable_server_advises_by_cause(
+    kind: ServerKind, tmp_path: Path
+) -> None:
     right = "is the URL (the url argument, or QUEASY_URL) right?"
     for url in (f"redis://127.0.0.1:{free_port()}", f"unix://{tmp_path}/absent.sock"):
         assert await advice_for(url) == f"Is the server running, and {right}"
@@ -90,13 +92,13 @@ def hang_up(listening: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("form", ["redis+sentinel://{}/mymaster", "redis+cluster://{}"])
-async def test_no_sentinel_and_no_cluster_is_said_at_once(form: str) -> None:
+async def test_unreachable_sentinel_or_cluster_is_reported_at_once(form: str) -> None:
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
         async with Client(form.format(f"127.0.0.1:{free_port()}")):
             pass
 
 
-async def test_a_server_that_comes_back_is_waited_for(kind: ServerKind) -> None:
+async def test_dispatch_waits_for_a_server_that_restarts(kind: ServerKind) -> None:
     with start_server(kind, appendonly=True, appendfsync="always") as server:
         async with Client(server.url, timeout=20) as client:
             queue = client.queue("q")
@@ -111,7 +113,7 @@ async def test_a_server_that_comes_back_is_waited_for(kind: ServerKind) -> None:
             assert await queue.audit() == []
 
 
-async def test_a_wait_for_a_job_outlives_a_restart(kind: ServerKind) -> None:
+async def test_waiting_lease_survives_a_restart_of_the_server(kind: ServerKind) -> None:
     with start_server(kind, appendonly=True) as server:
         async with Client(server.url, timeout=20) as client:
             queue = client.queue("q")
@@ -125,7 +127,7 @@ async def test_a_wait_for_a_job_outlives_a_restart(kind: ServerKind) -> None:
             assert await lease.complete()
 
 
-async def test_a_server_that_stays_away_is_given_up(kind: ServerKind) -> None:
+async def test_dispatch_to_a_server_that_stays_down_raises_unreachable(kind: ServerKind) -> None:
     with start_server(kind) as server:
         async with Client(server.url, timeout=0.5) as client:
             await client.queue("q").dispatch(1)
@@ -134,7 +136,7 @@ async def test_a_server_that_stays_away_is_given_up(kind: ServerKind) -> None:
                 await client.queue("q").dispatch(2)
 
 
-async def test_the_embedded_server_is_started_again_when_it_was_killed(tmp_path: Path) -> None:
+async def test_killed_embedded_server_is_started_again(tmp_path: Path) -> None:
     async with Client(folder=tmp_path / "q") as client:
         queue = client.queue("q")
         await queue.dispatch(1, durability="fsynced")
@@ -144,7 +146,7 @@ async def test_the_embedded_server_is_started_again_when_it_was_killed(tmp_path:
         assert [job.data async for job in queue.jobs()] == [1, 2]
 
 
-async def test_a_wait_without_end_outlasts_a_server_that_is_away_longer_than_a_call(
+async def test_lease_without_timeout_survives_an_outage_longer_than_a_call(
     kind: ServerKind,
 ) -> None:
     with start_server(kind, appendonly=True) as server:
@@ -163,7 +165,7 @@ async def test_a_wait_without_end_outlasts_a_server_that_is_away_longer_than_a_c
             assert await lease.complete()
 
 
-async def test_a_lease_that_begins_while_the_server_is_away_waits_for_it(
+async def test_lease_that_begins_during_an_outage_waits_for_the_server(
     kind: ServerKind, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only one that waited already did: a consumer, which asks anew each time, was sent away."""
@@ -192,7 +194,7 @@ async def test_a_lease_that_begins_while_the_server_is_away_waits_for_it(
             assert "runs out by itself" not in caplog.text, "what was never sent needs no undoing"
 
 
-def test_a_lease_of_a_server_that_was_never_there_is_told_at_once() -> None:
+def test_lease_of_a_server_that_never_answered_raises_at_once() -> None:
     client = SyncClient(f"redis://127.0.0.1:{free_port()}", timeout=5)
     with closing(client), pytest.raises(NotRunning):
         client.queue("q").lease()
@@ -222,9 +224,7 @@ def own_fleet(own_server: Server, tmp_path: Path) -> Iterator[Fleet]:
         yield running
 
 
-def test_workers_ride_out_a_server_that_is_away_for_twenty_seconds(
-    own_server: Server, own_fleet: Fleet
-) -> None:
+def test_workers_survive_an_outage_of_twenty_seconds(own_server: Server, own_fleet: Fleet) -> None:
     journal = own_fleet.journal
     several = own_fleet.serve("--queue", "plain", "--queue", "waits", processes=2)
     single = own_fleet.serve("--queue", "whole", processes=1)

@@ -94,13 +94,13 @@ def test_a_full_server_refuses_dispatches_and_drains(traffic: Traffic) -> None:
 
 
 @pytest.mark.parametrize("way", ["script", "function"])
-def test_a_server_busy_with_a_script_is_waited_for(traffic: Traffic, way: str) -> None:
+def test_work_resumes_when_a_busy_script_is_killed(traffic: Traffic, way: str) -> None:
     server = traffic.server
     with traffic.flowing(f"busy-{way}"), looping(server, way):
         traffic.wait_for_refusals(NotReady, "SCRIPT KILL or FUNCTION KILL ends it")
 
 
-def test_a_primary_that_becomes_a_replica_and_a_primary_again(traffic: Traffic) -> None:
+def test_work_resumes_when_a_demoted_server_is_primary_again(traffic: Traffic) -> None:
     server = traffic.server
     with traffic.flowing("readonly"):
         in_flight(traffic, "readonly")
@@ -117,7 +117,7 @@ def test_a_primary_that_becomes_a_replica_and_a_primary_again(traffic: Traffic) 
      ("resetkeys", "~*", "~queasy:*")],
     ids=["the-call", "a-command-inside", "the-keys"],
 )  # fmt: skip
-def test_a_permission_taken_away_and_given_back(
+def test_work_resumes_when_a_revoked_permission_is_granted_again(
     traffic: Traffic, taken: str, given: str, says: str
 ) -> None:
     server = traffic.server
@@ -129,7 +129,7 @@ def test_a_permission_taken_away_and_given_back(
         server.call("ACL", "SETUSER", "app", given)
 
 
-def test_channels_that_may_not_be_heard_any_more_are_done_without(traffic: Traffic) -> None:
+def test_work_resumes_when_revoked_channels_are_granted_again(traffic: Traffic) -> None:
     server = traffic.server
     with traffic.flowing("deaf"):
         server.call("ACL", "SETUSER", "app", "resetchannels")
@@ -140,7 +140,7 @@ def test_channels_that_may_not_be_heard_any_more_are_done_without(traffic: Traff
         server.call("ACL", "SETUSER", "app", "&*")
 
 
-def test_a_server_without_enough_replicas_is_waited_for(traffic: Traffic) -> None:
+def test_work_resumes_when_enough_replicas_are_back(traffic: Traffic) -> None:
     server = traffic.server
     with traffic.flowing("noreplicas"):
         in_flight(traffic, "noreplicas")
@@ -150,7 +150,7 @@ def test_a_server_without_enough_replicas_is_waited_for(traffic: Traffic) -> Non
         server.call("CONFIG", "SET", "min-replicas-to-write", 0)
 
 
-def test_a_snapshot_that_cannot_be_written(traffic: Traffic) -> None:
+def test_work_resumes_when_a_failed_snapshot_succeeds(traffic: Traffic) -> None:
     server = traffic.server
     obstacle = Path(server.call("CONFIG", "GET", "dir")[1], "dump.rdb")  # not even root may
     server.call("CONFIG", "SET", "save", "3600 1000000")
@@ -166,7 +166,7 @@ def test_a_snapshot_that_cannot_be_written(traffic: Traffic) -> None:
     server.call("CONFIG", "SET", "save", "")
 
 
-def test_a_disk_that_is_full(traffic: Traffic) -> None:
+def test_work_resumes_when_a_full_disk_is_freed(traffic: Traffic) -> None:
     server = traffic.server
     with traffic.flowing("disk"):
         in_flight(traffic, "disk")
@@ -192,7 +192,7 @@ def test_a_library_that_is_flushed_under_load_is_loaded_again(traffic: Traffic) 
     assert traffic.pull_errors == []
 
 
-def test_a_server_that_restarts_and_loads_its_data(traffic: Traffic) -> None:
+def test_work_resumes_when_a_restarted_server_has_loaded(traffic: Traffic) -> None:
     server = traffic.server
     with server.client() as client:
         pipe = client.pipeline(transaction=False)
@@ -211,7 +211,7 @@ def test_a_server_that_restarts_and_loads_its_data(traffic: Traffic) -> None:
 
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
-async def test_after_a_failover_behind_one_name_a_new_connection_finds_the_primary(
+async def test_call_reconnects_when_its_host_name_moved_to_a_new_primary(
     kind: ServerKind, sync: bool
 ) -> None:
     """Open connections stay with the old primary, which refuses for ever: they were kept."""
@@ -238,7 +238,7 @@ async def test_after_a_failover_behind_one_name_a_new_connection_finds_the_prima
             assert [job.data for job in reader.queue("q").jobs()] == [1, 2]
 
 
-async def test_a_worker_that_was_lost_comes_back_although_the_server_refuses_at_first(
+async def test_worker_declared_dead_restarts_although_the_server_refuses_at_first(
     kind: ServerKind, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Taken for dead, it begins again under a new name; an error then was the end of it."""
@@ -270,7 +270,7 @@ async def until_logged(caplog: pytest.LogCaptureFixture, what: str) -> None:
     await until(there, f"the log says: {what}")
 
 
-async def test_a_wait_without_end_outlasts_a_server_that_refuses(
+async def test_lease_without_timeout_survives_a_server_that_refuses(
     kind: ServerKind, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waited for a job was sent away by a server that was loading, or busy."""

@@ -55,7 +55,7 @@ async def connect_async(server: Server) -> None:
         pass
 
 
-def test_of_a_sound_server_nothing_is_said(sound: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_sound_server_gets_no_warning(sound: Server, caplog: pytest.LogCaptureFixture) -> None:
     assert warnings_of(sound, caplog) == []
 
 
@@ -73,7 +73,7 @@ def test_of_a_sound_server_nothing_is_said(sound: Server, caplog: pytest.LogCapt
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_a_setting_that_may_lose_jobs_is_warned_of(
+def test_setting_that_may_lose_jobs_gets_a_warning(
     sound: Server, caplog: pytest.LogCaptureFixture, settings: dict[str, str], advice: str
 ) -> None:
     before = {name: sound.call("CONFIG", "GET", name)[1] for name in settings}
@@ -87,7 +87,7 @@ def test_a_setting_that_may_lose_jobs_is_warned_of(
             sound.call("CONFIG", "SET", name, value)
 
 
-def test_a_replica_is_warned_of_and_says_where_to_go(
+def test_replica_gets_a_warning_and_refuses_writes(
     sound: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with SyncClient(sound.url) as client:
@@ -108,7 +108,7 @@ def test_a_replica_is_warned_of_and_says_where_to_go(
             assert client.queue("q").cancel("a")
 
 
-def test_a_disk_that_failed_is_warned_of(sound: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_disk_gets_a_warning(sound: Server, caplog: pytest.LogCaptureFixture) -> None:
     obstacle = Path(sound.call("CONFIG", "GET", "dir")[1], "dump.rdb")
     (obstacle / "in-the-way").mkdir(parents=True)
     wait_until(lambda: bool(sound.call("BGSAVE")), "no other snapshot is being written")
@@ -133,7 +133,7 @@ def test_a_disk_that_failed_is_warned_of(sound: Server, caplog: pytest.LogCaptur
     assert warnings_of(sound, caplog) == []
 
 
-def test_a_node_of_a_cluster_wants_another_url(
+def test_plain_url_of_a_cluster_node_gets_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with start_cluster(ServerKind.VALKEY) as cluster, caplog.at_level(logging.WARNING, "queasy"):
@@ -146,7 +146,7 @@ def test_a_node_of_a_cluster_wants_another_url(
 
 
 @pytest.mark.parametrize("command", ["FCALL", "FCALL_RO", "FUNCTION"])
-def test_functions_that_are_disabled_are_named(kind: ServerKind, command: str) -> None:
+def test_disabled_command_is_named(kind: ServerKind, command: str) -> None:
     with (
         start_server(kind, appendonly=True, rename_command=f'{command} ""') as server,
         pytest.raises(Unsupported, match=f"{command}.*not disabled by rename-command"),
@@ -183,7 +183,7 @@ def test_a_missing_permission_is_named_with_what_to_grant(
         use()
 
 
-def test_a_server_without_room_for_another_connection_says_so(sound: Server) -> None:
+def test_server_at_its_connection_limit_is_unreachable(sound: Server) -> None:
     with sound.client() as first:
         most = first.config_get("maxclients")["maxclients"]
         first.config_set("maxclients", 1)

@@ -189,7 +189,7 @@ def source_of(revision: int) -> str:
     return SOURCE.replace(f"{{ 1, {OURS} }}", f"{{ 1, {revision} }}")
 
 
-def test_no_race_of_loaders_puts_an_older_library_back(
+def test_racing_loaders_never_downgrade_the_library(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever had looked, and was overtaken before he loaded, put his older one back."""
@@ -208,7 +208,7 @@ def test_no_race_of_loaders_puts_an_older_library_back(
     assert ends == {OURS + 2}
 
 
-def test_who_is_fenced_out_is_told_what_to_do(
+def test_older_client_fenced_out_by_a_newer_library_gets_advice(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest = Loader(own_server, OURS + 1)

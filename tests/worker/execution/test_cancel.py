@@ -48,7 +48,7 @@ def start_neighbours(fleet: Fleet, client: SyncClient, seconds: float) -> list[s
     return ids
 
 
-def test_a_cancelled_async_handler_hears_of_it_in_well_under_a_second(
+def test_cancelled_async_handler_is_interrupted_within_half_a_second(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve(processes=1)
@@ -118,7 +118,7 @@ def test_a_cancelled_run_that_holds_the_gil_is_killed_and_its_neighbours_end_els
     assert_cancelled(fleet, plain)
 
 
-def test_a_cancel_that_nobody_heard_comes_with_the_next_heartbeat(
+def test_cancel_whose_message_was_lost_arrives_with_the_next_heartbeat(
     fleet: Fleet, server: Server, sync_client: SyncClient
 ) -> None:
     # It has no room for another job: nothing but the heartbeat talks of the queue.

@@ -20,7 +20,7 @@ from tests.worker.inline import FAR, PATIENCE, Seen, until, until_empty, until_s
 # What a job is
 
 
-async def test_a_job_says_all_there_is_to_know_about_it(
+async def test_job_carries_its_data_counts_times_and_options(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler(max_retries=7, min_backoff=0, max_backoff=20, timeout=30)
@@ -55,7 +55,7 @@ async def test_a_job_says_all_there_is_to_know_about_it(
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-async def test_a_run_learns_that_it_is_cancelled(
+async def test_running_handler_sees_that_it_is_cancelled(
     client: Client, emails: Queue, seen: Seen, is_async: bool
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -91,7 +91,7 @@ async def test_a_run_learns_that_it_is_cancelled(
 # Options
 
 
-async def test_what_a_job_asked_for_goes_before_what_its_handler_says(
+async def test_options_of_a_job_override_those_of_its_handler(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler(max_retries=5, min_backoff=0)
@@ -108,7 +108,7 @@ async def test_what_a_job_asked_for_goes_before_what_its_handler_says(
     assert seen.data.count(2) == 6
 
 
-async def test_options_of_a_later_worker_hold_for_what_is_queued_already(
+async def test_options_of_a_later_worker_apply_to_jobs_already_queued(
     server: Server, prefix: str, client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler(max_retries=9, min_backoff=0)
@@ -141,7 +141,7 @@ async def test_options_of_a_later_worker_hold_for_what_is_queued_already(
 # Fail handlers
 
 
-async def test_a_fail_handler_gets_the_job_as_it_was_and_why(
+async def test_fail_handler_gets_the_failed_job_and_its_error(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     errors: list[JobError] = []
@@ -166,7 +166,7 @@ async def test_a_fail_handler_gets_the_job_as_it_was_and_why(
     assert (await emails.counts()).failed == 1
 
 
-async def test_a_fail_handler_is_retried_by_options_of_its_own(
+async def test_fail_handler_is_retried_by_its_own_options(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler(max_retries=0)
@@ -188,7 +188,9 @@ async def test_a_fail_handler_is_retried_by_options_of_its_own(
     assert {job.id for job in seen.jobs} == {"job"}
 
 
-async def test_a_fail_handler_hears_of_a_timeout(client: Client, emails: Queue, seen: Seen) -> None:
+async def test_fail_handler_runs_after_the_last_timeout(
+    client: Client, emails: Queue, seen: Seen
+) -> None:
     errors: list[JobError] = []
 
     @emails.handler(timeout=0.2, max_timeouts=1)
@@ -209,7 +211,7 @@ async def test_a_fail_handler_hears_of_a_timeout(client: Client, emails: Queue, 
     assert "await asyncio.sleep(PATIENCE)" in errors[0].traceback, "it says where it was"
 
 
-async def test_a_plain_function_that_is_too_long_says_where_it_was(
+async def test_timeout_of_a_plain_handler_records_its_traceback(
     client: Client, emails: Queue
 ) -> None:
     @emails.handler(timeout=0.2, max_timeouts=1)
@@ -224,7 +226,9 @@ async def test_a_plain_function_that_is_too_long_says_where_it_was(
     assert "time.sleep(0.001)" in job.error.traceback
 
 
-async def test_a_fail_handler_hears_of_a_stall(client: Client, emails: Queue, seen: Seen) -> None:
+async def test_fail_handler_runs_after_the_last_stall(
+    client: Client, emails: Queue, seen: Seen
+) -> None:
     errors: list[JobError] = []
 
     @emails.handler(max_stalls=1)
@@ -253,7 +257,7 @@ async def test_a_fail_handler_hears_of_a_stall(client: Client, emails: Queue, se
 # Ends that were asked for
 
 
-async def test_a_run_that_is_too_long_and_finishes_all_the_same_has_finished(
+async def test_run_that_finishes_after_its_timeout_counts_as_finished(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     asked: list[bool] = []
@@ -276,9 +280,7 @@ async def test_a_run_that_is_too_long_and_finishes_all_the_same_has_finished(
     assert kinds.get("finished") == 1
 
 
-async def test_an_async_handler_that_waits_is_packed_by_the_hundred(
-    client: Client, emails: Queue
-) -> None:
+async def test_waiting_async_handlers_run_by_the_hundred(client: Client, emails: Queue) -> None:
     running = most = ended = 0
 
     @emails.handler
@@ -298,7 +300,7 @@ async def test_an_async_handler_that_waits_is_packed_by_the_hundred(
     assert most <= 100
 
 
-async def test_an_async_handler_with_a_size_is_not_packed(client: Client, emails: Queue) -> None:
+async def test_async_handler_with_a_size_keeps_to_capacity(client: Client, emails: Queue) -> None:
     running = most = 0
 
     @emails.handler(size=20)

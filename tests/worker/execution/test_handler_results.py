@@ -85,7 +85,7 @@ async def test_a_retry_at_a_time_waits_until_then(
 
 @pytest.mark.parametrize("by_raising", [False, True], ids=["returned", "raised"])
 @pytest.mark.parametrize("verdict", [Failure, PermanentError])
-async def test_a_failure_gives_the_job_up_whatever_it_has_left(
+async def test_failure_fails_the_job_whatever_retries_it_has_left(
     client: Client, emails: Queue, seen: Seen, by_raising: bool, verdict: type[Failure]
 ) -> None:
     @emails.handler
@@ -109,7 +109,7 @@ class Busy(Exception):
 
 
 @pytest.mark.parametrize("as_datetime", [False, True], ids=["epoch", "datetime"])
-async def test_an_exception_may_say_when_in_retry_at(
+async def test_exception_with_retry_at_schedules_the_retry(
     client: Client, emails: Queue, as_datetime: bool
 ) -> None:
     at = float(int(time.time() + FAR))
@@ -126,7 +126,9 @@ async def test_an_exception_may_say_when_in_retry_at(
     await emails.cancel("job")
 
 
-async def test_a_retry_at_that_is_no_time_means_the_backoff(client: Client, emails: Queue) -> None:
+async def test_exception_with_an_invalid_retry_at_retries_after_the_backoff(
+    client: Client, emails: Queue
+) -> None:
     @emails.handler(min_backoff=FAR, max_backoff=FAR)
     async def handle(data: Any) -> None:
         raise Busy("soon")
@@ -139,7 +141,7 @@ async def test_a_retry_at_that_is_no_time_means_the_backoff(client: Client, emai
     await emails.cancel("job")
 
 
-async def test_an_exception_gives_up_at_once_where_the_handler_says_so(
+async def test_exception_fails_the_job_at_once_if_the_handler_asks_for_it(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler(on_exception="fail")
@@ -164,7 +166,7 @@ class Unusual(BaseException):
 @pytest.mark.parametrize(
     "wild", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Unusual]
 )
-async def test_whatever_a_handler_raises_is_its_jobs_affair_and_not_the_workers(
+async def test_base_exception_of_a_handler_retries_its_job_and_spares_the_worker(
     client: Client, emails: Queue, seen: Seen, wild: type[BaseException], is_async: bool
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -192,7 +194,7 @@ async def test_whatever_a_handler_raises_is_its_jobs_affair_and_not_the_workers(
 # What cannot be read
 
 
-async def test_what_cannot_be_decoded_is_set_aside_and_the_rest_of_its_batch_runs(
+async def test_undecodable_job_is_quarantined_and_the_rest_of_its_batch_runs(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler
@@ -220,7 +222,7 @@ class Letter:
     copies: int = 1
 
 
-async def test_what_is_not_of_the_codecs_type_is_set_aside(client: Client, seen: Seen) -> None:
+async def test_payload_of_the_wrong_type_is_quarantined(client: Client, seen: Seen) -> None:
     letters = client.queue("letters", codec=JsonCodec(Letter))
 
     @letters.handler
@@ -241,7 +243,7 @@ async def test_what_is_not_of_the_codecs_type_is_set_aside(client: Client, seen:
     assert "$.to" in broken.error.message
 
 
-async def test_a_queue_without_a_handler_is_never_taken_from(
+async def test_queue_without_a_handler_is_not_served(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler
@@ -275,7 +277,7 @@ async def test_only_the_queues_named_are_served(client: Client, seen: Seen) -> N
     assert (await queues[0].counts()).due == 1
 
 
-async def test_an_ending_that_the_server_refuses_holds_up_no_other_and_is_not_kept(
+async def test_outcome_the_server_rejects_fails_its_job_and_delays_no_other(
     client: Client, emails: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No handler can say such a thing; a mistake of ours might."""
@@ -295,7 +297,7 @@ async def test_an_ending_that_the_server_refuses_holds_up_no_other_and_is_not_ke
     assert (await emails.counts()).failed == 1
 
 
-async def test_jobs_for_which_there_is_no_thread_are_given_back_and_run_once_there_is(
+async def test_jobs_without_a_thread_are_released_and_run_later(
     monkeypatch: pytest.MonkeyPatch, emails: Queue, client: Client
 ) -> None:
     """As where a container may have so many processes and threads, and no more."""
@@ -320,7 +322,7 @@ async def test_jobs_for_which_there_is_no_thread_are_given_back_and_run_once_the
     assert sorted(ran) == sorted(ids)
 
 
-async def test_more_runs_than_one_call_may_end_are_ended_by_a_few(
+async def test_more_outcomes_than_one_call_may_carry_take_a_few_calls(
     server: Server, emails: Queue, client: Client
 ) -> None:
     """The server refused all of them at once, and each was reported by itself."""

@@ -47,7 +47,7 @@ def assert_undisturbed(fleet: Fleet, ids: list[str], child: int) -> None:
         assert start["pid"] == end["pid"] == child
 
 
-def test_a_handler_that_holds_the_gil_is_dead_two_seconds_after_its_timeout(
+def test_handler_that_holds_the_gil_is_killed_two_seconds_after_its_timeout(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve(processes=1)
@@ -128,7 +128,7 @@ def test_a_python_loop_past_its_timeout_is_interrupted_and_nothing_else_happens(
 
 
 @together
-def test_a_child_with_a_run_that_cannot_be_interrupted_is_drained_and_then_killed(
+def test_worker_with_an_uninterruptible_run_is_drained_then_killed(
     fleet: Fleet, client: SyncClient
 ) -> None:
     worker = fleet.serve(processes=1)
@@ -153,7 +153,7 @@ def test_a_child_with_a_run_that_cannot_be_interrupted_is_drained_and_then_kille
 
 
 @together.of(interrupted={"spin": 60}, killed={"sleep": 60})
-def test_a_job_that_times_out_too_often_is_given_up(
+def test_job_that_times_out_too_often_fails(
     fleet: Fleet, client: SyncClient, case: dict[str, int]
 ) -> None:
     worker = fleet.serve("--queue", "timed", processes=1)
@@ -171,7 +171,7 @@ def test_a_job_that_times_out_too_often_is_given_up(
     assert [job.id for job in timed.jobs("failed")] == ["job"]
 
 
-def test_a_process_name_that_is_no_text_does_not_end_the_watch(
+def test_process_name_that_is_not_utf8_does_not_stop_the_watchdog(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     """It could not be read, and nobody looked at timeouts any more."""

@@ -17,7 +17,7 @@ COMMANDS, CPU = 60, 0.01
 WOKEN = 5.0
 
 
-def test_a_worker_of_twenty_empty_queues_sends_less_than_a_command_a_second(
+def test_idle_worker_of_twenty_queues_sends_less_than_a_command_a_second(
     idling: Idling,
 ) -> None:
     wait_until(lambda: idling.seconds > MINUTE + 1, "a minute has passed", 2 * MINUTE)
@@ -31,7 +31,7 @@ def test_a_worker_of_twenty_empty_queues_sends_less_than_a_command_a_second(
     assert cpu < CPU
 
 
-def test_a_job_for_an_idle_worker_is_picked_up_because_it_was_woken(idling: Idling) -> None:
+def test_idle_worker_is_woken_for_a_job(idling: Idling) -> None:
     with SyncClient(idling.server.url, prefix="idle") as client:
         for name in ("crowd-0", "waits", "low"):
             client.queue(name).dispatch("quick", id=name)

@@ -27,7 +27,7 @@ def played(request: pytest.FixtureRequest, server: Server) -> Iterator[Played]:
 
 
 @together
-def test_a_job_that_comes_due_does_not_wait_for_one_who_is_full(
+def test_job_that_comes_due_does_not_wait_for_a_full_worker(
     fleet: Fleet, client: SyncClient
 ) -> None:
     """It waited until the other, who had nothing to do, looked by itself: 8 to 60 s."""
@@ -43,7 +43,7 @@ def test_a_job_that_comes_due_does_not_wait_for_one_who_is_full(
 
 
 @together
-def test_a_job_that_comes_due_does_not_wait_for_one_who_is_stopping(
+def test_job_that_comes_due_does_not_wait_for_a_stopping_worker(
     fleet: Fleet, client: SyncClient
 ) -> None:
     small, journal = client.queue("small"), fleet.journal
@@ -97,7 +97,7 @@ async def test_late_answer_does_not_make_a_scheduled_job_late(
     assert -0.001 < started[0] - due < 1.5, "two seconds late if counted from the arrival"
 
 
-async def test_who_was_to_look_before_the_answer_came_and_has_no_room_stands_down(
+async def test_full_worker_whose_poll_is_overdue_stops_being_the_waiter(
     client: Client,
 ) -> None:
     """It kept the time, was busy by then, and nobody else was woken: the job waited for its end."""

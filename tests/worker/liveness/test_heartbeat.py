@@ -7,7 +7,7 @@ from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import IDLE_LEASE
 
 
-def test_a_worker_at_rest_is_not_kept_alive_while_its_application_holds_it_up() -> None:
+def test_idle_inline_worker_with_a_blocked_loop_is_not_kept_alive() -> None:
     """A job that it was handed stayed with it for as long as that lasted, with others idle."""
     table, now, queue = InflightTable(2, 1), 1000.0, QueueCommands(QueueKeys("p", "q"))
     pulse = Pulse("c", [queue] * 2, table, lambda: None, lambda index, cancelled: None, inline=True)

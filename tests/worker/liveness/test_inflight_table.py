@@ -24,7 +24,7 @@ while time.monotonic() < end:
 """
 
 
-def test_a_run_that_ends_while_it_is_read_is_not_mixed_up_with_the_next() -> None:
+def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
     """Found in a burst: of many runs one seemed to be overdue, and its worker was drained."""
     fd = InflightTable.create_file(1, 10)
     table = InflightTable(1, 10, fd)

@@ -49,7 +49,7 @@ def files_left(count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("left", range(5))
-def test_a_child_for_which_there_are_no_files_leaves_none_open(left: int) -> None:
+def test_child_process_that_cannot_start_leaves_no_file_open(left: int) -> None:
     """It needs five. One was lost at each try, of one that tries for ever."""
     with files_left(left):
         before = open_files()
@@ -58,7 +58,7 @@ def test_a_child_for_which_there_are_no_files_leaves_none_open(left: int) -> Non
         assert open_files() == before
 
 
-async def test_a_run_that_was_cancelled_is_forgotten_when_it_has_ended() -> None:
+async def test_cancel_request_is_forgotten_when_its_run_has_ended() -> None:
     """It was kept until nothing ran at all, which in a busy child is never."""
     child = ChildProcess(CONFIG)
     now = time.monotonic()

@@ -58,7 +58,7 @@ def test_a_script_runs_its_own_handlers_in_processes(
     assert sync_client.workers(["emails"]) == []
 
 
-def test_a_script_that_starts_workers_while_it_is_imported_is_told_how_not_to(
+def test_script_that_starts_workers_on_import_gets_advice(
     tmp_path: Path, server: Server, prefix: str
 ) -> None:
     script = tmp_path / "shop.py"
@@ -72,7 +72,7 @@ def test_a_script_that_starts_workers_while_it_is_imported_is_told_how_not_to(
     assert 'if __name__ == "__main__"' in errors
 
 
-def test_a_module_that_is_named_brings_its_handler_and_fail_handler(
+def test_module_given_to_listen_brings_its_handler_and_fail_handler(
     fleet: Fleet, tmp_path: Path, sync_client: SyncClient
 ) -> None:
     (tmp_path / "letters.py").write_text(
@@ -90,7 +90,7 @@ def test_a_module_that_is_named_brings_its_handler_and_fail_handler(
     assert worker.stop() == 0
 
 
-def test_reload_runs_new_code_and_what_runs_survives_code_that_is_broken(
+def test_reload_runs_new_code_and_keeps_the_old_if_it_is_broken(
     fleet: Fleet, tmp_path: Path, sync_client: SyncClient
 ) -> None:
     pytest.importorskip("watchfiles", reason="reload is an extra: NOT TESTED")
@@ -120,7 +120,7 @@ def test_reload_runs_new_code_and_what_runs_survives_code_that_is_broken(
     assert worker.stop() == 0
 
 
-def test_a_process_that_has_grown_is_replaced_and_its_jobs_end(
+def test_process_over_its_memory_limit_is_replaced_after_its_jobs_end(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve("--queue", "plain", "--max-memory", "200M", processes=1)

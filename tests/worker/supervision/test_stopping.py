@@ -34,7 +34,7 @@ def leased(queue: SyncQueue, count: int) -> list[tuple[str, int, int, int]]:
 
 
 @pytest.mark.parametrize("name", ["plain", "waits"])
-def test_after_sigterm_jobs_may_end_and_none_begins(
+def test_sigterm_lets_running_jobs_end_and_starts_none(
     fleet: Fleet, sync_client: SyncClient, name: str
 ) -> None:
     worker = fleet.serve(processes=1)
@@ -53,7 +53,7 @@ def test_after_sigterm_jobs_may_end_and_none_begins(
 
 
 @pytest.mark.parametrize("name", ["plain", "waits"])
-def test_what_has_not_ended_after_the_grace_time_goes_back_to_the_front(
+def test_jobs_running_after_the_grace_go_to_the_front_of_the_queue(
     fleet: Fleet, sync_client: SyncClient, name: str
 ) -> None:
     worker = fleet.serve("--grace", "0.3", processes=1)
@@ -73,7 +73,9 @@ def test_what_has_not_ended_after_the_grace_time_goes_back_to_the_front(
 
 
 @pytest.mark.parametrize("name", ["plain", "waits"])
-def test_a_second_signal_releases_at_once(fleet: Fleet, sync_client: SyncClient, name: str) -> None:
+def test_second_signal_releases_jobs_at_once(
+    fleet: Fleet, sync_client: SyncClient, name: str
+) -> None:
     worker = fleet.serve("--grace", "30", processes=2)
     queue = sync_client.queue(name)
     queue.dispatch({"sleep": 30}, id="one")
@@ -87,7 +89,7 @@ def test_a_second_signal_releases_at_once(fleet: Fleet, sync_client: SyncClient,
 
 
 @pytest.mark.parametrize("processes", [0, 1])
-def test_a_worker_that_is_told_to_stop_until_it_has_ends_well(fleet: Fleet, processes: int) -> None:
+def test_repeated_signals_end_a_worker_cleanly(fleet: Fleet, processes: int) -> None:
     worker = fleet.start("--processes", str(processes))
     wait_for_event(worker, "child serving" if processes else "worker started")
     deadline = time.monotonic() + SOON
@@ -98,7 +100,9 @@ def test_a_worker_that_is_told_to_stop_until_it_has_ends_well(fleet: Fleet, proc
 
 
 @pytest.mark.parametrize("processes", [0, 1])
-def test_a_signal_before_anything_serves_is_heeded(fleet: Fleet, processes: int) -> None:
+def test_signal_before_the_first_queue_is_served_stops_the_worker(
+    fleet: Fleet, processes: int
+) -> None:
     worker = fleet.start("--processes", str(processes))
     what = "supervisor started" if processes else "worker started"
     wait_for_event(worker, what)
@@ -106,9 +110,7 @@ def test_a_signal_before_anything_serves_is_heeded(fleet: Fleet, processes: int)
     assert worker.process.wait(SOON) == 0
 
 
-def test_every_job_that_has_begun_may_end_whenever_the_signal_comes(
-    fleet: Fleet, sync_client: SyncClient
-) -> None:
+def test_job_started_as_the_signal_arrives_may_end(fleet: Fleet, sync_client: SyncClient) -> None:
     """Also one that was being taken at that moment."""
     queue = sync_client.queue("waits")
     for attempt in range(6):
@@ -123,7 +125,7 @@ def test_every_job_that_has_begun_may_end_whenever_the_signal_comes(
     assert stalls == []
 
 
-def test_processes_are_replaced_after_so_many_jobs_and_no_job_is_lost_or_repeated(
+def test_process_replaced_after_max_jobs_loses_and_repeats_no_job(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve("--max-jobs", "20", processes=2)
@@ -170,7 +172,9 @@ def test_a_handler_that_cannot_be_imported_stops_the_worker_from_starting(
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_a_queue_that_nobody_handles_is_a_clear_error(fleet: Fleet, processes: int) -> None:
+def test_queue_without_a_handler_stops_the_worker_from_starting(
+    fleet: Fleet, processes: int
+) -> None:
     worker = fleet.start("--processes", str(processes), "--queue", "plain", "--queue", "emials")
     assert worker.process.wait(SOON) not in (0, None)
     assert re.search(r"no handler for emials; expected .*plain", worker.log), worker.log
@@ -179,7 +183,7 @@ def test_a_queue_that_nobody_handles_is_a_clear_error(fleet: Fleet, processes: i
 
 @pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize("app", ["tests.worker.nowhere:client", "tests.worker.app:nobody", "app"])
-def test_an_application_that_is_not_there_is_a_clear_error(
+def test_missing_application_stops_the_worker_from_starting(
     fleet: Fleet, app: str, processes: int
 ) -> None:
     worker = fleet.start("--processes", str(processes), app=app)
@@ -189,7 +193,7 @@ def test_an_application_that_is_not_there_is_a_clear_error(
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_a_server_that_is_away_at_the_start_is_a_clear_error(
+def test_unreachable_server_stops_the_worker_from_starting(
     fleet: Fleet, script: Path, processes: int
 ) -> None:
     port = free_port()
@@ -201,7 +205,7 @@ def test_a_server_that_is_away_at_the_start_is_a_clear_error(
     assert "Traceback" not in worker.log
 
 
-def test_processes_that_crash_at_the_start_are_started_less_and_less_often(
+def test_processes_that_crash_at_start_are_restarted_with_backoff(
     fleet: Fleet, script: Path, server: Server, tmp_path: Path
 ) -> None:
     births = tmp_path / "births"

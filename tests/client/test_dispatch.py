@@ -1,4 +1,4 @@
-"""What an application does with jobs that wait."""
+"""Dispatching jobs, and cancelling those that wait."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Event loops come and go; a client notices."""
+"""A client across event loops: one after another, closed, or several at once."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ def test_client_works_in_one_event_loop_after_another(server: Server, prefix: st
 
     asyncio.run(work(1))
     with warnings.catch_warnings():
-        # Nobody closed what belonged to the first loop: Python says so, and it is right.
+        # The connection of the first loop was never closed: Python warns of it, rightly.
         warnings.simplefilter("ignore", ResourceWarning)
         asyncio.run(work(2))
         asyncio.run(end())
@@ -58,7 +58,7 @@ def test_loop_closed_with_pending_dispatches_does_not_break_the_client(
 
     client = Client(server.url, prefix=prefix)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # nobody closed the connection either
+        warnings.simplefilter("ignore", ResourceWarning)  # the connection was never closed
         asyncio.run(leave())
         gc.collect()
         asyncio.run(end())

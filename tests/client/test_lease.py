@@ -1,4 +1,4 @@
-"""Pull leases: other programs take jobs and complete them."""
+"""Pull leases: a program takes a job, extends the lease and ends it."""
 
 import asyncio
 import time
@@ -174,7 +174,7 @@ async def test_cancel_of_an_active_job_reaches_its_holder_and_outlasts_its_lease
     assert await queue.cancel("a", running=True)
     assert await lease.extend(0.2)
     assert lease.cancelled
-    await asyncio.sleep(0.3)  # it neither answers nor extends
+    await asyncio.sleep(0.3)  # the holder neither ends nor extends the lease
     assert await queue.lease(timeout=0) is None
     assert await queue.get("a") is None
 
@@ -235,7 +235,7 @@ async def test_requeued_fail_job_keeps_its_origin(client: Client) -> None:
 
 
 async def test_consumer_with_the_wrong_codec_loses_no_job(client: Client) -> None:
-    """It had set thousands of jobs aside, more than the record of broken jobs could hold."""
+    """Bug: it quarantined thousands of jobs, more than the broken record could hold."""
     raw, wrong = client.queue("q", codec="raw"), client.queue("q")
     await raw.configure(broken_limit=15)
     await raw.dispatch_many(b"{not json %d" % n for n in range(40))
@@ -278,7 +278,7 @@ async def test_jobs_can_be_removed_while_they_are_listed(client: Client) -> None
     assert (await queue.counts()).waiting == 0
     at = time.time() + 3600
     await queue.dispatch_many(Dispatch(n, id=f"{n:03}", run_at=at) for n in range(150))
-    for n in range(150, 320):  # all for one instant: the same score, page after page
+    for n in range(150, 320):  # the same run_at, and so the same score, on several pages
         await queue.dispatch(n, id=f"{n:03}", run_at=at)
     assert len({job.id async for job in queue.jobs("scheduled")}) == 320
     await queue.configure(failed_limit=1000)

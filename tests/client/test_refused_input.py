@@ -124,7 +124,7 @@ async def test_bad_job_among_many_is_named_by_its_index(
     for jobs in ([*range(1234), bad, 1], (one for one in (*range(1234), bad, 1))):
         with pytest.raises(InvalidInput, match=rf"^jobs\[1234\]: .*{reason}"):
             await queue.dispatch_many(jobs)
-    assert (await queue.counts()).waiting == 1234, "of the generator; of the list, nothing"
+    assert (await queue.counts()).waiting == 1234, "1234 of the generator, none of the list"
 
 
 @pytest.mark.parametrize("jobs", ["text", b"bytes", {"to": "x"}, 5, None])

@@ -96,7 +96,7 @@ def test_sync_queue_has_the_methods_operators_use(sync_client: SyncClient) -> No
     assert queue.stats()
 
 
-# Handlers are run by an event loop, and so is what speaks with those that do.
+# Workers and orders to workers need an event loop.
 ASYNC_ONLY = {"plan", "tell_workers", "work", "worker", "workers"}
 PAIRS = [(Client, SyncClient), (Queue, SyncQueue), (Lease, SyncLease)]
 

@@ -1,4 +1,4 @@
-"""The same over TLS, where the server speaks it. `--tls` runs any other test this way."""
+"""Connections over TLS, if the server supports it. `--tls` runs all other tests over TLS."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ from tests.worker.fleet import fleet_on
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory, kind: ServerKind) -> Certificates:
-    """Whose certificates are trusted here."""
+    """The authority that clients here trust."""
     if reason := why_no_tls(find_binary(kind)):
         pytest.skip(reason)
     return Certificates(tmp_path_factory.mktemp("house"))
@@ -54,7 +54,7 @@ def url_of(server: Server, house: Certificates, *options: str, host: str = "loca
 
 
 async def refused(url: str, match: str, timeout: float = 20) -> None:
-    """At once, by both clients: not after the time that a call may take."""
+    """Both clients raise at once, not after the timeout of a call."""
     with pytest.raises(Unreachable, match=match):
         async with asyncio.timeout(10), Client(url, timeout=timeout):
             pass
@@ -70,7 +70,7 @@ async def test_jobs_travel_over_tls(secure: Server, house: Certificates, host: s
         waiting = asyncio.create_task(queue.lease(timeout=30))
         while not (await queue.counts()).waiters:
             await asyncio.sleep(0.005)
-        await queue.dispatch(1)  # a wake-up, or it would wait for 30 seconds
+        await queue.dispatch(1)  # without a wake-up it would wait for 30 seconds
         async with asyncio.timeout(10):
             lease = await waiting
         assert lease is not None
@@ -147,7 +147,7 @@ async def test_plain_client_on_a_tls_port_gets_advice(secure: Server) -> None:
 
 
 async def test_tls_client_on_a_plain_port_gets_advice(secure: Server, house: Certificates) -> None:
-    """Not at once: such a server takes the greeting for the beginning of a command, and waits."""
+    """Not at once: the server takes the TLS greeting for the start of a command, and waits."""
     url = f"rediss://localhost:{secure.port}?ssl_ca_certs={house.authority}"
     await refused(url, "redis:// if not", timeout=0.5)
 

@@ -1,4 +1,4 @@
-"""The same client behind Sentinel and on Cluster, through failovers and moves."""
+"""Clients of Sentinel and of a cluster, through failovers and migrations."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def sentinels(kind: ServerKind) -> Iterator[SentinelGroup]:
 
 
 async def live(queue: Queue) -> None:
-    """A bit of everything, checked."""
+    """Uses most methods of a queue, and checks their results."""
     await queue.configure(fail_handler=True)
     await queue.dispatch_many(range(20))
     for n in range(20):

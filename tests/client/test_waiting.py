@@ -1,4 +1,4 @@
-"""Waiting for a job: without polling, and without being forgotten."""
+"""Leases that wait for a job: they do not poll, and every one is woken."""
 
 import asyncio
 import time
@@ -46,7 +46,7 @@ async def test_a_lease_waits_for_a_scheduled_job(client: Client) -> None:
     waiting = asyncio.create_task(queue.lease(timeout=30))
     await until_waiting(queue)
     start = time.monotonic()
-    await queue.dispatch(2, delay=0.3)  # earlier than what it waits for
+    await queue.dispatch(2, delay=0.3)  # due before the job it waits for
     lease = await asyncio.wait_for(waiting, 5)
     assert lease is not None
     assert lease.data == 2
@@ -55,7 +55,7 @@ async def test_a_lease_waits_for_a_scheduled_job(client: Client) -> None:
     await queue.cancel((await anext(queue.jobs())).id)
 
 
-async def test_waiting_lease_takes_a_job_whose_lease_expired(client: Client) -> None:
+async def test_waiting_lease_takes_a_job_with_an_expired_lease(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
     stale = await queue.lease(seconds=0.2, timeout=0)
@@ -72,7 +72,7 @@ async def test_waiting_lease_takes_a_job_whose_lease_expired(client: Client) -> 
 
 
 async def test_waiting_leases_of_one_client_are_all_woken(client: Client) -> None:
-    """One of them got a job and took the whole client off the list of those to be woken."""
+    """Bug: when one of them got a job, the whole client was removed from the waiters."""
     queue = client.queue("q")
     waiting = [asyncio.create_task(queue.lease(timeout=30)) for _ in range(5)]
     for n in range(5):
@@ -114,19 +114,19 @@ async def test_unused_wake_up_is_forwarded_to_the_next_waiter(server: Server, pr
         await until_waiting(queue, 2)
         first.cancel()
         await asyncio.wait([first])
-        await queue.dispatch("for the one who stays")
+        await queue.dispatch("for the waiter that stays")
         lease = await asyncio.wait_for(second, 5)
         assert lease is not None
         assert await lease.complete()
 
 
 async def test_lease_cancelled_in_flight_is_released(client: Client) -> None:
-    """The server had leased the job, but nobody was there any more to take it."""
+    """Bug: the server had leased the job to a caller that no longer waited."""
     queue = client.queue("q")
     await queue.dispatch_many(range(20))
     for _ in range(20):
         task = asyncio.create_task(queue.lease(seconds=600, timeout=0))
-        for _ in range(4):  # far enough to have sent it
+        for _ in range(4):  # enough passes of the loop to send it
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
@@ -143,7 +143,7 @@ async def test_lease_cancelled_in_flight_is_released(client: Client) -> None:
 async def test_thousand_concurrent_calls_share_a_few_connections(
     client: Client, server: Server
 ) -> None:
-    """More than a hundred got errors, or waited for seconds: the pool of connections was full."""
+    """Bug: with more than a hundred calls the pool was full: errors, or seconds of waiting."""
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
     jobs = await asyncio.gather(*(queue.get("a") for _ in range(1000)))
@@ -152,7 +152,7 @@ async def test_thousand_concurrent_calls_share_a_few_connections(
 
 
 async def test_cancelled_wait_ends_wherever_it_is_cancelled(client: Client) -> None:
-    """Half of them were swallowed, by where in its way through the loop they met the call."""
+    """Bug: half of the cancellations were lost, depending on how far the call had come."""
     queue = client.queue("q")
     await queue.counts()
     for turns in range(40):
@@ -168,7 +168,7 @@ async def test_cancelled_wait_ends_wherever_it_is_cancelled(client: Client) -> N
 async def test_another_waiter_takes_over_timekeeping_when_one_leaves(
     server: Server, prefix: str
 ) -> None:
-    """The job was late by the safety poll: only the one who had left knew of it."""
+    """Bug: only the waiter that left knew when the job was due: it ran at the safety poll."""
     async with Client(server.url, prefix=prefix) as one, Client(server.url, prefix=prefix) as two:
         for leaves in ("in time", "by force"):
             first = asyncio.create_task(one.queue("q").lease(timeout=0.6))

@@ -1,4 +1,4 @@
-"""Waiting for others to wait."""
+"""Waits until clients wait for a job."""
 
 import asyncio
 
@@ -6,6 +6,6 @@ from queasy import Queue
 
 
 async def until_waiting(queue: Queue, clients: int = 1) -> None:
-    """Returns when so many clients wait for a job of the queue; the test's timeout bounds it."""
+    """Returns when `clients` are waiters of the queue. The test's timeout is the limit."""
     while (await queue.counts()).waiters < clients:
         await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""A proxy before the server, a client of each kind behind it, and one that goes straight there."""
+"""Client kinds, a client without the proxy, and a fleet of workers."""
 
 from collections.abc import Iterator
 from pathlib import Path

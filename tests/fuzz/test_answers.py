@@ -1,4 +1,4 @@
-"""Bytes read back from the server, whatever they are: a typed error, or a record set aside."""
+"""Any bytes from the server: a typed error, or a record marked unreadable."""
 
 # ruff: noqa: E501 - tables of odd things; an error is one of two ways to be right
 
@@ -40,7 +40,7 @@ READS: list[Command[Any]] = [
 
 
 def answer(command: Command[Any], reply: Any) -> Any:
-    """Runs a command whose answer is `reply`."""
+    """The result of a command if the server replies `reply`."""
     steps = call(command, route_to(parse_url("redis://127.0.0.1:1")), patience=0)
     step = next(steps)
     assert isinstance(step, Exchange)
@@ -48,7 +48,7 @@ def answer(command: Command[Any], reply: Any) -> Any:
         steps.send([reply])
     except StopIteration as done:
         return done.value
-    raise AssertionError("it wants more")
+    raise AssertionError("the command sends more than one call")
 
 
 @given(st.sampled_from(READS), REPLIES)

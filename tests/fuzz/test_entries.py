@@ -1,5 +1,5 @@
-"""Whatever is passed to a public entry: a typed error that says what was expected, or exactly what
-was asked for. Never anything else, and no key that nobody knows.
+"""Any argument of a public function: a typed error that says what was expected, or exactly the
+requested effect. Nothing else, and no unknown key on the server.
 """
 
 # ruff: noqa: E501, PT017, RUF001 - tables of odd things; an error is one of two ways to be right
@@ -56,14 +56,14 @@ ARGUMENTS = {
 
 
 def refused(error: Exception) -> None:
-    """It is one of ours, and says what was expected."""
+    """Checks that the error is typed, and says what was expected."""
     assert isinstance(error, InvalidInput), repr(error)
     text = str(error)
     assert "expected" in text or "cannot be encoded" in text or "limit" in text, text
 
 
 def attempt(call: Any) -> Any:
-    """The answer, or nothing if the call was refused as it should be."""
+    """The result of the call; None if it was refused with a proper error."""
     try:
         return call()
     except Exception as error:
@@ -133,7 +133,7 @@ def test_raw_bytes_are_read_back_unchanged(fuzzed: SyncClient, data: bytes) -> N
 
 
 class OddCodec:
-    """Encodes and decodes to whatever it was told."""
+    """Encodes and decodes to fixed values."""
 
     def __init__(self, encoded: Any, decoded: Any) -> None:
         self.encoded, self.decoded = encoded, decoded
@@ -188,7 +188,7 @@ def test_name_is_refused_or_has_its_own_keys(
 
 
 def audit_all_of(server: Server, prefix: str) -> None:
-    if not set(prefix) & set("*?[]\\^"):  # what is looked for as a pattern
+    if not set(prefix) & set("*?[]\\^"):  # KEYS would take these for a pattern
         audit_all(server, prefix)
 
 

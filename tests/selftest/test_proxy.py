@@ -1,4 +1,4 @@
-"""The proxy does what it says, fast enough for a crowd; and the same as a program."""
+"""Tests of the proxy, as an object and as a program."""
 
 import time
 
@@ -60,5 +60,5 @@ def test_proxy_program_obeys_orders(server: Server, prefix: str, seed: int) -> N
         began = time.monotonic()
         proxy.tell("stall 0.1")
         assert queue.counts().waiting == 20
-        # Not to the microsecond: a timer of another process may be early by its clock's grain.
+        # With some slack: a timer of another process may fire early by its clock's resolution.
         assert time.monotonic() - began > 0.05

@@ -1,4 +1,4 @@
-"""The servers that the other tests stand on do what they say."""
+"""Tests of the test servers, clusters and Sentinel groups."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def cluster(kind: ServerKind) -> Iterator[Cluster]:
 
 @pytest.fixture
 def filled(cluster: Cluster) -> Iterator[RedisCluster]:
-    """A client of a cluster in which each of a hundred keys holds its own name."""
+    """A client of a cluster with a hundred keys, each holding its own name."""
     with cluster.client() as client:
         client.flushall(target_nodes=RedisCluster.PRIMARIES)
         for key in KEYS:
@@ -183,7 +183,7 @@ with start_server(ServerKind(sys.argv[1])) as server:
 def test_a_killed_test_process_leaves_no_server_not_even_a_paused_one(kind: ServerKind) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", ORPHAN_MAKER, kind]
-    with tempfile.TemporaryDirectory() as litter:  # what nobody is left to clear away
+    with tempfile.TemporaryDirectory() as litter:  # the killed process cannot remove its files
         child_env = os.environ | {"TMPDIR": litter}
         with subprocess.Popen(command, cwd=root, env=child_env, stdout=subprocess.PIPE) as parent:
             try:

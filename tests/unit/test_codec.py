@@ -91,7 +91,7 @@ def test_json_codec_with_a_type_decodes_to_that_type() -> None:
 # What is refused
 
 
-@pytest.mark.parametrize("data", BAD_DATA, ids=ascii)
+@pytest.mark.parametrize("data", BAD_DATA)
 def test_data_that_json_cannot_hold_is_refused(data: object) -> None:
     with pytest.raises(InvalidPayload, match=f"type {type(data).__name__} cannot be encoded"):
         encode(JSON_CODEC, data, LIMIT)
@@ -107,7 +107,6 @@ def test_data_that_json_cannot_hold_is_refused(data: object) -> None:
         ({"x": (-math.inf,)}, "JSON cannot hold NaN or infinity"),
         (Holder(math.nan), "JSON cannot hold NaN or infinity"),
     ],
-    ids=ascii,
 )
 def test_error_says_what_json_cannot_hold(data: Any, reason: str) -> None:
     with pytest.raises(InvalidPayload, match=reason):
@@ -177,7 +176,7 @@ def test_many_payloads_are_those_of_one_by_one_or_none(data: list[Any]) -> None:
             assert list(many) == [encode(codec, one, LIMIT) for one in data]
 
 
-@pytest.mark.parametrize("bad", [*BAD_DATA, "x" * LIMIT, msgspec.Raw(b"[1,\n2]")], ids=ascii)
+@pytest.mark.parametrize("bad", [*BAD_DATA, "x" * LIMIT, msgspec.Raw(b"[1,\n2]")])
 def test_many_payloads_are_declined_when_one_needs_a_closer_look(bad: Any) -> None:
     assert encode_many(JSON_CODEC, [1, bad, 2], LIMIT) is None
     assert encode_many(JSON_CODEC, [1, {"inside": bad}, 2], LIMIT) is None or bad == b"bytes"

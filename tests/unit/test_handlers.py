@@ -1,4 +1,4 @@
-"""Handlers are registered, checked and found before anything runs. No server is needed."""
+"""Handlers: how they are registered, checked, imported and resolved."""
 
 import functools
 import inspect
@@ -52,7 +52,7 @@ Write = Callable[[str, str], None]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Modules that are there for one test."""
+    """Writes modules that exist for one test."""
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
 
@@ -69,9 +69,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 def called(handler: Handler | None) -> Any:
     assert handler is not None
     return handler.function().call("data", JOB, ERROR)
-
-
-# Verdicts
 
 
 # Options
@@ -139,13 +136,13 @@ def test_decorator_returns_the_function_unchanged(emails: Queue, registry: Regis
     def send(data: str) -> str:
         return data
 
-    async def tell(data: str, job: Job, error: JobError) -> None: ...
+    async def notify(data: str, job: Job, error: JobError) -> None: ...
 
     assert emails.handler(send) is send
-    assert emails.fail_handler(max_retries=3)(tell) is tell
+    assert emails.fail_handler(max_retries=3)(notify) is notify
     assert [(h.queue, h.fail, h.target) for h in registry.handlers()] == [
         ("emails", False, send),
-        ("emails", True, tell),
+        ("emails", True, notify),
     ]
 
 
@@ -181,7 +178,7 @@ def test_two_handlers_for_one_queue_are_refused_by_name(client: Client, emails: 
 def test_listen_registers_both_or_none(emails: Queue, registry: Registry) -> None:
     emails.fail_handler(print)
     with pytest.raises(InvalidOption, match="one fail handler"):
-        emails.listen("shop:send", fail_handler="shop:tell")
+        emails.listen("shop:send", fail_handler="shop:notify")
     assert registry.get("emails", False) is None
 
 
@@ -197,7 +194,7 @@ def test_a_fail_queue_takes_no_handlers(emails: Queue, method: str) -> None:
         getattr(emails.fail_queue, method)("shop")
 
 
-# What a function may look like
+# Signatures
 
 
 class Sender:
@@ -280,14 +277,14 @@ def test_handler_gets_the_arguments_it_declares(
 
 
 def test_a_fail_handler_may_take_the_error(emails: Queue, registry: Registry) -> None:
-    def tell(data: Any, job: Job, error: JobError) -> Any:
+    def notify(data: Any, job: Job, error: JobError) -> Any:
         return (data, job, error)
 
-    emails.fail_handler(tell)
+    emails.fail_handler(notify)
     handler = registry.get("emails", True)
     assert called(handler) == ("data", JOB, ERROR)
     assert handler is not None
-    assert handler.function().call is tell  # nothing in between
+    assert handler.function().call is notify  # without a wrapper
 
 
 def test_a_fail_handler_may_name_the_error_with_a_default(
@@ -322,7 +319,7 @@ async def test_async_is_seen_through_partials_methods_and_objects(function: Any)
     found = of(function)
     assert found.is_async
     result = found.call("data", JOB, None)
-    assert inspect.iscoroutine(result)  # of the function itself, not of one around it
+    assert inspect.iscoroutine(result)  # of the function itself, not of a wrapper
     assert await result in ("data", ("data", JOB))
 
 
@@ -363,12 +360,12 @@ def test_unsuitable_handler_is_refused_with_the_reason(
 
 
 def test_only_a_fail_handler_gets_the_error(emails: Queue) -> None:
-    def tell(data: Any, job: Job, error: JobError) -> None: ...
+    def notify(data: Any, job: Job, error: JobError) -> None: ...
 
     with pytest.raises(
-        InvalidOption, match=r"handler .*:.*tell: expected a function of \(data\), \(data, job\)"
+        InvalidOption, match=r"handler .*:.*notify: expected a function of \(data\), \(data, job\)"
     ):
-        emails.handler(tell)  # type: ignore[type-var]
+        emails.handler(notify)  # type: ignore[type-var]
 
 
 def test_a_function_without_a_signature_is_refused(emails: Queue) -> None:
@@ -387,7 +384,7 @@ def test_a_function_without_a_signature_is_refused(emails: Queue) -> None:
 def test_a_reference_is_imported_when_it_is_needed(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
-    emails.listen("shop.emails:send", fail_handler="shop.emails:Mail.tell", timeout=5)
+    emails.listen("shop.emails:send", fail_handler="shop.emails:Mail.notify", timeout=5)
     handler, fail_handler = registry.handlers()
     assert "shop.emails" not in sys.modules
     assert handler.options == HandlerOptions(timeout=5)
@@ -398,7 +395,7 @@ def test_a_reference_is_imported_when_it_is_needed(
         "def send(data): return data\n"
         "class Mail:\n"
         "    @staticmethod\n"
-        "    async def tell(data, job, error): ...\n",
+        "    async def notify(data, job, error): ...\n",
     )
     assert called(handler) == "data"
     assert handler.function().name == "shop.emails:send"
@@ -479,12 +476,12 @@ def test_handler_that_cannot_be_imported_raises_with_the_reason(
 def test_imported_handler_must_be_a_function(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
-    write("shop", "send = 7\ndef tell(a, b, c, d): ...\n")
-    emails.listen("shop:send", fail_handler="shop:tell")
+    write("shop", "send = 7\ndef notify(a, b, c, d): ...\n")
+    emails.listen("shop:send", fail_handler="shop:notify")
     handler, fail_handler = registry.handlers()
     with pytest.raises(InvalidOption, match="handler shop:send: expected a function, got 7"):
         handler.function()
-    with pytest.raises(InvalidOption, match=r"fail handler shop:tell: .* got \(a, b, c, d\)"):
+    with pytest.raises(InvalidOption, match=r"fail handler shop:notify: .* got \(a, b, c, d\)"):
         fail_handler.function()
 
 
@@ -528,17 +525,17 @@ def test_module_reference_brings_its_fail_handler(
     assert (handler.fail, function.name) == (False, "shop:handle")
     assert (fail_handler.fail, fail_function.name) == (True, "shop:handle_failure")
     assert fail_handler.options == HandlerOptions.of({}, fail=True)
-    assert registry.handlers() == [handler]  # found anew each time
+    assert registry.handlers() == [handler]  # resolving does not register it
 
 
 def test_named_fail_handler_overrides_that_of_the_module(
     client: Client, registry: Registry, write: Write
 ) -> None:
-    write("shop", "def handle(data): ...\ndef handle_failure(data): ...\ndef tell(data): ...\n")
-    client.queue("a").listen("shop", fail_handler="shop:tell")
+    write("shop", "def handle(data): ...\ndef handle_failure(data): ...\ndef notify(data): ...\n")
+    client.queue("a").listen("shop", fail_handler="shop:notify")
     client.queue("b").listen("shop")
     client.queue("b").fail_handler(print)
-    assert [name for _, fail, name in found(registry) if fail] == ["shop:tell", "builtins:print"]
+    assert [name for _, fail, name in found(registry) if fail] == ["shop:notify", "builtins:print"]
 
 
 def test_missing_fail_handler_of_a_module_matters_only_if_requested(
@@ -614,16 +611,16 @@ def count(data: str, start: int = 0) -> int:
     return start + len(data)
 
 @emails.fail_handler(max_retries=3)
-def tell(data: str, job: Job, error: JobError) -> bool:
+def notify(data: str, job: Job, error: JobError) -> bool:
     return True
 
 async def calls(job: Job) -> None:
     assert_type(await send({}, job), int)
     assert_type(count("x", start=2), int)
-    assert_type(tell("x", job, JobError()), bool)
+    assert_type(notify("x", job, JobError()), bool)
     assert_type(emails.handler(partial(count, start=3)), partial[int])
     emails.listen("shop", fail_options={"size": 3}, size=2)
-    emails.handler(tell)  # wrong
+    emails.handler(notify)  # wrong
     emails.handler(count, sise=3)  # wrong
     emails.handler(on_exception="maybe")  # wrong
     emails.handler("shop:send")  # wrong

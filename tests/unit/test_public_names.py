@@ -1,4 +1,4 @@
-"""What the package offers, and nothing by accident."""
+"""The public names of the package."""
 
 import queasy
 

@@ -1,4 +1,4 @@
-"""Tracebacks as text: the same as Python's own, for less."""
+"""Tracebacks as text: equal to Python's own, from a cache. And floods of log lines."""
 
 import logging
 import traceback
@@ -96,7 +96,7 @@ CASES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_traceback_text_equals_that_of_python(case: str) -> None:
-    for _ in range(2):  # the second time from what was kept
+    for _ in range(2):  # the second time from the cache
         error = raised_by(CASES[case])
         assert trace_of(error) == "".join(traceback.format_exception(error))
 
@@ -141,4 +141,4 @@ def test_suppressed_lines_are_reported_at_the_end(caplog: pytest.LogCaptureFixtu
     tell_untold()
     tell_untold()
     assert caplog.messages == ["lines: 1 more, not shown"]
-    assert flood.lets()  # another worker of the same process
+    assert flood.lets()  # another worker of this process starts afresh

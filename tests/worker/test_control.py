@@ -1,4 +1,4 @@
-"""Workers that are told what to serve, seen by others, and stopped."""
+"""Orders to running workers, the list of workers, and stopping."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.servers import Server
 from tests.worker.fleet import APP, ROOT
 from tests.worker.inline import PATIENCE, Seen, until, until_empty, working
 
-# Serving and not
+# Serve and unserve
 
 
 async def test_worker_stops_and_resumes_serving_a_queue(
@@ -89,10 +89,10 @@ async def test_order_reaches_running_workers_by_queue_and_by_group(
         await until(serving, "it works")
         (info,) = await client.workers()
 
-        async def told() -> bool:
+        async def ordered() -> bool:
             return await client.tell_workers("unserve", "emails") == 1
 
-        await until(told, "it hears, which it may not when it is registered")
+        await until(ordered, "it has subscribed, which comes after it is registered")
 
         async def left() -> bool:
             return not await serving()
@@ -101,10 +101,10 @@ async def test_order_reaches_running_workers_by_queue_and_by_group(
         await emails.dispatch(1)
         assert (await emails.counts()).due == 1
 
-        async def told_by_name() -> bool:
+        async def ordered_by_group() -> bool:
             return await client.tell_workers("serve", "emails", workers=[info.group]) == 1
 
-        await until(told_by_name, "it hears by its own name, too")
+        await until(ordered_by_group, "it receives orders by its group, too")
         await seen.runs(1)
         await until_empty(emails)
     assert await client.tell_workers("serve", "emails") == 0
@@ -113,7 +113,7 @@ async def test_order_reaches_running_workers_by_queue_and_by_group(
 async def test_command_line_orders_running_workers(
     server: Server, prefix: str, client: Client, seen: Seen, tmp_path: Any
 ) -> None:
-    plain = client.queue("plain")  # of tests.worker.app, which the command loads
+    plain = client.queue("plain")  # tests.worker.app, which the command loads, has this queue
 
     @plain.handler
     async def handle(data: Any, job: Job) -> None:
@@ -142,7 +142,7 @@ async def test_command_line_orders_running_workers(
         await plain.dispatch(1)
         assert (await plain.counts()).due == 1
         (info,) = await client.workers() or [None]
-        # One that serves nothing is known by its group only.
+        # A worker without queues is known only by its group.
         assert info is None or info.queues == ()
     answer = await asyncio.to_thread(queasy, "serve", APP, "plain")
     assert answer.returncode == 1
@@ -210,7 +210,7 @@ async def test_stopping_a_worker_lets_running_jobs_end(
 ) -> None:
     go_on = asyncio.Event()
 
-    @emails.handler(size=100)  # nothing else is being taken meanwhile
+    @emails.handler(size=100)  # it takes no other job meanwhile
     async def handle(data: Any, job: Job) -> None:
         seen.add(data, job)
         await go_on.wait()
@@ -231,27 +231,27 @@ async def test_stopping_a_worker_lets_running_jobs_end(
 async def test_worker_that_serves_no_queue_still_receives_orders(
     client: Client,
 ) -> None:
-    """Workers used to be found through the queues they serve: one that served none was deaf."""
+    """Bug: workers received orders only through the queues they served: with none, not at all."""
     queue, ran = client.queue("only"), asyncio.Event()
 
     @queue.handler
     async def run() -> None:
         ran.set()
 
-    async def nobody_works() -> bool:
+    async def no_worker() -> bool:
         return not await client.workers()
 
     async with working(client):
-        # It is seen a moment before it listens: over TLS, long enough to be too early.
-        await until(lambda: client.tell_workers("unserve", "only"), "it hears")
-        await until(nobody_works, "it has left")
+        # A worker is listed shortly before it subscribes: over TLS that is noticeable.
+        await until(lambda: client.tell_workers("unserve", "only"), "it receives the order")
+        await until(no_worker, "it has left")
         await queue.dispatch(1)
         assert await client.tell_workers("serve", "only") == 1
         await asyncio.wait_for(ran.wait(), PATIENCE)
 
 
 async def test_last_of_many_orders_wins(client: Client) -> None:
-    """Orders are carried out side by side, since one may have to wait for jobs to end."""
+    """Orders run concurrently, since one may have to wait for jobs to end."""
     queue, ran = client.queue("only"), asyncio.Event()
 
     @queue.handler

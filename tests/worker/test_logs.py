@@ -1,4 +1,4 @@
-"""What a worker writes: one line for each thing that happens, and nothing that is secret."""
+"""The log of a worker: one line for each event, and no secrets."""
 
 import fcntl
 import json
@@ -49,7 +49,7 @@ def test_log_errors_type_hides_error_messages(fleet: Fleet, sync_client: SyncCli
 def test_blocked_event_loop_is_logged_with_its_jobs(fleet: Fleet, sync_client: SyncClient) -> None:
     worker = fleet.serve("--queue", "waits", processes=1)
     sync_client.queue("waits").dispatch({"spin": 1.5}, id="blocks")
-    wait_until(lambda: bool(worker.events("event loop blocked")), "it is told")
+    wait_until(lambda: bool(worker.events("event loop blocked")), "it is logged")
     assert "jobs=blocks" in worker.events("event loop blocked")[0]
     assert worker.stop() == 0
 
@@ -58,19 +58,19 @@ def test_blocked_event_loop_is_logged_with_its_jobs(fleet: Fleet, sync_client: S
 def test_supervisor_goes_on_when_its_log_pipe_is_full(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
-    """It waited in a line of its log, and its workers' leases ran out."""
+    """Bug: it blocked while writing its log, and the leases of its workers expired."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     worker = fleet.start("--processes", "2", "--queue", "waits", output=writing)
-    wait_until(lambda: len(sync_client.workers(["waits"])) == 2, "both serve")
+    wait_until(lambda: len(sync_client.workers(["waits"])) == 2, "both workers serve")
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):
         while True:
             os.write(writing, b"x")
     os.set_blocking(writing, True)
     first = worker.children()
-    os.kill(first[0], signal.SIGKILL)  # which is worth a line
-    wait_until(lambda: len(set(worker.children()) - set(first)) == 1, "another takes its place")
+    os.kill(first[0], signal.SIGKILL)  # which writes a line to the log
+    wait_until(lambda: len(set(worker.children()) - set(first)) == 1, "another process replaces it")
     os.close(writing)
     os.close(reading)
     worker.kill()

@@ -1,4 +1,4 @@
-"""Bad data put straight into the server by hand: the audit names it, and the queue goes on."""
+"""Bad data in the keys: the audit names it, and the queue keeps working."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def scene(server: Server) -> Iterator[Scene]:
-    """Its prefix is its own: what is left of it is not for the audit."""
+    """A queue under a prefix of its own, because its damage would fail the audit of other tests."""
     prefix = f"bad{os.getpid()}-{next(_numbers)}"
     with (
         server.client(decode_responses=False) as connection,
@@ -92,7 +92,7 @@ def test_every_kind_of_garbage_stops_no_other_job(scene: Scene) -> None:
 
 
 def combine(scene: Scene, seed: int, rounds: int) -> None:
-    """Much at once: whatever it does to the jobs it was done to, nothing wedges the queue."""
+    """Several damages at once: the damaged jobs may suffer, the queue must keep working."""
     print("seed", seed)
     rng = random.Random(seed)
     for _ in range(rounds):
@@ -164,7 +164,8 @@ def test_leases_of_an_unknown_client_can_be_evicted(scene: Scene) -> None:
 def test_client_id_with_a_colon_does_not_take_the_leases_of_another(
     scene: Scene,
 ) -> None:
-    """The job `runs:x` of w1 has the lease `w1:runs:x`, as the job `x` of a client `w1:runs` has."""
+    """The lease of job `runs:x` and client `w1` has the same name as that of job `x` and client
+    `w1:runs`: `w1:runs:x`."""
     scene.queue.dispatch(b"", id="runs:x")
     scene.redis.zadd(scene.key("waiting"), {"runs:x": 1})
     take = commands_of(scene.queue).dequeue(WORKER, lease=3600, limit=1)
@@ -212,7 +213,7 @@ def test_key_of_the_wrong_type_is_named_and_other_queues_work(
         except ProtocolError as error:
             assert f"key {key} is a {wrong}, expected a " in str(error), error
             assert "delete that key" in str(error)
-    assert scene.redis.type(key).decode() == wrong, "nobody writes over it"
+    assert scene.redis.type(key).decode() == wrong, "no call overwrites it"
     lease = scene.other.lease(timeout=0)
     assert lease is not None
     assert lease.complete()
@@ -250,7 +251,7 @@ async def test_worker_backs_off_from_a_damaged_queue_and_serves_the_others(
                 await healthy.runs(n + 1)
                 await asyncio.sleep(0.05)
             seconds = time.monotonic() - since
-            # For each job a dispatch and a look or two; beside that, tries a few times a second.
+            # For each job a dispatch and one or two polls; besides, a few attempts a second.
             assert calls(scene) - before < 10 * 5 + 10 * (seconds + 1)
             scene.redis.delete(key)
             ran = len(seen.jobs)
@@ -295,7 +296,7 @@ ORDERS = [
 
 
 def listening(scene: Scene) -> set[str]:
-    """The connections on which somebody listens."""
+    """The ids of connections that are subscribed."""
     return {one["id"] for one in scene.redis.client_list() if int(one["ssub"])}
 
 
@@ -333,7 +334,7 @@ async def test_invalid_messages_do_not_end_a_workers_subscription(
                 await queue.dispatch(b"", id=f"then-{n}")
                 await healthy.runs(n + 2)
             assert [job.id for job in healthy.jobs] == ["first", *(f"then-{n}" for n in range(5))]
-            assert listening(scene) == before, "a connection was lost, and opened again"
+            assert listening(scene) == before, "no connection was lost and reopened"
     assert "never retrieved" not in caplog.text
 
 
@@ -343,7 +344,7 @@ async def test_foreign_record_that_cannot_be_read_is_quarantined(
     queue = client.queue("q")
     await queue.dispatch("strange", id="strange")
     await queue.dispatch("good", id="good")
-    # A map that Lua can read: {"error": {"type": <no UTF-8>}}
+    # A map that Lua can read: {"error": {"type": <invalid UTF-8>}}
     server.client().hset(
         f"{prefix}:{{q}}:info", "strange", b"\x81\xa5error\x81\xa4type\xa2\xff\xfe"
     )

@@ -1,4 +1,4 @@
-"""Queues in a cluster whose slots move and whose servers are replaced."""
+"""Queues in a cluster during slot migrations and failovers."""
 
 import asyncio
 import random
@@ -54,7 +54,9 @@ def test_call_waits_while_servers_disagree_about_a_slot(cluster: Cluster) -> Non
         while cluster.migrate_keys(slot, new):
             pass
         owner = new.call("CLUSTER", "MYID")
-        old.call("CLUSTER", "SETSLOT", slot, "NODE", owner)  # the wrong one first
+        old.call(
+            "CLUSTER", "SETSLOT", slot, "NODE", owner
+        )  # in the wrong order: the old owner first
         agree = ("CLUSTER", "SETSLOT", slot, "NODE", owner)
         settled = threading.Timer(0.3, new.call, agree)
         refused = old.call("INFO", "errorstats").get("errorstat_MOVED", {}).get("count", 0)
@@ -173,5 +175,5 @@ def test_nothing_is_lost_in_many_migrations_and_failovers(
     if kind is not ServerKind.VALKEY:
         kinds.remove("atomic_migration")
     moves = rng.choices(kinds[:2] + kinds[3:], k=12)
-    play(cluster, tmp_path / "moves", rng, moves)  # of which nothing may be lost
+    play(cluster, tmp_path / "moves", rng, moves)  # migrations and orderly failovers lose nothing
     play(cluster, tmp_path / "kills", rng, rng.choices(kinds, k=12))

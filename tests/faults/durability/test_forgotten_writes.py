@@ -1,5 +1,5 @@
-"""A server that comes back without its last writes: from a snapshot, from a replica that lagged
-behind. Here the snapshot is taken at the very moment that matters.
+"""A server that restarts without its last writes, as from a snapshot or an outdated replica. Each
+test takes the snapshot at the critical moment.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ def own_fleet(forgetful: Server, tmp_path: Path) -> Iterator[Fleet]:
 
 
 def go_back(server: Server) -> None:
-    """To the last snapshot."""
+    """Restarts the server from its last snapshot."""
     server.kill()
     server.start()
 
 
 def let_go(journal: Journal, run: int) -> None:
-    """Ends a run that cannot be interrupted: it waits for a process."""
+    """Ends an uninterruptible run, by killing the process it waits for."""
     os.kill(journal.wait_for("spawned", run + 1)[run]["spawned"], signal.SIGKILL)
 
 
-def test_a_job_whose_finish_was_forgotten_runs_again(forgetful: Server, own_fleet: Fleet) -> None:
+def test_job_with_a_forgotten_finish_runs_again(forgetful: Server, own_fleet: Fleet) -> None:
     journal = own_fleet.journal
     worker = own_fleet.serve("--queue", "waits", processes=1)
     pids = worker.children()
@@ -65,13 +65,13 @@ def test_a_job_whose_finish_was_forgotten_runs_again(forgetful: Server, own_flee
         wait_until(lambda: queue.counts().active == 0, "all is settled")
         assert first["token"] < second["token"]
         assert second["stalls"] == 0
-        assert len(journal.lines("start", id="b")) == 1  # it went on, and was not repeated
+        assert len(journal.lines("start", id="b")) == 1  # it was neither interrupted nor repeated
         assert worker.children() == pids
     assert worker.stop() == 0
     audit_all(forgetful, PREFIX)
 
 
-def test_run_whose_start_was_forgotten_is_interrupted(forgetful: Server, own_fleet: Fleet) -> None:
+def test_run_with_a_forgotten_start_is_interrupted(forgetful: Server, own_fleet: Fleet) -> None:
     journal = own_fleet.journal
     worker = own_fleet.serve("--queue", "waits", processes=1)
     with SyncClient(forgetful.url, prefix=PREFIX) as client:
@@ -81,7 +81,7 @@ def test_run_whose_start_was_forgotten_is_interrupted(forgetful: Server, own_fle
         forgetful.call("SAVE")
         queue.resume()
         journal.wait_for("start", id="a")
-        go_back(forgetful)  # and nobody takes it: the queue is paused again
+        go_back(forgetful)  # in the snapshot the queue is paused: the job is not taken
         journal.wait_for("cancelled", id="a")
         assert queue.counts().due == 1
         assert worker.stop() == 0
@@ -96,7 +96,7 @@ def test_run_whose_start_was_forgotten_is_interrupted(forgetful: Server, own_fle
 def test_forgotten_lease_of_an_id_is_released_when_its_later_run_ended(
     forgetful: Server, own_fleet: Fleet
 ) -> None:
-    """It was neither: the ids were the same, and the job was active for ever."""
+    """Bug: since the ids were equal, the lease was neither run nor released: active for ever."""
     journal = own_fleet.journal
     worker = own_fleet.serve("--queue", "plain", processes=1)
     with SyncClient(forgetful.url, prefix=PREFIX) as client:
@@ -113,8 +113,8 @@ def test_forgotten_lease_of_an_id_is_released_when_its_later_run_ended(
         wait_until(lambda: worker.events(forgotten), "the leases are compared")
         queue.dispatch({"sleep": 0}, id="b")
         journal.wait_for("end", id="b")
-        # b's end is reported after its handler wrote the line. Its later run goes on: nobody may
-        # have a yet.
+        # The outcome of b is reported after its handler wrote the line. The later run of a goes
+        # on, so a must not be leased yet.
         wait_until(lambda: queue.counts().active == 1, "b is settled")
         assert len(journal.lines("start", id="a")) == 2
         let_go(journal, 0)
@@ -133,7 +133,7 @@ def test_forgotten_lease_of_an_id_is_released_when_its_later_run_ended(
 def test_deferred_suspect_that_the_server_forgot_does_not_start(
     forgetful: Server, own_fleet: Fleet
 ) -> None:
-    """It did, when the others had ended, beside whoever else had it then."""
+    """Bug: it started when the other runs had ended, although others could have leased it."""
     journal = own_fleet.journal
     with SyncClient(forgetful.url, prefix=PREFIX) as client:
         queue, other = client.queue("waits"), client.queue("crowd-0")
@@ -148,7 +148,7 @@ def test_deferred_suspect_that_the_server_forgot_does_not_start(
         forgetful.call("SAVE")
         queue.resume()
         wait_until(lambda: queue.counts().active == 1, "it is held until it can be alone")
-        go_back(forgetful)  # where the queue is paused, and it waits
+        go_back(forgetful)  # in the snapshot the queue is paused and the job waits
         other.cancel("other", running=True)
         wait_until(lambda: other.counts().active == 0, "it can be alone")
         queue.resume()
@@ -169,7 +169,7 @@ def test_deferred_job_that_the_server_forgot_does_not_start(
         queue.pause()
         queue.dispatch({"spawn": 60}, id="a")
         forgetful.call("SAVE")
-        for _ in range(2):  # it is taken, runs or waits for the earlier run, and is forgotten
+        for _ in range(2):  # taken; runs, or is deferred until the earlier run ends; forgotten
             queue.resume()
             wait_until(lambda: queue.counts().active == 1, "it is taken")
             journal.wait_for("spawned")
@@ -184,10 +184,10 @@ def test_deferred_job_that_the_server_forgot_does_not_start(
     audit_all(forgetful, PREFIX)
 
 
-def test_capacity_is_kept_for_a_job_deferred_behind_its_earlier_run(
+def test_capacity_is_kept_for_a_job_deferred_until_its_earlier_run_ends(
     forgetful: Server, own_fleet: Fleet
 ) -> None:
-    """Others had it. With no room left in the table of runs it never began, and nobody was told."""
+    """Bug: other jobs took the capacity. The deferred job never began, without any message."""
     journal = own_fleet.journal
     worker = own_fleet.serve("--queue", "plain", "--capacity", "20", processes=1)
     with SyncClient(forgetful.url, prefix=PREFIX) as client:
@@ -198,7 +198,7 @@ def test_capacity_is_kept_for_a_job_deferred_behind_its_earlier_run(
         go_back(forgetful)
         wait_until(lambda: queue.counts().active == 1, "it is taken again, and waits")
         queue.dispatch({"sleep": 0}, id="b")
-        watched_until = time.monotonic() + 1  # it would be taken at once
+        watched_until = time.monotonic() + 1  # with the bug it was taken at once
         while time.monotonic() < watched_until:
             assert queue.counts().due == 1
         let_go(journal, 0)
@@ -214,7 +214,7 @@ def test_capacity_is_kept_for_a_job_deferred_behind_its_earlier_run(
 async def test_closing_worker_still_reconciles_after_the_server_forgot(
     forgetful: Server, how: str
 ) -> None:
-    """Also the second time. It did not look, and ran to its end what others had."""
+    """Bug: it did not reconcile again, and ran to its end a job that others could lease."""
     seen, ended = Seen(), asyncio.Event()
     async with Client(forgetful.url, prefix=PREFIX) as client:
         emails = client.queue("emails")
@@ -238,7 +238,7 @@ async def test_closing_worker_still_reconciles_after_the_server_forgot(
         else:
             closing = asyncio.create_task(worker.unserve("emails"))
 
-        # It is known to the snapshot: it goes on.
+        # This snapshot has the lease: the run goes on.
         (info,) = await emails.clients()
         channel = emails.keys.channel(info.id)
         forgetful.call("SAVE")
@@ -250,7 +250,7 @@ async def test_closing_worker_still_reconciles_after_the_server_forgot(
         await until(listens, "it listens again")
         assert not ended.is_set()
 
-        # This one knows that another had it, and gave it back.
+        # The next snapshot lacks the lease, as if another client had released the job.
         await run(emails, commands_of(emails).settle([Ending("a", job.token, Release())]))
         forgetful.call("SAVE")
         assert not ended.is_set()
@@ -288,7 +288,7 @@ async def test_worker_stops_in_time_when_it_cannot_reconcile(forgetful: Server) 
 def test_inline_worker_declared_dead_twice_at_once_restarts_once(
     fleet: Fleet, sync_client: SyncClient, server: Server, prefix: str
 ) -> None:
-    """The second word came while it stopped, and ended each life as it began."""
+    """Bug: the second notice arrived while the worker stopped, and ended each restart at once."""
     worker = fleet.serve("--queue", "plain", "--queue", "waits", processes=0)
     sync_client.queue("plain").dispatch({"sleep": 2}, id="running")
     fleet.journal.wait_for("start", id="running")

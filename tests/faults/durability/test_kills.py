@@ -1,4 +1,4 @@
-"""The server is killed under load, or its power is cut: nothing is lost that must not be."""
+"""The server is killed, or its power cut, under load: what it promised to keep is kept."""
 
 import math
 import os
@@ -19,13 +19,13 @@ from tests.servers import Server, ServerKind, find_binary, start_server, wait_un
 
 
 class Load:
-    """Producers and consumers in threads, which note what they were told, and go on for ever."""
+    """Producers and consumers in threads, which record every answer and retry for ever."""
 
     def __init__(self, server: Server, file: Path) -> None:
         self._server, self._file = server, file
         self._over = threading.Event()
         self.accepted: dict[str, tuple[float, float]] = {}
-        """When each dispatch was acknowledged, and how long the file was then."""
+        """When each dispatch was acknowledged, and the length of the file at that time."""
         self.lives = 0
         self.tokens: list[tuple[float, int]] = []
         self.ran: set[str] = set()
@@ -54,13 +54,13 @@ class Load:
                 try:
                     work(client, f"{number}-{count}")
                 except QueasyError:
-                    self.refused += 1  # it was away, or what we held was lost: go on
+                    self.refused += 1  # the server was down, or the lease lost
 
     def _produce(self, client: SyncClient, id_: str) -> None:
         life = self.lives
         client.queue("q").dispatch({"n": id_}, id=id_)
         size = self._file.stat().st_size
-        # When the server was killed meanwhile, that may be the size of a file that was cut.
+        # If the server was killed meanwhile, this may be the size of a truncated file.
         self.accepted[id_] = (time.monotonic(), size if self.lives == life else math.inf)
 
     def _consume(self, client: SyncClient, _: str) -> None:
@@ -72,7 +72,7 @@ class Load:
 
 
 def drain(server: Server, load: Load) -> None:
-    """Everything that is left runs; what nobody ended any more comes back first."""
+    """Runs every job that is left, including those with expired leases."""
     with SyncClient(server.url, prefix="load") as client:
         queue = client.queue("q")
         while True:
@@ -88,7 +88,7 @@ def drain(server: Server, load: Load) -> None:
 
 
 def audited(server: Server) -> None:
-    """While nobody else uses it: at any moment, not only at the end."""
+    """Audits the queue before it is drained."""
     with SyncClient(server.url, prefix="load") as client:
         assert client.queue("q").audit() == []
 
@@ -114,7 +114,7 @@ def killed_under_load(
                 wait_until(lambda goal=goal: len(load.accepted) >= goal, f"{goal} are accepted")
                 load.lives += 1
                 server.kill()
-                if fsync == "everysec":  # it may answer two seconds before it writes
+                if fsync == "everysec":  # the server may answer two seconds before it writes
                     accepted, now = list(load.accepted.items()), time.monotonic()
                     lost |= {id_ for id_, (at, _) in accepted if at > now - 3}
                 highest = max((token for _, token in load.tokens), default=0)
@@ -123,13 +123,13 @@ def killed_under_load(
                     lost |= cut_power(server, file, load, rng)
                 server.start()
                 wait_until(lambda seen=seen: len(load.tokens) > seen + 5, "jobs run again")
-                fresh = [token for _, token in load.tokens[seen + 2 :]]  # two took one before
+                fresh = [
+                    token for _, token in load.tokens[seen + 2 :]
+                ]  # the two consumers may hold a job from before
                 assert min(fresh) > highest, f"tokens went back, seed {seed}"
         audited(server)
         drain(server, load)
-        if (
-            fsync != "always"
-        ):  # noted after a kill, answered perhaps before it: also of the last one
+        if fsync != "always":  # recorded after a kill, perhaps answered before it
             lost |= {id_ for id_, (_, size) in load.accepted.items() if size == math.inf}
         missing = set(load.accepted) - load.ran
         assert missing <= lost, f"{len(missing - lost)} accepted jobs are lost, seed {seed}"
@@ -137,7 +137,7 @@ def killed_under_load(
 
 
 def cut_power(server: Server, file: Path, load: Load, rng: random.Random) -> set[str]:
-    """Cuts off some of the last two seconds, as if they were not synced. What may be lost."""
+    """Truncates some of the last two seconds, as if never synced; returns ids that may be lost."""
     now, length = time.monotonic(), file.stat().st_size
     accepted = list(load.accepted.items())
     synced = [size for _, (at, size) in accepted if at < now - 2 and size <= length]
@@ -149,8 +149,8 @@ def cut_power(server: Server, file: Path, load: Load, rng: random.Random) -> set
 
 
 def mend(server: Server, file: Path) -> None:
-    """As docs/lifecycle.md asks for. Redis 7.0 would cut only the last command of an open
-    transaction, and append to the rest of it what it accepts next, which the next start undoes.
+    """Repairs the file, as docs/lifecycle.md requires. Redis 7.0 would cut only the last command of
+    an open transaction and append later writes to the rest of it; the next start undoes them.
     (Valkey 9.1 does not: https://github.com/valkey-io/valkey/pull/4342.)
     """
     manifest = file.parent / "appendonly.aof.manifest"
@@ -194,10 +194,10 @@ def test_lease_survives_a_kill_of_the_server(kind: ServerKind) -> None:
         queue = client.queue("q")
         queue.dispatch({"n": 1}, id="a")
         lease = queue.lease(seconds=30)
-        queue.dispatch({"n": 2}, id="a")  # held behind it
+        queue.dispatch({"n": 2}, id="a")  # blocked until the lease ends
         server.kill()
         server.start()
-        assert queue.lease(timeout=0) is None, "it is still leased"
+        assert queue.lease(timeout=0) is None, "the job is still leased"
         assert lease.extend(30)
         assert lease.complete()
         again = queue.lease(timeout=0)

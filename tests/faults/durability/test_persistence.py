@@ -1,6 +1,6 @@
 """A server that lost the end of its append-only file, as in a power cut.
 
-What a file that was cut short holds is the state after some call: never half of one.
+A truncated file holds the state after some call, never half of a call.
 """
 
 import os
@@ -25,15 +25,15 @@ from tests.store.harness import Dump, Harness, load
 
 T = TypeVar("T")
 
-# With everysec a server may answer before it writes, while an earlier write is synced: the length
-# of the file would not tell what is in it. What a file holds is the same in any mode.
+# With everysec a server may answer before it writes, while it syncs an earlier write: then the
+# length of the file does not show which calls it holds. Its content is the same in any mode.
 WRITES_AT_ONCE = {"appendonly": True, "appendfsync": "no"}
 
 WHY = JobError(type="Boom", message="it broke")
 
 
 class Noted(Harness):
-    """A harness that says when a call was answered."""
+    """A harness that calls back after each answer."""
 
     def __init__(self, connection: redis.Redis, answered: Callable[[], None]) -> None:
         super().__init__(connection)
@@ -46,7 +46,7 @@ class Noted(Harness):
 
 
 class History:
-    """Calls of every kind, and after each the length of the file and all that is in the server."""
+    """Calls of every kind; after each, the length of the file and a dump of the server."""
 
     def __init__(self, server: Server, connection: redis.Redis, rng: random.Random) -> None:
         self.h = Noted(connection, self.note)
@@ -63,7 +63,7 @@ class History:
         self.times.append(self.h.time)
 
     def before(self, offset: int) -> int:
-        """The last call that is in the file as a whole."""
+        """The last call that the file holds completely."""
         return bisect_right(self.lengths, offset) - 1
 
     def write(self, calls: int) -> None:
@@ -119,7 +119,7 @@ class History:
             self.h.call(self.h.commands.settle(endings))
 
     def settle_and_take(self) -> None:
-        """Ends leases, sweeps and takes, in one call: several writes of each."""
+        """Ends leases, sweeps and dequeues in one call, with several writes each."""
         self.h.call(self.h.commands.register("c3", 5))
         more = {"request": f"r{self._rng.random()}", "endings": self.endings()}
         self._jobs += self.h.dequeue("c3", lease=5, limit=5, **more).jobs
@@ -161,7 +161,7 @@ class History:
 
 
 class Cuts:
-    """A server whose file is cut short at will, again and again."""
+    """Restarts a server with its file truncated at any length."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server, self._file = server, file_of(server)
@@ -178,10 +178,10 @@ class Cuts:
 
 
 def works_on(h: Harness) -> None:
-    """Whatever is left: what is held can be ended, what is due is taken, and there is no wedge."""
+    """Leases can be ended, due jobs are dequeued, and the queue becomes empty."""
     h.call(h.commands.configure(paused=False, limits=JobOptions(max_stalls=9)))
     assert h.dispatch("fresh") == "created"
-    for _ in range(4):  # every lease runs out
+    for _ in range(4):  # every lease expires
         h.later(8)
         h.dispatch("heard")
     while h.sweep():
@@ -205,7 +205,7 @@ def cut_at_random(kind: ServerKind, folder: Path, seed: int, calls: int, cuts: i
         h = history.h
         h.answered = lambda: None
         cut = Cuts(server, folder)
-        # Anywhere; and inside calls, of which the long ones have most bytes.
+        # Random offsets: most are inside calls, since long calls have most of the bytes.
         low, high = history.lengths[0], history.lengths[-1]
         offsets = [0, low, high, *(rng.randint(low, high) for _ in range(cuts - 3))]
         inside = 0

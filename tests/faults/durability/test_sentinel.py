@@ -1,4 +1,4 @@
-"""Failovers behind Sentinel, under load."""
+"""Failovers by Sentinel, under load."""
 
 import random
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ async def test_a_client_leaves_a_primary_that_froze(group: SentinelGroup, kind: 
             old.pause()
             try:
                 group.wait_until_settled()
-                # It hangs in the frozen one, and finds the new one in time to be answered.
+                # The call hangs at the frozen primary, and finds the new one before its timeout.
                 await client.queue("frozen").dispatch(2)
                 sync.queue("frozen").dispatch(3)
                 assert sync.queue("frozen").audit() == []
@@ -86,7 +86,7 @@ def test_nothing_replicated_is_lost_in_many_failovers(group: SentinelGroup, tmp_
 
 @pytest.mark.chaos
 def test_idle_worker_notices_that_its_primary_froze(group: SentinelGroup, tmp_path: Path) -> None:
-    """It serves so many queues that it would look at this one only every half a minute."""
+    """With this number of queues, its safety poll of one queue comes every half a minute."""
     with fleet_on(group.url, f"{PREFIX}-rest", tmp_path) as fleet:
         fleet.serve(processes=1)
         with SyncClient(group.url, prefix=f"{PREFIX}-rest") as client:

@@ -1,4 +1,4 @@
-"""The connection cut at every point of every call: answered as if nothing had been, or said."""
+"""A connection cut at every point of every call: it takes effect once, or raises Unanswered."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -18,7 +18,7 @@ from tests.worker.fleet import ON_ONE_SERVER
 
 @asynccontextmanager
 async def calling(make: Any, proxy: Proxy, prefix: str) -> AsyncGenerator[Caller]:
-    """A client; when it is closed, no connection is left."""
+    """A client; asserts that no connection is left when it is closed."""
     caller = Caller(make(proxy.url, prefix=prefix, timeout=5))
     try:
         yield caller
@@ -33,7 +33,7 @@ async def caller(make: Any, proxy: Proxy, prefix: str) -> AsyncIterator[Caller]:
         yield caller
 
 
-# What is cut is the same on every server; what the functions do is shown elsewhere.
+# On one server: cuts are alike on every server, and the functions have tests of their own.
 @ON_ONE_SERVER
 @pytest.mark.parametrize("name", CASES)
 async def test_cut_call_takes_effect_once_or_raises_unanswered(
@@ -63,13 +63,13 @@ async def test_cut_call_takes_effect_once_or_raises_unanswered(
         proxy.lost = 0
 
 
-# CLIENT is of the greeting of every connection.
+# CLIENT is part of the handshake of every connection.
 @ON_ONE_SERVER
 @pytest.mark.parametrize("command", ["CLIENT", "version", "FUNCTION", "INFO", "CONFIG"])
 async def test_client_connects_wherever_its_handshake_is_cut(
     command: str, make: Any, proxy: Proxy, prefix: str, server: Server
 ) -> None:
-    """A cut behind the first word, or while a line was opened, was the end of it."""
+    """Bug: a cut after the first command, or during the handshake, made the client give up."""
     for number, point in enumerate(Cut, 1):
         async with calling(make, proxy, prefix) as caller:
             if command == "FUNCTION":
@@ -86,7 +86,7 @@ async def test_client_connects_wherever_its_handshake_is_cut(
 async def test_cut_while_loading_the_library_does_not_make_the_call_unanswered(
     point: Cut, caller: Caller, proxy: Proxy, server: Server
 ) -> None:
-    """The library's lost answer was taken for the call's, which had not even been sent."""
+    """Bug: the lost answer of the load was taken for that of the call, which was not even sent."""
     await caller.connect()
     server.call("FUNCTION", "DELETE", LIBRARY)
     proxy.cut("FUNCTION", point)

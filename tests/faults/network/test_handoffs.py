@@ -1,4 +1,4 @@
-"""Jobs that come with the message that wakes a worker: when that is lost, or heard too late."""
+"""Hand-offs: jobs sent with the wake-up message, when that is lost, repeated or late."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ from tests.worker.inline import Seen, until, until_empty, working
 pytestmark = ON_ONE_SERVER
 
 
-HANDED = b"job:"  # how a message begins that hands out a job
+HANDED = b"job:"  # a hand-off message begins with this
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def hand_over(proxy: Proxy, direct: SyncClient, id_: str) -> None:
 
 
 def emails_of(client: Client, seen: Seen, over: asyncio.Event | None = None) -> Queue:
-    """With a handler that notes what it is given, and waits if that is to be."""
+    """A queue with a handler that records its jobs, and then waits for `over` if given."""
     emails = client.queue("emails")
 
     @emails.handler
@@ -72,10 +72,12 @@ async def until_it_waits(direct: SyncClient) -> None:
     await until(waits, "the worker waits")
 
 
-async def until_it_waits_by_hand(
+async def until_it_accepts_handoffs(
     direct: SyncClient, seen: Seen, server: Server, prefix: str
 ) -> list[str]:
-    """As it does, sooner or later, for jobs of the queue that it had one of last. Those it had."""
+    """Waits until the worker accepts hand-offs of this queue, as it does for the queue of its last
+    job. Returns the ids of the jobs this took.
+    """
     emails, waiters = direct.queue("emails"), f"{prefix}:{{emails}}:waiters"
     had: list[str] = []
     for n in range(50):
@@ -85,7 +87,7 @@ async def until_it_waits_by_hand(
         found = await asyncio.to_thread(server.call, "ZRANGE", waiters, 0, 0, "WITHSCORES")
         if found and float(found[1]) % 0.5 == 0.25:
             return had
-    raise AssertionError("it never took jobs by hand")
+    raise AssertionError("the worker never accepted hand-offs")
 
 
 async def until_empty_and_waiting(direct: SyncClient) -> None:
@@ -105,7 +107,7 @@ async def test_lost_handoff_message_returns_the_job(
             await until_it_waits(direct)
             proxy.stall(60)
             direct.queue("emails").dispatch(1, id="a")
-            assert direct.queue("emails").counts().active == 1, "it was taken for the worker"
+            assert direct.queue("emails").counts().active == 1, "the server leased it to the worker"
             proxy.cut_all()
             proxy.calm()
             await seen.runs(1)
@@ -113,7 +115,7 @@ async def test_lost_handoff_message_returns_the_job(
         assert [(job.id, job.stall_count) for job in seen.jobs] == [("a", 0)]
 
 
-async def test_worker_finds_a_lease_whose_handoff_it_never_received(
+async def test_worker_finds_the_lease_of_a_lost_handoff_by_polling(
     proxy: Proxy, server: Server, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
     """For example: its connection is dead, and neither end has noticed yet."""
@@ -145,7 +147,7 @@ async def test_late_handoff_of_a_released_job_does_not_start_it(
 async def test_handoff_during_a_reconcile_is_not_interrupted(
     monkeypatch: pytest.MonkeyPatch, server: Server, direct: SyncClient, client: Client, seen: Seen
 ) -> None:
-    """The server had not given it out when it was asked what it knows."""
+    """The server listed the leases before it handed the job out."""
     answered, over, run = asyncio.Event(), asyncio.Event(), AsyncStore.run
     asked = asyncio.Event()
 
@@ -175,7 +177,8 @@ async def test_handoff_during_a_reconcile_is_not_interrupted(
 async def test_handoff_before_the_answer_of_the_dequeue_makes_the_worker_poll_again(
     monkeypatch: pytest.MonkeyPatch, direct: SyncClient, client: Client, seen: Seen
 ) -> None:
-    """Two lines, and the answer came second: it slept, and the server did not know that it did."""
+    """Bug: the answer arrived after the message, on another connection; the worker then slept
+    without being a waiter."""
     answered, run = asyncio.Event(), AsyncStore.run
 
     async def run_slowly(store: AsyncStore, command: Command[Any]) -> Any:
@@ -191,7 +194,7 @@ async def test_handoff_before_the_answer_of_the_dequeue_makes_the_worker_poll_ag
         direct.queue("emails").dispatch(1, id="a")
         await seen.runs(1)
         answered.set()
-        async with asyncio.timeout(safety_interval(1) / 2):  # then it would look by itself
+        async with asyncio.timeout(safety_interval(1) / 2):  # before its safety poll
             await until_empty(emails)
             direct.queue("emails").dispatch(2, id="b")
             await seen.runs(2)
@@ -222,7 +225,7 @@ async def test_repeated_handoff_runs_the_job_once(
 async def test_handoff_received_after_its_lease_is_released(
     proxy: Proxy, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
-    """As after a freeze: the lease that it came with may be over."""
+    """As after a freeze: the lease of the job may have expired."""
     emails = emails_of(proxied, seen)
     worker: Any
     async with working(proxied) as worker:
@@ -254,7 +257,7 @@ async def test_handoff_without_capacity_is_released(
         return job is not None and job.state == "due"
 
     async with working(proxied):
-        had = await until_it_waits_by_hand(direct, seen, server, prefix)
+        had = await until_it_accepts_handoffs(direct, seen, server, prefix)
         await hand_over(proxy, direct, "small")
         direct.queue("whole").dispatch(1, id="large")
         await seen.runs(len(had) + 1)
@@ -269,17 +272,17 @@ async def test_handoff_without_capacity_is_released(
 async def test_busy_worker_gets_no_handoff(
     direct: SyncClient, client: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
-    """It may be held up by that, and could not hear of it."""
+    """A handler may block its event loop, so that it could not receive the message."""
     handed: list[int] = []
     emails = emails_of(client, seen)
 
     @client.queue("slow").handler
     async def block(data: Any, job: Job) -> None:
-        direct.queue("emails").dispatch(2, id="meanwhile")  # the event loop stands still
+        direct.queue("emails").dispatch(2, id="meanwhile")  # while this blocks the event loop
         handed.append(direct.queue("emails").counts().active)
 
     async with working(client):
-        had = await until_it_waits_by_hand(direct, seen, server, prefix)
+        had = await until_it_accepts_handoffs(direct, seen, server, prefix)
         direct.queue("slow").dispatch(1)
         await seen.runs(len(had) + 1)
         await until_empty(emails)
@@ -289,7 +292,7 @@ async def test_busy_worker_gets_no_handoff(
 async def test_handed_off_job_runs_once_while_a_dead_connection_still_counts(
     direct: SyncClient, client: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
-    """The server has not heard yet that a line of the worker is dead, and counts it."""
+    """The server still counts a dead connection of the worker as a subscriber."""
     over = asyncio.Event()
     emails = emails_of(client, seen, over)
     async with Client(server.url, prefix=prefix) as second, working(client):
@@ -310,8 +313,8 @@ async def test_handed_off_job_runs_once_while_a_dead_connection_still_counts(
 
 
 def test_subscriber_of_a_replica_gets_no_handoff(kind: ServerKind) -> None:
-    """As to what was the primary, after a failover. The message was heard there, and whoever sent
-    it did not know: the job was taken back, and ran twice at once.
+    """Bug: after a failover, a client of the old primary received the message, but the sender saw
+    no subscriber and took the job back: it ran twice at once.
     """
     with (
         start_server(kind) as primary,

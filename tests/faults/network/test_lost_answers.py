@@ -1,4 +1,4 @@
-"""Calls that are sent again because their answer was lost: each is carried out once."""
+"""Calls that are resent because their answer was lost: each takes effect once."""
 
 import asyncio
 import subprocess
@@ -18,7 +18,7 @@ from tests.servers import Server, ServerKind, start_replica, start_server
 
 
 class Consumer:
-    """Takes and finishes all there is, on a line of its own, and remembers what it ran."""
+    """Runs all jobs on a connection of its own, and records their data."""
 
     def __init__(self, server: Server, prefix: str) -> None:
         self._url, self._prefix = server.url, prefix
@@ -51,13 +51,13 @@ async def test_jobs_of_a_resent_shared_call_run_once(
 ) -> None:
     async with Client(proxy.url, prefix=prefix) as client:
         queue = client.queue("q")
-        # Who finds nobody is sent alone. When it is answered, the others are.
+        # The first dispatch is sent alone; when it is answered, the others share a call.
         alone = asyncio.create_task(queue.dispatch(0))
         alone.add_done_callback(lambda _: proxy.lose_answer_to("put", meanwhile=consumer.run_all))
         await asyncio.sleep(0)
         done = await asyncio.gather(alone, *(queue.dispatch(number) for number in range(1, 20)))
         assert len(consumer.ran) == 20, "all of them, in one call"
-        # It did not stay alone, and calls take long: the next waits for those of the same pass.
+        # The last call was shared and slow: dispatches of one pass of the loop now share a call.
         proxy.lose_answer_to("put", meanwhile=consumer.run_all)
         done += await asyncio.gather(*(queue.dispatch(number) for number in range(20, 40)))
         assert len(consumer.ran) == 40, "all of them, in one call"
@@ -133,7 +133,7 @@ async def test_delayed_first_attempt_creates_no_job(
         queue = client.queue("q")
         first_try, another = proxy.delay("put"), proxy.delay("put")
         assert (await queue.dispatch("once")).status == "created"
-        assert proxy.lost == 2, "so the third was answered"
+        assert proxy.lost == 2, "the third attempt was answered"
         await consumer.run_all()
         await first_try()
         await queue.dispatch("the next")
@@ -176,7 +176,7 @@ async def test_resent_requeue_is_answered_although_the_job_is_gone(
 
 
 async def test_resent_dispatch_is_as_durable_as_requested(kind: ServerKind) -> None:
-    """What was written by the first try must have reached the replica before the second says so."""
+    """The write of the first attempt must reach the replica before the second reports success."""
     with start_server(kind) as primary, start_replica(primary) as replica:
         async with Proxy(primary.port) as proxy, Client(proxy.url, timeout=2) as client:
             queue = client.queue("q")
@@ -215,7 +215,7 @@ def test_forked_process_numbers_its_calls_separately(
 
 
 async def test_complete_after_a_lost_answer_stays_unanswered(proxy: Proxy, prefix: str) -> None:
-    """Asked again, it said False; and a with block, that the job would run again."""
+    """Bug: a second complete() returned False, and a with block said the job would run again."""
     async with Client(proxy.url, prefix=prefix) as client:
         queue = client.queue("q")
         await queue.dispatch_many(range(2))
@@ -242,16 +242,16 @@ async def test_complete_after_a_lost_answer_stays_unanswered(proxy: Proxy, prefi
     assert proxy.lost == 2
 
 
-async def test_lease_whose_answer_never_arrives_is_released(proxy: Proxy, prefix: str) -> None:
-    """The job stayed leased to nobody, for as long as the lease was to last."""
+async def test_lease_with_a_lost_answer_is_released(proxy: Proxy, prefix: str) -> None:
+    """Bug: the job stayed leased, without a holder, until the lease expired."""
     async with Client(proxy.url, prefix=prefix, timeout=0.5) as client:
         queue = client.queue("q")
         await queue.dispatch(1, id="a")
-        for _ in range(1000):  # more than it will try
+        for _ in range(1000):  # more than it attempts
             proxy.lose_answer_to("dequeue")
         with pytest.raises(Unanswered):
             await queue.lease(seconds=3600, timeout=0)
-        await client.close()  # what runs in the background is over
+        await client.close()  # waits for background calls
         job = await queue.get("a")
         assert job is not None
         assert (job.state, job.stall_count) == ("due", 0)

@@ -1,4 +1,4 @@
-"""A worker that is cut off from a server that others still hear; a log that nobody reads."""
+"""A network partition: one worker cannot reach a server that others still reach."""
 
 from queasy import SyncClient
 from tests.proxy.program import start_proxy
@@ -11,7 +11,7 @@ pytestmark = ON_ONE_SERVER
 def test_partitioned_worker_ends_its_runs_before_others_get_the_jobs(
     fleet: Fleet, server: Server, sync_client: SyncClient
 ) -> None:
-    """They ran beside those of another worker for as long as the network was down."""
+    """Bug: its runs overlapped with those of another worker for as long as the network was down."""
     plain, waits = sync_client.queue("plain"), sync_client.queue("waits")
     with start_proxy(server.port, seed=0) as proxy:
         fleet.environment["TEST_URL"] = proxy.url

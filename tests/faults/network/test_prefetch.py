@@ -1,4 +1,4 @@
-"""A worker that asks for the next jobs while others are on their way: two calls cut at once."""
+"""A worker that prefetches: two of its calls are in flight when the connection is cut."""
 
 import asyncio
 from collections import Counter
@@ -13,13 +13,13 @@ from tests.worker.fleet import ON_ONE_SERVER
 from tests.worker.inline import PATIENCE, until_empty, working
 
 JOBS = 2000
-TROUBLE = (300, 700, 1100)  # when so many have begun
+TROUBLE = (300, 700, 1100)  # a fault when this many jobs have begun
 
 pytestmark = ON_ONE_SERVER
 
 
 class Flow:
-    """A worker behind a proxy, with jobs that take no time; and trouble on the way."""
+    """A worker on a proxy, with jobs that take no time, and a fault at some of them."""
 
     def __init__(self, proxy: Proxy, client: Client, trouble: Callable[[], object]) -> None:
         self.queue = client.queue("flow")
@@ -44,7 +44,7 @@ class Flow:
 async def test_every_job_runs_once_when_prefetching_calls_are_cut(
     proxy: Proxy, direct: SyncClient, prefix: str, point: Cut
 ) -> None:
-    """And none is held by a worker that never heard of it, for as long as that lives."""
+    """Nor does a job stay leased to a worker that never received it."""
     async with Client(proxy.url, prefix=prefix) as client:
         flow = Flow(proxy, client, lambda: proxy.cut("dequeue", point))
         jobs = direct.queue("flow").dispatch_many(range(JOBS))
@@ -60,7 +60,7 @@ async def test_every_job_runs_once_when_prefetching_calls_are_cut(
 async def test_prefetch_request_that_arrives_late_takes_nothing(
     proxy: Proxy, direct: SyncClient, prefix: str
 ) -> None:
-    """Its jobs stayed active, in the name of a worker that had asked again long ago."""
+    """Bug: its jobs stayed active, leased to a worker that had sent later requests."""
     arrivals: list[Any] = []
     async with Client(proxy.url, prefix=prefix) as client:
         flow = Flow(proxy, client, lambda: arrivals.append(proxy.delay("dequeue")))

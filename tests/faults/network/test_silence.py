@@ -1,4 +1,4 @@
-"""A server that accepts and never answers, and lines that die without a word."""
+"""A server that accepts connections and never answers; connections that die silently."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from tests.servers import Server, ServerKind, start_server
 from tests.worker.fleet import ON_ONE_SERVER, totals
 from tests.worker.inline import working
 
-SOON = 10.0  # seconds; many times what it may take, far fewer than it took
+SOON = 10.0  # seconds: far above the expected time, far below that of the bugs
 TIMEOUT = 0.4
 READS = {"counts", "get", "list", "clients", "stats", "audit"}
 
@@ -43,7 +43,7 @@ async def test_every_call_to_a_server_that_never_answers_ends_in_time_and_says_s
     async def call(name: str, case: Case) -> None:
         with pytest.raises(Unreachable, match=rf"{proxy.port}") as caught:
             await caller.call(case, name, contexts[name])
-        if case.function in READS:  # there is nothing to be unsure of
+        if case.function in READS:  # a read has no effect to be unsure of
             assert caught.type is Unreachable
 
     proxy.deaf()
@@ -74,11 +74,11 @@ async def test_client_cannot_connect_to_a_server_that_never_answers(
 
 @ON_ONE_SERVER
 async def test_unanswered_calls_do_not_queue_for_a_connection(proxy: Proxy, prefix: str) -> None:
-    """Who stood in line for a connection waited for all before him to be given up."""
+    """Bug: a call that queued for a connection waited until all calls before it timed out."""
     async with Client(proxy.url, prefix=prefix, timeout=TIMEOUT) as client:
         queue = client.queue("q")
         proxy.deaf()
-        calls = [queue.counts() for _ in range(2000)]  # forty times the connections
+        calls = [queue.counts() for _ in range(2000)]  # forty times the size of the pool
         async with asyncio.timeout(SOON):
             answers = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(answer) for answer in answers} == {Unreachable}
@@ -87,7 +87,7 @@ async def test_unanswered_calls_do_not_queue_for_a_connection(proxy: Proxy, pref
 
 
 def listeners(server: Server) -> set[str]:
-    """Connections that hear of something, by number."""
+    """The ids of connections that are subscribed."""
     lines = server.call("CLIENT", "LIST", "TYPE", "PUBSUB")
     rows = lines if isinstance(lines, list) else [line for line in lines.splitlines() if line]
     return {str(row["id"]) if isinstance(row, dict) else row.split()[0] for row in rows}
@@ -98,7 +98,7 @@ async def test_waiting_lease_resubscribes_when_its_connection_died_silently(
     make: Any, proxy: Proxy, server: Server, prefix: str, direct: SyncClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """It heard nothing more, for as long as it lived, and found jobs by looking only."""
+    """Bug: it received no wake-up any more, and found jobs only by polling."""
     monkeypatch.setattr("queasy.store.net.pubsub.QUIET", 0.3)
     monkeypatch.setattr("queasy.operations.SAFETY_POLL", 1.0)
     caller = Caller(make(proxy.url, prefix=prefix, timeout=TIMEOUT))
@@ -108,7 +108,7 @@ async def test_waiting_lease_resubscribes_when_its_connection_died_silently(
     first = listeners(server)
     assert len(first) == 1
     proxy.deaf()
-    proxy.calm()  # for others: who was connected is not told
+    proxy.calm()  # for new connections; present ones stay silent
     await until(lambda: listeners(server) - first)
     direct.queue("q").dispatch("there")
     assert (await waiting).data == "there"
@@ -119,7 +119,7 @@ async def test_waiting_lease_resubscribes_when_its_connection_died_silently(
 async def test_unconfirmed_subscription_is_retried_on_another_connection(
     proxy: Proxy, server: Server, prefix: str
 ) -> None:
-    """The first line was kept, and asked no more."""
+    """Bug: the first connection was kept, and the subscription not repeated."""
     proxy.swallow("SSUBSCRIBE")
     async with Client(proxy.url, prefix=prefix, timeout=TIMEOUT) as client:
         waiting = asyncio.create_task(client.queue("q").lease())
@@ -158,8 +158,8 @@ async def test_worker_resumes_when_a_silent_server_answers_again(
 async def test_lease_abandoned_in_a_stall_takes_no_job_afterwards(
     proxy: Proxy, prefix: str, direct: SyncClient
 ) -> None:
-    """The call arrived when nobody waited for it, behind the one that should have undone it: the
-    job stayed leased to nobody, for as long as the lease was to last.
+    """Bug: the call arrived after its caller had given up, and after the call that should undo it:
+    the job stayed leased, without a holder, until the lease expired.
     """
     queue = direct.queue("q")
     async with Client(proxy.url, prefix=prefix, timeout=TIMEOUT) as client:
@@ -179,8 +179,8 @@ async def test_lease_abandoned_in_a_stall_takes_no_job_afterwards(
 async def test_unanswered_sync_lease_is_undone_when_the_server_is_ready(
     proxy: Proxy, server: Server, prefix: str, direct: SyncClient
 ) -> None:
-    """The server, which had been restarted, refused to undo it for it was loading: the job stayed
-    leased to nobody, for as long as the lease was to last.
+    """Bug: the restarted server was loading and refused the call that should undo the lease: the
+    job stayed leased, without a holder, until the lease expired.
     """
     queue = direct.queue("q")
     queue.dispatch("mine", id="mine")
@@ -210,7 +210,7 @@ async def test_unanswered_sync_lease_is_undone_when_the_server_is_ready(
 async def test_worker_declared_dead_waits_for_the_server_before_it_restarts(
     proxy: Proxy, prefix: str, direct: SyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ended, with the error of the server that it could not reach."""
+    """Bug: it exited, with the error of the unreachable server."""
     done: list[Any] = []
     client = Client(proxy.url, prefix=prefix, timeout=TIMEOUT)
 
@@ -254,7 +254,7 @@ async def test_a_subscription_that_is_never_confirmed_does_not_hang(
         queue = client.queue("q")
         assert await asyncio.wait_for(queue.lease(timeout=1), 20) is None
         deaf = asyncio.create_task(queue.lease())
-        await queue.dispatch("found without being told")
+        await queue.dispatch("found by polling")
         lease = await asyncio.wait_for(deaf, 20)
         assert await lease.complete()
 

@@ -1,4 +1,4 @@
-"""The network stalls under workers and pull consumers: nothing is lost, repeated, or killed."""
+"""The network stalls under workers and pull consumers: no job is lost or repeated, none killed."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def fleet(network: ProxyProgram, prefix: str, tmp_path: Path) -> Iterator[Fleet]
 
 
 class Puller:
-    """Two consumers of one queue, one that awaits and one that does not, with a journal."""
+    """An async and a sync consumer of one queue, with a journal."""
 
     def __init__(self, url: str, prefix: str, journal: Journal) -> None:
         self._url, self._prefix = url, prefix
@@ -103,7 +103,7 @@ class Puller:
 def ride_out(
     network: ProxyProgram, fleet: Fleet, client: SyncClient, prefix: str, stalls: list[float]
 ) -> None:
-    """Stalls, with jobs that run across each and others that come meanwhile."""
+    """Stalls the network, with jobs that run across each stall and others dispatched meanwhile."""
     journal = fleet.journal
     workers = [
         fleet.serve("--queue", "plain", "--queue", "waits", processes=2),
@@ -130,7 +130,7 @@ def ride_out(
             until_done(queues, seconds + 60)
     ended = {(line["queue"], line["id"]) for line in journal.lines("end")}
     assert len(ended) == 5 * len(QUEUES) * len(stalls)
-    if max(stalls) < CUT_OFF:  # else runs are ended, and begin anew: see test_cut_off.py
+    if max(stalls) < CUT_OFF:  # otherwise runs are interrupted and repeated: see test_partition.py
         check(journal.lines(), unanswered=max(stalls) > TIMEOUT)
         assert {worker.pid: worker.children() for worker in workers} == pids
         assert_nobody_was_lost(workers)
@@ -149,8 +149,8 @@ def until_done(queues: list[SyncQueue], seconds: float) -> None:
 
 
 def check(lines: list[dict[str, Any]], *, unanswered: bool) -> None:
-    """None ran twice: not even one after the other. But where a call was given up, a lease that
-    nobody heard of, or that nobody could end, runs out: then its job runs again.
+    """Asserts that no job ran twice. If calls were abandoned (`unanswered`), the lease of a pulled
+    job may expire unseen or unfinished: then the job may run again, but not at once.
     """
     strict = [line for line in lines if not (unanswered and line["queue"] == "pulled")]
     runs = Counter((line["queue"], line["id"], line["event"]) for line in strict)

@@ -1,4 +1,4 @@
-"""Children that die: their jobs come back at once, and nobody else's suffer."""
+"""Processes that die: their jobs run elsewhere at once, and other jobs do not suffer."""
 
 import os
 import signal
@@ -41,15 +41,15 @@ def test_workers_of_a_killed_supervisor_end_within_two_seconds(
     assert len(children) == 2
     worker.kill()
     wait_until_gone(children, 2)
-    # Nobody is left to say so: the leases run out, after 13 seconds; who waits sees to it that
-    # the silence meanwhile does not look like a server that was away, which would take 10 more.
+    # No process is left to return the jobs: the leases expire after 13 seconds. The new worker
+    # polls meanwhile, so that the silence is not taken for an outage, which would add 10 seconds.
     fleet.serve(processes=1)
     fleet.journal.wait_for("start", 8, seconds=20)
     assert all(line["stalls"] == 1 for line in fleet.journal.lines("start")[4:])
 
 
 @ON_ONE_SERVER
-@pytest.mark.parametrize("end", ["killed by its supervisor", "killed by somebody"])
+@pytest.mark.parametrize("end", ["killed by its supervisor", "killed from outside"])
 def test_subprocess_of_a_handler_ends_with_its_worker(
     fleet: Fleet, sync_client: SyncClient, end: str
 ) -> None:
@@ -58,7 +58,7 @@ def test_subprocess_of_a_handler_ends_with_its_worker(
     options = JobOptions(timeout=timeout, max_timeouts=1, max_stalls=1)
     sync_client.queue("plain").dispatch({"spawn": 300}, id="job", options=options)
     (line,) = fleet.journal.wait_for("spawned", id="job")
-    if end == "killed by somebody":
+    if end == "killed from outside":
         os.kill(line["pid"], signal.SIGKILL)
     start = time.monotonic()
     wait_until_gone([line["pid"], line["spawned"]], 30)

@@ -1,6 +1,6 @@
-"""Processes that stand still for longer than the lease, and go on afterwards.
+"""Processes that freeze for longer than the lease, and then resume.
 
-Their jobs run elsewhere; what they report is refused; they recover by themselves.
+Their jobs run elsewhere, their outcomes are rejected, and they recover by themselves.
 """
 
 import os
@@ -26,7 +26,7 @@ from tests.worker.fleet import (
 
 pytestmark = ON_ONE_SERVER
 together = Together()
-OWN = ("--queue", "plain", "--queue", "small")  # only the worker that is frozen serves `small`
+OWN = ("--queue", "plain", "--queue", "small")  # only the frozen worker serves `small`
 LAST_WORDS = "nobody keeps the leases: ending with all runs"
 SHARED = ("--queue", "plain")
 
@@ -38,7 +38,7 @@ def played(request: pytest.FixtureRequest, server: Server) -> Iterator[Played]:
 
 
 def wait_until_renewal_is_near(queue: SyncQueue) -> None:
-    """The worst moment for a freeze: as little as ever is left of the lease."""
+    """Waits for the worst moment of a freeze: the rest of the lease is shortest."""
     near = LEASE - BUMP_EVERY + 0.2
 
     def left() -> float:
@@ -78,10 +78,10 @@ def test_frozen_worker_is_replaced_and_its_job_runs_elsewhere(
 def test_workers_of_a_frozen_supervisor_end_before_their_lease(
     fleet: Fleet, client: SyncClient
 ) -> None:
-    # It has no room for another job: or its own look at the queue would tell it, too.
+    # No capacity for another job: otherwise its own poll could reveal the lost lease.
     worker = fleet.serve(*OWN, "--capacity", "10", processes=1)
     plain = client.queue("plain")
-    # Deaf: it may be asked to end before, if that comes first, and then there was no need to.
+    # The handler ignores interrupts: otherwise the run might end before the process is killed.
     plain.dispatch({"first": {"tick": 60, "deaf": True}}, id="job")
     (first,) = fleet.journal.wait_for("start", id="job")
     other = fleet.serve(*SHARED, processes=1)
@@ -116,18 +116,18 @@ def test_outcome_of_a_worker_frozen_with_its_supervisor_is_rejected(
     (second,) = fleet.journal.wait_for("start", id="job", stalls=1)
     assert [second["pid"]] == other.children()
 
-    # The run of before ends, while the other goes on, and before its supervisor can prevent it.
+    # The first run ends while the second goes on, before its supervisor can prevent it.
     os.kill(first["pid"], signal.SIGCONT)
-    # Or it is told by a look at the queue, and ends before its run does.
+    # Or its own poll reveals the lost lease, and the process ends before its run does.
     ended = lambda: fleet.journal.lines("end", id="job", pid=first["pid"])  # noqa: E731
     wait_until(lambda: bool(ended()) or not alive(first["pid"]), "its run is over")
     os.kill(worker.pid, signal.SIGCONT)
-    # With the result, or with a look at the queue that came before it. Or, if its event loop comes
-    # late to either, it has found by itself that nobody kept its lease.
+    # The server rejects the outcome, or a poll before it. Or, if its event loop is late for both,
+    # the process notices by itself that its lease was not kept.
     told = lambda: (  # noqa: E731
         worker.events("result refused") or worker.events("worker lost") or LAST_WORDS in worker.log
     )
-    wait_until(lambda: bool(told()), "it is refused")
+    wait_until(lambda: bool(told()), "its outcome is rejected")
     wait_until_gone([first["pid"]], 30)
     assert_serves_again(fleet, client, worker)
     fleet.journal.wait_for("end", id="job", pid=second["pid"])
@@ -154,7 +154,7 @@ def test_frozen_inline_worker_comes_back_under_a_new_id(fleet: Fleet, client: Sy
     wait_until(lambda: plain.get("job") is None, "it is finished")
 
     worker.signal(signal.SIGCONT)
-    wait_until(lambda: bool(worker.events("worker lost")), "it is told")
+    wait_until(lambda: bool(worker.events("worker lost")), "it is declared dead")
     assert before in worker.events("worker lost")[0]
     assert_serves_again(fleet, client, worker)
     assert before not in [c.id for c in plain.clients()]

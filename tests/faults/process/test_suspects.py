@@ -11,7 +11,7 @@ from tests.worker.fleet import ON_ONE_SERVER, Fleet
 def test_suspect_does_not_block_a_worker_with_a_long_run(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
-    """It was held until the long run had ended, and so was everything else."""
+    """Bug: the suspect was deferred until the long run had ended, and so were all other jobs."""
     crashing = fleet.serve("--queue", "poison", processes=1)
     sync_client.queue("poison").dispatch({"first": {"sleep": 60}, "then": {}}, id="suspect")
     fleet.journal.wait_for("start", id="suspect")
@@ -19,9 +19,9 @@ def test_suspect_does_not_block_a_worker_with_a_long_run(
     sync_client.queue("waits").dispatch({"sleep": 30}, id="long")
     fleet.journal.wait_for("start", id="long")
     (child,) = crashing.children()
-    crashing.signal(signal.SIGSTOP)  # so that it starts nobody who could take the suspect
+    crashing.signal(signal.SIGSTOP)  # so that it starts no process that could take the suspect
     sync_client.queue("poison").evict(_client_of(sync_client), died=True)
-    wait_until(lambda: bool(busy.events("job released")), "it lets go of the suspect")
+    wait_until(lambda: bool(busy.events("job released")), "it releases the suspect")
     sync_client.queue("plain").dispatch({}, id="other")
     fleet.journal.wait_for("end", id="other", seconds=15)
     assert not fleet.journal.lines("end", id="long")

@@ -26,9 +26,9 @@ async def test_wrong_password_is_reported_without_showing_it(kind: ServerKind) -
         for url in (
             f"redis://:wr0ng@{address}",
             f"redis://{address}",
-            f"redis://who:wr0ng@{address}",
-            # Which the async client took for a server that is not there.
-            f"unix://who:wr0ng@{server.directory}/server.sock",
+            f"redis://user:wr0ng@{address}",
+            # Bug: the async client reported these as an unreachable server.
+            f"unix://user:wr0ng@{server.directory}/server.sock",
             f"unix://{server.directory}/server.sock",
         ):
             with pytest.raises(AccessDenied, match="user or password") as caught:
@@ -42,7 +42,9 @@ async def test_wrong_password_is_reported_without_showing_it(kind: ServerKind) -
 
 
 async def test_password_refused_by_sentinels_names_their_option(kind: ServerKind) -> None:
-    with start_server(kind, requirepass="right") as sentinel:  # it refuses as one of them does
+    with start_server(
+        kind, requirepass="right"
+    ) as sentinel:  # a server that refuses like a sentinel
         for secret in ("", "?sentinel_password=wr0ng"):
             url = f"redis+sentinel://:wr0ng@{sentinel.address}/{PRIMARY_NAME}{secret}"
             with pytest.raises(AccessDenied, match=r"\?sentinel_username=…&sentinel_") as caught:

@@ -1,6 +1,6 @@
-"""Clocks that are wrong: those of clients decide nothing; the server's may step by an hour.
+"""Wrong clocks: those of clients decide nothing, that of the server may step by an hour.
 
-With libfaketime (Debian: faketime), in real processes.
+Uses libfaketime (Debian: faketime) in real processes.
 """
 
 import os
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(
 
 
 def skewed(seconds: float) -> dict[str, str]:
-    """The environment of a process whose clock is off by so much.
+    """The environment of a process with a clock that is wrong by `seconds`.
 
-    Its monotonic clock is right, as it is when a real clock is wrong. (`time.sleep` fails under
-    libfaketime, which knows no clock_nanosleep: jobs and scripts here wait in other ways.)
+    Its monotonic clock is right, as with a real wrong clock. (`time.sleep` fails under
+    libfaketime, which lacks clock_nanosleep: jobs and scripts here wait in other ways.)
     """
     return {
         "LD_PRELOAD": str(LIBRARY),
@@ -45,7 +45,7 @@ def environment(server: Server, prefix: str) -> dict[str, str]:
 
 @contextmanager
 def fleet_of(server: Server, prefix: str, folder: Path, clock: dict[str, str]) -> Generator[Fleet]:
-    """Workers whose clock is off."""
+    """Workers with a wrong clock."""
     folder.mkdir()
     with fleet_on(server.url, prefix, folder) as fleet:
         fleet.environment |= clock
@@ -76,7 +76,7 @@ from queasy import SyncClient
 with SyncClient(os.environ["TEST_URL"], prefix=os.environ["TEST_PREFIX"]) as client:
     queue = client.queue(sys.argv[1])
     lease = queue.lease(seconds=2, timeout=10)
-    for _ in range(3):  # longer than it has, but extended
+    for _ in range(3):  # longer than the lease, which is extended
         select.select([], [], [], 1)
         assert lease.extend(2), "the lease was lost"
     assert lease.complete()
@@ -139,7 +139,7 @@ def test_wrong_client_clocks_change_nothing(server: Server, prefix: str, tmp_pat
             "all were stopped in time and ran again",
         )
 
-        # An absolute time is the caller's word, and its clock said half an hour from "now".
+        # An absolute time follows the caller's clock: here half an hour after its own "now".
         absolute = [f"absolute{skew:+.0f}" for skew in (HOUR, 0.0)]
         assert {job.id for job in plain.jobs()} == set(absolute)
         wait_until(lambda: bool(lines("end", f"absolute{-HOUR:+.0f}")), "what was past ran at once")
@@ -156,14 +156,14 @@ def test_wrong_client_clocks_change_nothing(server: Server, prefix: str, tmp_pat
 
 
 class SteppingServer:
-    """A server whose clock can be set while it runs."""
+    """A server with a clock that tests can set while it runs."""
 
     def __init__(self, server: Server, clock: Path) -> None:
         self.server, self._clock = server, clock
         self.offset = 0.0
 
     def step_to(self, offset: float) -> None:
-        """The clock is off by so much from now on; another file takes the place of the first."""
+        """Sets the error of the clock, by replacing the file that libfaketime reads."""
         fresh = self._clock.with_suffix(".new")
         fresh.write_text(f"{offset:+.0f}\n")
         fresh.rename(self._clock)
@@ -205,7 +205,7 @@ def stepping(
 def run_through(
     stepping: SteppingServer, folder: Path, steps: tuple[float, ...], seconds: int
 ) -> None:
-    """A worker, a pull lease and schedules, while the server's clock is set again and again."""
+    """Runs a worker, a pull lease and delayed jobs while the server's clock steps."""
     url = stepping.server.url
     with (
         SyncClient(url, prefix="c") as client,
@@ -228,7 +228,9 @@ def run_through(
             fleet.journal.wait_for("end", id=f"now{number}", seconds=5)
             plain.dispatch({}, id=f"delayed{number}", delay=1)
             delayed = fleet.journal.wait_for("end", id=f"delayed{number}", seconds=10)
-            if offset == highest:  # else what is left of the highest time seen is run early
+            if (
+                offset == highest
+            ):  # otherwise the delay may be short: the server's time never goes back
                 assert delayed[0]["at"] - begun >= 1, "a delay was cut short"
             wait_until(
                 lambda long=long: lease.extend(9) and bool(fleet.journal.lines("end", id=long)),

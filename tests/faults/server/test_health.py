@@ -1,4 +1,4 @@
-"""Health: what a look at the server says, whether a worker is ready, and a probe for both."""
+"""Health of the server, readiness of workers, and the health command."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def test_health_of_a_sound_server_describes_it(own_server: Server) -> None
     client = Client(own_server.url)
     health = await client.health()
     assert (health.reachable, health.problem) == (True, "")
-    assert health.revision is None  # looking changes nothing
+    assert health.revision is None  # health() does not load the library
     await client.connect()
     health = await client.health()
     assert health.server == own_server.kind
@@ -48,8 +48,8 @@ async def test_health_of_a_sound_server_describes_it(own_server: Server) -> None
 
 
 async def test_health_never_raises_and_reports_the_problem(own_server: Server) -> None:
-    nobody = f"redis://127.0.0.1:{free_port()}"
-    for url in (nobody, nobody.replace(":", "+cluster:", 1), f"redis+sentinel{nobody[5:]}/name"):
+    absent = f"redis://127.0.0.1:{free_port()}"
+    for url in (absent, absent.replace(":", "+cluster:", 1), f"redis+sentinel{absent[5:]}/name"):
         client = Client(url, timeout=2)
         health = await client.health()
         assert not health.reachable
@@ -142,7 +142,7 @@ def test_supervisor_is_ready_while_a_worker_is(own_server: Server, tmp_path: Pat
                 if line == f"{ready}\n":
                     break
     finally:
-        process.kill()  # its child dies with it
+        process.kill()  # its worker dies with it
         process.communicate()
 
 

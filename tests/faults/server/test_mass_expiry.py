@@ -1,4 +1,4 @@
-"""Very many leases that run out together come back in small steps, and nobody waits for them."""
+"""Very many leases that expire together return in small steps, without delaying other calls."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,7 +16,7 @@ from tests.store.harness import Harness, load
 T = TypeVar("T")
 
 LEASES = 20_000
-MOST_LEASES = 100  # that one call ends
+MOST_LEASES = 100  # ended by one call
 MEGABYTE = bytes(2**20)
 LONGEST_CALL = 0.050
 
@@ -43,8 +43,8 @@ def h(connection: redis.Redis) -> Iterator[Harness]:
 
 
 class Stopwatch:
-    """What the server's main thread spends in a call, also when the machine is busy with others:
-    the CPU it used, not the time that passed. Nobody else may use the server meanwhile.
+    """The CPU time of the server's main thread in each call, which does not depend on how busy the
+    machine is. No other client may use the server meanwhile.
     """
 
     def __init__(self, connection: redis.Redis) -> None:
@@ -70,7 +70,7 @@ Watch = Callable[[str, Callable[[], T]], T]
 
 
 def lease_all(h: Harness, clients: int) -> list[str]:
-    """20,000 jobs, leased to so many clients; returns their ids in the order of acceptance."""
+    """Leases 20,000 jobs to `clients`; returns the ids in the order of acceptance."""
     ids = [f"j{n:05}" for n in range(LEASES)]
     payload = bytes(100)
     for first in range(0, LEASES, 1000):
@@ -92,7 +92,7 @@ def stalled(h: Harness) -> int:
 
 
 def outlive(h: Harness) -> None:
-    """Everybody's lease runs out; somebody was heard meanwhile, so it was no outage."""
+    """Lets every lease expire; calls meanwhile show that this is not an outage."""
     h.join("alive", lease=600)
     for _ in range(3):
         h.later(8)
@@ -100,7 +100,7 @@ def outlive(h: Harness) -> None:
 
 
 def recover(h: Harness, watch: Watch) -> None:
-    """Everything comes back, so many leases with each call, whatever the call is for."""
+    """All leases return, a bounded number with each call, whatever the call is."""
     number, before = 0, 0
     while before < LEASES:
         number += 1
@@ -114,7 +114,7 @@ def recover(h: Harness, watch: Watch) -> None:
                 watch("bump", lambda: h.bump("alive", lease=600))
             case _:
                 taken = watch("dequeue", lambda: h.take("alive", lease=600, limit=10))
-                assert len(taken) == 10, "what came back is taken while others come back"
+                assert len(taken) == 10, "returned jobs are leased while others return"
         after = stalled(h)
         assert after - before <= MOST_LEASES
         before = after
@@ -138,7 +138,7 @@ def test_twenty_thousand_expired_leases_return_a_hundred_at_a_time(
 
 
 def give_up_large(h: Harness, jobs: int, watch: Watch) -> None:
-    """Jobs of a megabyte whose budget is spent when their lease runs out."""
+    """Jobs of a megabyte fail, since their lease expires and max_stalls is 1."""
     h.call(
         h.commands.configure(limits=JobOptions(max_stalls=1), fail_handler=True, failed_limit=jobs)
     )
@@ -193,7 +193,7 @@ def test_no_call_of_a_mass_stall_takes_more_than_fifty_milliseconds(
 ) -> None:
     lease_all(h, clients)
     watch = Stopwatch(connection)
-    if clients == 1:  # its last answer was lost
+    if clients == 1:  # as if its last answer was lost
         again = watch(
             "repeated dequeue",
             lambda: h.take("c000", lease=20, limit=1000, request=f"r{LEASES - 1000}"),

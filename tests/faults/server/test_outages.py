@@ -1,4 +1,4 @@
-"""A server that is away, refuses, or loses answers: one clear error, and nothing lost."""
+"""The server is down: a clear error or a wait, and nothing lost."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ async def test_unreachable_server_is_reported_at_once() -> None:
 
 
 async def advice_for(url: str) -> str:
-    """What both clients say behind what happened."""
+    """The advice at the end of the error, equal in both clients."""
     said: set[str] = set()
     with pytest.raises(Unreachable) as caught:
         async with Client(url, timeout=5):
@@ -85,7 +85,7 @@ async def test_error_of_an_unreachable_server_advises_by_cause(
 
 
 def hang_up(listening: socket.socket) -> None:
-    """On everybody, until it is closed."""
+    """Closes every connection at once, until the socket is closed."""
     with suppress(OSError):
         while True:
             listening.accept()[0].close()
@@ -168,7 +168,7 @@ async def test_lease_without_timeout_survives_an_outage_longer_than_a_call(
 async def test_lease_that_begins_during_an_outage_waits_for_the_server(
     kind: ServerKind, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only one that waited already did: a consumer, which asks anew each time, was sent away."""
+    """Bug: only a lease that waited already did so; a new call of lease() raised."""
     with (
         start_server(kind, appendonly=True, appendfsync="always") as server,
         SyncClient(server.url, timeout=0.3) as sync,
@@ -191,7 +191,9 @@ async def test_lease_that_begins_during_an_outage_waits_for_the_server(
             assert {first.data, second.data} == {"one", "two"}
             assert await first.complete()
             assert second.complete()
-            assert "runs out by itself" not in caplog.text, "what was never sent needs no undoing"
+            assert "runs out by itself" not in caplog.text, (
+                "a call that was never sent is not undone"
+            )
 
 
 def test_lease_of_a_server_that_never_answered_raises_at_once() -> None:
@@ -211,7 +213,7 @@ PREFIX = "outage"
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """One server, one kind: what is shown is the patience of workers, and it takes long."""
+    """A server of one kind: the test is about workers, and takes long."""
     if reason := why_absent(ServerKind.VALKEY):
         pytest.skip(reason)
     with start_server(ServerKind.VALKEY, appendonly=True) as running:
@@ -238,13 +240,13 @@ def test_workers_survive_an_outage_of_twenty_seconds(own_server: Server, own_fle
             queues[name].dispatch("quick", id=f"{name}-scheduled", delay=AWAY / 2)
         queues["whole"].dispatch({"sleep": 4}, id="whole-during-0")
         journal.wait_for("start", 13)
-        queues["whole"].dispatch_many([{"sleep": 0.1}] * 5)  # they wait behind it
+        queues["whole"].dispatch_many([{"sleep": 0.1}] * 5)  # due after it
         waiting = {job.id for job in queues["whole"].jobs("waiting")}
         assert len(waiting) == 5
         pids = {worker.pid: worker.children() for worker in (several, single)}
 
     own_server.stop()
-    journal.wait_for("end", 7)  # all of them ended while nobody could be told
+    journal.wait_for("end", 7)  # all ended while the server was down
     away_since = time.monotonic()
     wait_until(lambda: time.monotonic() - away_since > AWAY - 4, "the server was away long enough")
     assert len(journal.lines("start")) == 13

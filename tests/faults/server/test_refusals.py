@@ -1,7 +1,7 @@
-"""Every error a living server can answer with: refused loudly, nothing lost, work resumes.
+"""Every error that a running server can answer with: a clear refusal, nothing lost, work resumes.
 
-Each state is brought about for real, under a worker, a producer and a pull consumer. When it
-ends everybody goes on by himself: no process is restarted, and no job runs twice.
+Each test brings the server into a real state under a worker, a producer and a pull consumer. When
+the state ends, all resume by themselves: no process is restarted, and no job runs twice.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ FILLERS = 8000
 
 @pytest.fixture(scope="module")
 def own_server(kind: ServerKind) -> Iterator[Server]:
-    """One that these tests may break. It loads slowly, and says soon that a script is slow."""
+    """A server for these tests only. It loads slowly, and soon answers BUSY during a script."""
     with start_server(
         kind, appendonly=True, busy_reply_threshold=50, key_load_delay=100,
         loading_process_events_interval_bytes=1024, **{"user app": "on >secret ~* &* +@all"},
@@ -60,7 +60,7 @@ def traffic(own_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def in_flight(traffic: Traffic, name: str, seconds: float = 0.7) -> None:
-    """A job that begins now, and ends while the server is in trouble."""
+    """Starts a job that ends while the server refuses calls."""
     id_ = f"{name}-in-flight"
     with traffic.client() as client:
         client.queue("waits").dispatch({"sleep": seconds}, id=id_)
@@ -76,7 +76,7 @@ def test_a_full_server_refuses_dispatches_and_drains(traffic: Traffic) -> None:
         server.call("CONFIG", "SET", "maxmemory", "1")
         traffic.wait_for_refusals(OutOfMemory, "raise maxmemory")
         accepted = {id_ for _, _, id_ in traffic.accepted}
-        # What drains goes on: leases are taken, kept and ended, waits cancelled, the dead swept.
+        # Draining works: jobs are leased, extended and ended, cancelled and swept.
         assert held.cancel("oom-cancelled")
         assert held.sweep() == 0
         traffic.journal.wait_for("end", id="oom-in-flight")
@@ -133,8 +133,8 @@ def test_work_resumes_when_revoked_channels_are_granted_again(traffic: Traffic) 
     server = traffic.server
     with traffic.flowing("deaf"):
         server.call("ACL", "SETUSER", "app", "resetchannels")
-        # Its function may not tell anybody, either: a dispatch is refused when somebody waits.
-        wait_until(lambda: bool(traffic.pull_errors or traffic.refused), "somebody is told")
+        # The function may not publish either: a dispatch is refused when there is a waiter.
+        wait_until(lambda: bool(traffic.pull_errors or traffic.refused), "a client is refused")
         for error in (*traffic.pull_errors, *(error for _, error in traffic.refused)):
             assert isinstance(error, AccessDenied)
         server.call("ACL", "SETUSER", "app", "&*")
@@ -152,7 +152,9 @@ def test_work_resumes_when_enough_replicas_are_back(traffic: Traffic) -> None:
 
 def test_work_resumes_when_a_failed_snapshot_succeeds(traffic: Traffic) -> None:
     server = traffic.server
-    obstacle = Path(server.call("CONFIG", "GET", "dir")[1], "dump.rdb")  # not even root may
+    obstacle = Path(
+        server.call("CONFIG", "GET", "dir")[1], "dump.rdb"
+    )  # a directory in its place, since root ignores permissions
     server.call("CONFIG", "SET", "save", "3600 1000000")
     with traffic.flowing("snapshot"):
         in_flight(traffic, "snapshot")
@@ -170,7 +172,7 @@ def test_work_resumes_when_a_full_disk_is_freed(traffic: Traffic) -> None:
     server = traffic.server
     with traffic.flowing("disk"):
         in_flight(traffic, "disk")
-        # Files of the server cannot grow: its next write to the append-only file fails.
+        # Limits the size of the server's files: its next write to the append-only file fails.
         log = Path(server.call("CONFIG", "GET", "dir")[1], "appendonlydir").glob("*.aof")
         largest = max(path.stat().st_size for path in log)
         endless = resource.RLIM_INFINITY
@@ -199,7 +201,7 @@ def test_work_resumes_when_a_restarted_server_has_loaded(traffic: Traffic) -> No
         for number in range(FILLERS):
             pipe.set(f"filler-{number}", "x")
         pipe.execute()
-        # From a snapshot: it answers every so many bytes, not every so many commands.
+        # Load from a snapshot: then the server answers after every 1024 bytes, as configured.
         client.bgrewriteaof()
         wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "rewritten")
     with traffic.flowing("loading"):
@@ -214,7 +216,7 @@ def test_work_resumes_when_a_restarted_server_has_loaded(traffic: Traffic) -> No
 async def test_call_reconnects_when_its_host_name_moved_to_a_new_primary(
     kind: ServerKind, sync: bool
 ) -> None:
-    """Open connections stay with the old primary, which refuses for ever: they were kept."""
+    """Bug: pooled connections stayed with the old primary, which refused every call."""
     with start_server(kind) as old, start_replica(old) as new:
         async with Proxy(old.port) as name:
             client = SyncClient(name.url) if sync else Client(name.url)
@@ -241,7 +243,7 @@ async def test_call_reconnects_when_its_host_name_moved_to_a_new_primary(
 async def test_worker_declared_dead_restarts_although_the_server_refuses_at_first(
     kind: ServerKind, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Taken for dead, it begins again under a new name; an error then was the end of it."""
+    """Bug: a worker declared dead restarts under a new id; an error at that time ended it."""
     caplog.set_level("INFO", "queasy.worker")
     with start_server(kind, appendonly=True) as server:
         async with Client(server.url, timeout=0.5) as client:
@@ -252,7 +254,7 @@ async def test_worker_declared_dead_restarts_although_the_server_refuses_at_firs
             await until_logged(caplog, "worker started")
             (info,) = await queue.clients()
             await queue.evict(info.id)
-            server.call("CLIENT", "KILL", "TYPE", "pubsub")  # so that it looks
+            server.call("CLIENT", "KILL", "TYPE", "pubsub")  # so that it polls
             await until_logged(caplog, "worker lost")
             server.call("CONFIG", "SET", "min-replicas-to-write", 1)
             await until_logged(caplog, "cannot start")
@@ -273,7 +275,7 @@ async def until_logged(caplog: pytest.LogCaptureFixture, what: str) -> None:
 async def test_lease_without_timeout_survives_a_server_that_refuses(
     kind: ServerKind, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever waited for a job was sent away by a server that was loading, or busy."""
+    """Bug: waiting leases raised when the server was loading or busy."""
     with start_server(kind, appendonly=True) as server:
         async with Client(server.url, timeout=0.3) as client:
             queue = client.queue("q")
@@ -281,7 +283,7 @@ async def test_lease_without_timeout_survives_a_server_that_refuses(
             short = asyncio.create_task(queue.lease(timeout=1.5))
             await until_waiting(queue)
             server.call("CONFIG", "SET", "min-replicas-to-write", 1)
-            server.call("CLIENT", "KILL", "TYPE", "pubsub")  # so that they look
+            server.call("CLIENT", "KILL", "TYPE", "pubsub")  # so that they poll
             with pytest.raises(NotReady, match="min-replicas-to-write"):
                 await short
 

@@ -1,4 +1,4 @@
-"""The look at the server when a client starts: each warning, and each refusal, says what to do."""
+"""The checks when a client connects: each warning and each refusal says what to do."""
 
 import asyncio
 import logging
@@ -31,13 +31,13 @@ from tests.servers import (
 
 @pytest.fixture(scope="module")
 def sound(kind: ServerKind) -> Iterator[Server]:
-    """A server that there is nothing to say about, and that these tests may change."""
+    """A server without any warning, which these tests may change."""
     with start_server(kind, appendonly=True) as server:
         yield server
 
 
 def warnings_of(server: Server, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What is logged at the start; `health` says the same."""
+    """The warnings logged when a client connects; `health` and the async client agree."""
     caplog.clear()
     with caplog.at_level(logging.WARNING, "queasy"), SyncClient(server.url) as client:
         said = [record.getMessage() for record in caplog.records]
@@ -118,7 +118,7 @@ def test_failed_disk_gets_a_warning(sound: Server, caplog: pytest.LogCaptureFixt
         (warning,) = warnings_of(sound, caplog)
         assert "free its disk" in warning
         with SyncClient(sound.url) as queues:
-            assert queues.health().ready  # it has an append-only file: that is what counts
+            assert queues.health().ready  # the append-only file counts, not the snapshot
             queues.queue("q").dispatch(1, id="j")
             sound.call("CONFIG", "SET", "save", "3600 1000000")
             assert not queues.health().ready
@@ -140,7 +140,9 @@ def test_plain_url_of_a_cluster_node_gets_a_warning(
         url = cluster.url.replace("+cluster", "").partition(",")[0]
         with SyncClient(url, timeout=2) as client:
             assert "use redis+cluster:// instead of redis://" in caplog.text
-            queues = [client.queue(f"q{number}") for number in range(50)]  # some are elsewhere
+            queues = [
+                client.queue(f"q{number}") for number in range(50)
+            ]  # some have slots on other nodes
             with pytest.raises(ServerError, match=r"Use redis\+cluster:// instead"):
                 assert [queue.counts() for queue in queues]
 

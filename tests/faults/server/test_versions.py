@@ -1,7 +1,7 @@
-"""An older and a newer library side by side, as during a rolling upgrade: never a downgrade.
+"""Older and newer clients on one server, as in a rolling upgrade: the library is never downgraded.
 
-The other version is this one with another revision (and a function more), in a copy of the
-package; its clients and workers are processes of their own.
+The other version is a copy of this package with another revision and one more function; its
+clients and workers run in processes of their own.
 """
 
 import os
@@ -42,7 +42,7 @@ def own_server(kind: ServerKind) -> Iterator[Server]:
 
 
 def installed(folder: Path, revision: int) -> Path:
-    """A copy of the package whose library has another revision; what to put into PYTHONPATH."""
+    """Copies the package with another revision of the library; returns the path for PYTHONPATH."""
     package = folder / f"revision-{revision}" / "queasy"
     shutil.copytree(Path(queasy.__file__).parent, package)
     api = package / "store" / "lua" / "api.lua"
@@ -127,9 +127,9 @@ def test_a_rolling_upgrade_loses_nothing_and_goes_one_way(
         assert revision_on(own_server) == OURS + 1
         producers.append(stack.enter_context(producing(own_server, older)))
         dispatch()
-        assert revision_on(own_server) == OURS + 1  # who comes late with what is older
+        assert revision_on(own_server) == OURS + 1  # an older client connected last
         assert "queasy_v1_extra" in str(own_server.call("FUNCTION", "LIST"))
-        own_server.call("FUNCTION", "FLUSH")  # whoever comes first loads what he has
+        own_server.call("FUNCTION", "FLUSH")  # the next client loads its own revision
         for _ in range(3):
             dispatch()
         with producing(own_server, newer):
@@ -144,7 +144,7 @@ def test_a_rolling_upgrade_loses_nothing_and_goes_one_way(
 
 @contextmanager
 def producing(server: Server, path: Path) -> Generator[Producer]:
-    """Connected, so that its library is loaded, or has been found to be older."""
+    """A connected client: it has loaded its library, or found a newer one."""
     producer = Producer(server, path)
     try:
         producer.wait_until_connected()
@@ -165,7 +165,7 @@ class Loader:
         self._address: Any = None
 
     def step(self, patch: pytest.MonkeyPatch) -> bool:
-        """The next command, sent and answered; False when there are no more."""
+        """Sends the next command and reads its answer; False if there are no more."""
         patch.setattr(library, "revision", lambda: self._revision)
         patch.setattr(library, "source", lambda: source_of(self._revision))
         try:
@@ -192,9 +192,9 @@ def source_of(revision: int) -> str:
 def test_racing_loaders_never_downgrade_the_library(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever had looked, and was overtaken before he loaded, put his older one back."""
+    """Bug: a loader overtaken between its check and its load downgraded the library."""
     ends: set[int] = set()
-    for order in set(permutations([0] * 4 + [1] * 4)):  # who is next; then both to their end
+    for order in set(permutations([0] * 4 + [1] * 4)):  # which loader sends next; then both finish
         own_server.call("FUNCTION", "FLUSH")
         own_server.call("FUNCTION", "LOAD", source_of(OURS))
         loaders = [Loader(own_server, OURS + 1), Loader(own_server, OURS + 2)]
@@ -215,7 +215,9 @@ def test_older_client_fenced_out_by_a_newer_library_gets_advice(
     with monkeypatch.context() as patch:
         while newest.step(patch):
             pass
-    with SyncClient(own_server.url) as client:  # ours is older: it serves, and is left alone
+    with SyncClient(
+        own_server.url
+    ) as client:  # ours is older: it works, and does not replace the newer
         client.queue("q").dispatch(1)
     own_server.call("FUNCTION", "DELETE", "queasy_v1")
     with (
@@ -228,7 +230,7 @@ def test_older_client_fenced_out_by_a_newer_library_gets_advice(
 def test_a_full_server_with_an_older_library_is_drained_by_newer_clients(
     own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They could not even connect: loading the newer library was refused."""
+    """Bug: they could not even connect, since loading the newer library was refused."""
     own_server.call("FUNCTION", "LOAD", SOURCE)
     newer = source_of(OURS + 1)
     monkeypatch.setattr(library, "revision", lambda: OURS + 1)
@@ -253,7 +255,7 @@ def test_a_full_server_with_an_older_library_is_drained_by_newer_clients(
 
 
 def test_a_library_from_before_the_first_release_is_refused(own_server: Server) -> None:
-    """It says less than is asked of it: jobs were taken, and never ended."""
+    """Bug: its answers lack fields, so that jobs were leased and never ended."""
     own_server.call("FUNCTION", "LOAD", source_of(library.LEAST - 1))
     own_server.call("CONFIG", "SET", "maxmemory", "1")
     refused = pytest.raises(ProtocolError, match=f"revision {library.LEAST - 1} .* too old")

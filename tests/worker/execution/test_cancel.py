@@ -1,4 +1,4 @@
-"""Cancelling what runs: asked, interrupted, killed; the job is gone, and only that job."""
+"""Cancelling a running job: its handler is interrupted or killed, and no other job suffers."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def played(request: pytest.FixtureRequest, server: Server) -> Iterator[Played]:
 
 
 def cancel(queue: SyncQueue) -> None:
-    """Until it is gone, and nothing is left of it."""
+    """Cancels the job, and waits until it is gone."""
     start = time.monotonic()
     assert queue.cancel("job", running=True)
     wait_until(lambda: queue.get("job") is None, "it is gone")
@@ -29,7 +29,7 @@ def cancel(queue: SyncQueue) -> None:
 
 
 def assert_cancelled(fleet: Fleet, queue: SyncQueue) -> None:
-    """Neither finished, nor retried, nor failed."""
+    """Asserts that the job neither finished nor failed nor was retried."""
     assert len(fleet.journal.lines("start", id="job")) == 1
     assert not fleet.journal.lines("end", id="job")
     assert not fleet.journal.lines("gave up")
@@ -58,7 +58,7 @@ def test_cancelled_async_handler_is_interrupted_within_half_a_second(
     asked_at = time.monotonic()
     cancel(waits)
     (line,) = fleet.journal.wait_for("cancelled", id="job")
-    print(f"heard after {line['at'] - asked_at:.3f} s")
+    print(f"interrupted after {line['at'] - asked_at:.3f} s")
     assert line["at"] - asked_at < 0.5
     assert line["asked"]
     assert worker.children() == [line["pid"]]
@@ -118,10 +118,10 @@ def test_a_cancelled_run_that_holds_the_gil_is_killed_and_its_neighbours_end_els
     assert_cancelled(fleet, plain)
 
 
-def test_cancel_whose_message_was_lost_arrives_with_the_next_heartbeat(
+def test_cancel_with_a_lost_message_arrives_with_the_next_heartbeat(
     fleet: Fleet, server: Server, sync_client: SyncClient
 ) -> None:
-    # It has no room for another job: nothing but the heartbeat talks of the queue.
+    # No capacity for another job: only the heartbeat calls the server for this queue.
     worker = fleet.serve("--queue", "waits", "--capacity", "10", processes=1)
     waits = sync_client.queue("waits")
     waits.dispatch({"sleep": 60}, id="job")

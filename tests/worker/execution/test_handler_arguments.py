@@ -1,4 +1,4 @@
-"""What a handler is given: its job, the options in force, failures; how jobs are packed."""
+"""What a handler gets: the job, the options in force; fail handlers; and how many run at once."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from queasy import (
 from tests.servers import Server
 from tests.worker.inline import FAR, PATIENCE, Seen, until, until_empty, until_state, working
 
-# What a job is
+# The job
 
 
 async def test_job_carries_its_data_counts_times_and_options(
@@ -42,7 +42,7 @@ async def test_job_carries_its_data_counts_times_and_options(
     assert 0 < first.token < second.token
     assert first.dispatched_at is not None
     assert first.run_at is not None
-    slack = 0.01  # clocks of one machine, but milliseconds
+    slack = 0.01  # the server counts in milliseconds
     assert before - slack <= first.dispatched_at.timestamp() <= after + slack
     assert first.run_at.timestamp() == pytest.approx(first.dispatched_at.timestamp(), abs=slack)
     assert second.dispatched_at == first.dispatched_at
@@ -67,7 +67,7 @@ async def test_running_handler_sees_that_it_is_cancelled(
         while not job.cancelled and time.monotonic() < deadline:
             time.sleep(0.005)
         told.append(job.cancelled)
-        raise RuntimeError("as good as any way to end")
+        raise RuntimeError("one way to end")
 
     async def coroutine(data: Any, job: Job) -> None:
         seen.add(data, job)
@@ -128,7 +128,7 @@ async def test_options_of_a_later_worker_apply_to_jobs_already_queued(
             seen.add(data, job)
             raise ValueError("no")
 
-        # Only its time changes: its counts and options stay as they are.
+        # Changes only run_at: counts and options stay.
         await emails.dispatch(1, id="job", update_data=False)
         async with working(other):
             failed = await until_state(emails, "job", "failed")
@@ -208,7 +208,9 @@ async def test_fail_handler_runs_after_the_last_timeout(
         await until_empty(emails.fail_queue)
     assert (job.id, job.timeout_count) == ("job", 1)
     assert errors[0].kind == "timeout"
-    assert "await asyncio.sleep(PATIENCE)" in errors[0].traceback, "it says where it was"
+    assert "await asyncio.sleep(PATIENCE)" in errors[0].traceback, (
+        "the traceback shows where it waited"
+    )
 
 
 async def test_timeout_of_a_plain_handler_records_its_traceback(
@@ -233,14 +235,14 @@ async def test_fail_handler_runs_after_the_last_stall(
 
     @emails.handler(max_stalls=1)
     async def handle(data: Any) -> None:
-        raise AssertionError("nobody runs it again")
+        raise AssertionError("the job must not run again")
 
     @emails.fail_handler
     async def tell(data: Any, job: Job, error: JobError) -> None:
         errors.append(error)
         seen.add(data, job)
 
-    async with working(client):  # whose options hold from now on
+    async with working(client):  # stores its options on the server
         await until(lambda: client.workers(), "it works")
     await emails.dispatch(1, id="job")
     lease = await emails.lease(60)
@@ -254,7 +256,7 @@ async def test_fail_handler_runs_after_the_last_stall(
     assert not await lease.complete()
 
 
-# Ends that were asked for
+# Timeouts, and how many run at once
 
 
 async def test_run_that_finishes_after_its_timeout_counts_as_finished(

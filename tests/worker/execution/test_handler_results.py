@@ -1,4 +1,4 @@
-"""What a handler says, and what comes of it."""
+"""What a handler returns or raises, and what happens to its job."""
 
 import asyncio
 import dataclasses
@@ -24,7 +24,7 @@ from queasy.worker.execution import executor
 from tests.servers import Server
 from tests.worker.inline import FAR, PATIENCE, Seen, until_empty, until_state, working
 
-# What a handler may say
+# Results and exceptions
 
 
 def say(verdict: BaseException, *, by_raising: bool) -> BaseException:
@@ -44,7 +44,7 @@ async def test_a_retry_runs_the_job_again_and_counts(
         loop.call_soon_threadsafe(seen.add, data, job)
         if not job.retry_count:
             return say(Retry("busy", after=0), by_raising=by_raising)
-        return "anything else finishes it"
+        return "any other result finishes the job"
 
     async def coroutine(data: Any, job: Job) -> object:
         return plain(data, job)
@@ -159,7 +159,7 @@ async def test_exception_fails_the_job_at_once_if_the_handler_asks_for_it(
 
 
 class Unusual(BaseException):
-    """As trio, gevent and pytest have them."""
+    """A BaseException, as trio, gevent and pytest define them."""
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
@@ -184,14 +184,14 @@ async def test_base_exception_of_a_handler_retries_its_job_and_spares_the_worker
     async with working(client):
         await seen.runs(1)
         await emails.dispatch("tame", id="tame")
-        await seen.runs(3)  # the wild one again, and the other
+        await seen.runs(3)  # the first job again, and the other
         await until_empty(emails)
     assert {(job.id, job.retry_count) for job in seen.jobs} == {
         ("wild", 0), ("wild", 1), ("tame", 0)
     }  # fmt: skip
 
 
-# What cannot be read
+# Payloads and queues
 
 
 async def test_undecodable_job_is_quarantined_and_the_rest_of_its_batch_runs(
@@ -280,7 +280,7 @@ async def test_only_the_queues_named_are_served(client: Client, seen: Seen) -> N
 async def test_outcome_the_server_rejects_fails_its_job_and_delays_no_other(
     client: Client, emails: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No handler can say such a thing; a mistake of ours might."""
+    """No handler can cause this; a bug in the worker could."""
     never = RetryLater(at=float("nan"))
     monkeypatch.setattr(executor, "outcome_of", lambda result: never if result else Finish())
 
@@ -300,7 +300,7 @@ async def test_outcome_the_server_rejects_fails_its_job_and_delays_no_other(
 async def test_jobs_without_a_thread_are_released_and_run_later(
     monkeypatch: pytest.MonkeyPatch, emails: Queue, client: Client
 ) -> None:
-    """As where a container may have so many processes and threads, and no more."""
+    """As in a container that limits the number of processes and threads."""
     ran: list[str] = []
     refused, start = 2, threading.Thread.start
 
@@ -325,7 +325,7 @@ async def test_jobs_without_a_thread_are_released_and_run_later(
 async def test_more_outcomes_than_one_call_may_carry_take_a_few_calls(
     server: Server, emails: Queue, client: Client
 ) -> None:
-    """The server refused all of them at once, and each was reported by itself."""
+    """Bug: the server refused all of them in one call, and each was then reported by itself."""
     over, running = asyncio.Event(), 0
 
     def refused() -> int:

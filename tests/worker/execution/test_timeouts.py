@@ -1,4 +1,4 @@
-"""Runs past their timeout: asked, interrupted, and at last killed; the others do not pay."""
+"""Runs past their timeout are interrupted, and at last killed; other runs do not suffer."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def played(request: pytest.FixtureRequest, server: Server) -> Iterator[Played]:
 
 
 def start_neighbours(fleet: Fleet, client: SyncClient, seconds: float) -> list[str]:
-    """Plain ones and async ones, all of them running; their ids."""
+    """Starts plain and async jobs; returns their ids when all run."""
     for name in ("plain", "waits"):
         data = {"sleep": seconds}
         client.queue(name).dispatch_many([Dispatch(data, id=f"{name}-{n}") for n in range(3)])
@@ -40,7 +40,7 @@ def start_neighbours(fleet: Fleet, client: SyncClient, seconds: float) -> list[s
 
 
 def assert_undisturbed(fleet: Fleet, ids: list[str], child: int) -> None:
-    """Each ran once, from its start to its end, in this process."""
+    """Asserts that each ran once, from start to end, in this process."""
     for id_ in ids:
         (end,) = fleet.journal.wait_for("end", id=id_)
         (start,) = fleet.journal.lines("start", id=id_)
@@ -138,7 +138,7 @@ def test_worker_with_an_uninterruptible_run_is_drained_then_killed(
     data, options = {"first": {"sleep": 60}}, JobOptions(timeout=0.5)
     timed.dispatch(data, id="job", options=options)
     wait_until(lambda: bool(worker.events("draining")), "it is drained")
-    # Another serves while the neighbours end where they are.
+    # Another process serves while the neighbours end in this one.
     client.queue("small").dispatch(None, id="later")
     (later,) = fleet.journal.wait_for("end", id="later")
     assert later["pid"] != child
@@ -174,7 +174,7 @@ def test_job_that_times_out_too_often_fails(
 def test_process_name_that_is_not_utf8_does_not_stop_the_watchdog(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
-    """It could not be read, and nobody looked at timeouts any more."""
+    """Bug: the watchdog could not read it, and stopped checking timeouts."""
     worker = fleet.serve("--queue", "timed", processes=1)
     sync_client.queue("timed").dispatch({"first": {"rename": True}, "then": {}}, id="odd")
     (start, again) = fleet.journal.wait_for("start", 2, id="odd")

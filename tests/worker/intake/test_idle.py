@@ -1,7 +1,7 @@
-"""An idle worker costs next to nothing, and is there at once. `benchmarks/idle.py` has figures.
+"""An idle worker costs next to nothing, and starts a job at once. See also `benchmarks/idle.py`.
 
-The worker has been idle beside all tests of this folder: its calls come in bursts, so that less
-than a minute would show too few of them, or too many.
+The worker idles while the other worker tests run: its calls come in bursts, so that less than a
+minute would count too few or too many.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from tests.worker.idling import Idling
 MINUTE = 60.0
 # The requirement.
 COMMANDS, CPU = 60, 0.01
-# It looks by itself about once a minute; who is woken does not take seconds.
+# Far below the interval of its safety poll, about a minute; far above the time of a wake-up.
 WOKEN = 5.0
 
 

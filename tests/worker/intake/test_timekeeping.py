@@ -1,4 +1,4 @@
-"""Of those who sleep one looks in time for what comes; when it cannot, another does."""
+"""Timekeeping: one waiter polls when the next job is due; when it cannot, another takes over."""
 
 import asyncio
 import signal
@@ -30,14 +30,14 @@ def played(request: pytest.FixtureRequest, server: Server) -> Iterator[Played]:
 def test_job_that_comes_due_does_not_wait_for_a_full_worker(
     fleet: Fleet, client: SyncClient
 ) -> None:
-    """It waited until the other, who had nothing to do, looked by itself: 8 to 60 s."""
+    """Bug: the job waited for the safety poll of the other, idle worker: 8 to 60 s."""
     small, journal = client.queue("small"), fleet.journal
     keeper = fleet.serve("--queue", "small", "--queue", "whole", processes=1)
     other = fleet.serve("--queue", "small", processes=1)
     sent = _dispatch_later(client)
     client.queue("whole").dispatch({"sleep": 8}, id="long")
     journal.wait_for("start", id="long")
-    _ran_in_time(fleet, sent, other)
+    _assert_ran_in_time(fleet, sent, other)
     assert keeper.stop() == other.stop() == 0
     assert small.counts().waiting == 0
 
@@ -50,24 +50,24 @@ def test_job_that_comes_due_does_not_wait_for_a_stopping_worker(
     keeper = fleet.serve("--queue", "small", processes=1)
     small.dispatch({"sleep": 8}, id="long")
     journal.wait_for("start", id="long")
-    wait_until(lambda: small.counts().waiters == 1, "it sleeps, for there is room")
+    wait_until(lambda: small.counts().waiters == 1, "it is a waiter, with capacity left")
     other = fleet.serve("--queue", "small", processes=1)
     sent = _dispatch_later(client)
     keeper.signal(signal.SIGTERM)
-    _ran_in_time(fleet, sent, other)
+    _assert_ran_in_time(fleet, sent, other)
     assert keeper.process.wait(60) == other.stop() == 0
 
 
 def _dispatch_later(client: SyncClient) -> float:
-    """Of two who sleep, the first keeps the time of this job."""
+    """Dispatches a job for later; the first of two waiters keeps its time."""
     small = client.queue("small")
-    wait_until(lambda: small.counts().waiters == 2, "both sleep")
+    wait_until(lambda: small.counts().waiters == 2, "both are waiters")
     small.dispatch({}, id="later", delay=2)
-    wait_until(lambda: small.counts().waiters == 2, "both sleep again")
+    wait_until(lambda: small.counts().waiters == 2, "both are waiters again")
     return time.monotonic()
 
 
-def _ran_in_time(fleet: Fleet, sent: float, worker: Running) -> None:
+def _assert_ran_in_time(fleet: Fleet, sent: float, worker: Running) -> None:
     (start,) = fleet.journal.wait_for("start", id="later")
     assert start["at"] - sent < 4
     assert start["pid"] in worker.children()
@@ -97,17 +97,17 @@ async def test_late_answer_does_not_make_a_scheduled_job_late(
     assert -0.001 < started[0] - due < 1.5, "two seconds late if counted from the arrival"
 
 
-async def test_full_worker_whose_poll_is_overdue_stops_being_the_waiter(
+async def test_full_worker_with_an_overdue_poll_stops_being_the_waiter(
     client: Client,
 ) -> None:
-    """It kept the time, was busy by then, and nobody else was woken: the job waited for its end."""
+    """Bug: the full worker stayed the timekeeper, so the job waited until it had capacity."""
     small = client.queue("small")
 
     @small.handler()
     async def nothing(data: None) -> None: ...
 
     async with working(client) as worker:
-        await until(lambda: _waiters(small), "it sleeps")
+        await until(lambda: _waiters(small), "it is a waiter")
         inner = cast("Any", worker)._worker
         (line,) = inner._lines
         now = time.monotonic()

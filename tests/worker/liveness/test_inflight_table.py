@@ -1,4 +1,4 @@
-"""What a supervisor reads of a worker while that goes on writing."""
+"""The table of running jobs, read by the supervisor while the worker writes it."""
 
 import math
 import os
@@ -25,7 +25,7 @@ while time.monotonic() < end:
 
 
 def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
-    """Found in a burst: of many runs one seemed to be overdue, and its worker was drained."""
+    """Bug: in a burst of short runs one seemed overdue, and its worker was drained."""
     fd = InflightTable.create_file(1, 10)
     table = InflightTable(1, 10, fd)
     writer = subprocess.Popen(

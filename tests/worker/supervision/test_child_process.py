@@ -1,4 +1,4 @@
-"""What a supervisor keeps of a child, and what it must not."""
+"""What a supervisor keeps of a child process: open files and cancel requests."""
 
 import os
 import resource
@@ -31,7 +31,7 @@ def is_open(number: int) -> bool:
 
 @contextmanager
 def files_left(count: int) -> Iterator[None]:
-    """This process may open so many more."""
+    """Leaves this process only `count` free file descriptors."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, before[1]))
     filling: list[int] = []
@@ -50,7 +50,7 @@ def files_left(count: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("left", range(5))
 def test_child_process_that_cannot_start_leaves_no_file_open(left: int) -> None:
-    """It needs five. One was lost at each try, of one that tries for ever."""
+    """Bug: starting needs five files; each failed attempt leaked one, and it retries for ever."""
     with files_left(left):
         before = open_files()
         with pytest.raises(OSError, match="Too many open files"):
@@ -59,7 +59,7 @@ def test_child_process_that_cannot_start_leaves_no_file_open(left: int) -> None:
 
 
 async def test_cancel_request_is_forgotten_when_its_run_has_ended() -> None:
-    """It was kept until nothing ran at all, which in a busy child is never."""
+    """Bug: it was kept until nothing ran at all, which in a busy worker is never."""
     child = ChildProcess(CONFIG)
     now = time.monotonic()
     child.table.start(0, "busy", 1, now, now + 1000)
@@ -72,6 +72,6 @@ async def test_cancel_request_is_forgotten_when_its_run_has_ended() -> None:
     assert len(child.cancels) == 2
     look_at_runs(child, now + LEASE + 1, 60)
     assert child.cancels == {}
-    await child.start()  # which closes what is the child's
+    await child.start()  # closes the files of the child
     await child.live(lambda _: None)
     await child.close()

@@ -1,4 +1,4 @@
-"""Workers stopped and started again and again, under load: nothing is lost, counted or repeated.
+"""Workers stopped and restarted under load: no job is lost or repeated, no retry or stall counted.
 
 `make restarts` does it 200 times.
 """
@@ -19,13 +19,13 @@ from tests.worker.fleet import ON_ONE_SERVER, Fleet, Running
 
 QUEUES = ("waits", "plain")
 WORKERS = 3
-PATIENT, HASTY = 20.0, 0.2  # seconds of grace; every job takes less than the first
+PATIENT, HASTY = 20.0, 0.2  # seconds of grace; every job takes less than PATIENT
 LONG = 1.5
 
 
 @dataclass
 class Producer:
-    """Dispatches until it is told to stop."""
+    """Dispatches until the block ends."""
 
     server: Server
     prefix: str
@@ -67,9 +67,9 @@ class Restarts:
         self.how: Counter[str] = Counter()
         self.slowest = 0.0
         self.codes: list[tuple[int, str]] = []
-        """Of those that did not end well, and what they said."""
+        """Exit codes other than 0, with the log."""
         self.patient: list[Running] = []
-        """Those that let every job end."""
+        """Workers with enough grace for every job."""
         self.running = [self._start() for _ in range(WORKERS)]
 
     def _start(self) -> tuple[Running, float]:
@@ -94,7 +94,7 @@ class Restarts:
         code = worker.process.wait(60)
         self.slowest = max(self.slowest, time.monotonic() - begun)
         self.how["with a grace of 20 s" if grace == PATIENT else "with a grace of 0.2 s"] += 1
-        # Before Python can hear a signal there is nothing to stop either.
+        # The signal came before Python installed its handler: nothing was started yet.
         deaf = code == -signal.SIGTERM and not worker.events("supervisor started")
         if code and not deaf:
             self.codes.append((code, worker.log))
@@ -137,7 +137,7 @@ def test_restarts_under_load_lose_nothing_repeat_nothing_and_count_nothing(
     starts = [line for line in lines if line["event"] == "start"]
     finished: set[str] = set()
     again = []
-    for line in lines:  # the order in which they were written
+    for line in lines:  # in the order of writing
         if line["event"] == "start" and line["id"] in finished:
             again.append(line)
         elif line["event"] == "end":
@@ -161,7 +161,7 @@ def test_restarts_under_load_lose_nothing_repeat_nothing_and_count_nothing(
 
 
 def cut_short(workers: list[Running], lines: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Runs that did not end, although their worker had time."""
+    """Runs that did not end although their worker had enough grace."""
     served = "\n".join(line for worker in workers for line in worker.events("child serving"))
     pids = set(map(int, re.findall(r" pid=(\d+)", served)))
     ended = {(line["id"], line["token"]) for line in lines if line["event"] == "end"}

@@ -1,4 +1,4 @@
-"""The ways to start workers: from a script, with code that is named or that changes."""
+"""Ways to start workers: from a script, by module name, with reload; and their replacement."""
 
 import os
 import signal
@@ -113,7 +113,7 @@ def test_reload_runs_new_code_and_keeps_the_old_if_it_is_broken(
     dispatch_until("third")
     script.write_text(CLIENT + HANDLER.replace("sent", "mailed"))
     wait_until(lambda: len(worker.events("child serving")) == 3, "the next serves")
-    wait_until(lambda: worker.log.count("child ended") >= 2, "the one of before has ended")
+    wait_until(lambda: worker.log.count("child ended") >= 2, "the previous process has ended")
     dispatch_until("fourth")
     said = [line for line in worker.log.splitlines() if " by " in line]
     assert [line.split()[0] for line in said] == ["sent", "posted", "posted", "mailed"]
@@ -125,13 +125,13 @@ def test_process_over_its_memory_limit_is_replaced_after_its_jobs_end(
 ) -> None:
     worker = fleet.serve("--queue", "plain", "--max-memory", "200M", processes=1)
     plain = sync_client.queue("plain")
-    plain.dispatch({"leak": 200}, id="leaks")  # less than half as much again
+    plain.dispatch({"leak": 200}, id="leaks")  # below the limit at which it is killed at once
     plain.dispatch({"sleep": 9}, id="beside")
     fleet.journal.wait_for("end", id="leaks")
     wait_until(lambda: bool(worker.events("child ended")), "it is replaced")
     (end,) = fleet.journal.wait_for("end", id="beside")
     (start,) = fleet.journal.lines("start", id="beside")
-    assert end["pid"] == start["pid"], "it was let end"
+    assert end["pid"] == start["pid"], "it ended where it started"
     assert "why=memory" in worker.events("child to be replaced")[0]
     plain.dispatch({}, id="next")
     (next_,) = fleet.journal.wait_for("end", id="next")

@@ -1,4 +1,4 @@
-"""Stopping, and not starting: exit codes, what becomes of the jobs, and what is said."""
+"""Stopping, and failing to start: exit codes, jobs and messages."""
 
 import itertools
 import re
@@ -14,7 +14,7 @@ from tests.servers import Server, free_port, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Running
 
 pytestmark = ON_ONE_SERVER
-SOON = 8.0  # far below the 30 s that a grace time has by default, or a sleeping job takes
+SOON = 8.0  # far below the default grace of 30 s, and the length of a sleeping job
 
 
 def wait_for_event(worker: Running, what: str, count: int = 1) -> None:
@@ -22,7 +22,7 @@ def wait_for_event(worker: Running, what: str, count: int = 1) -> None:
 
 
 def leased(queue: SyncQueue, count: int) -> list[tuple[str, int, int, int]]:
-    """Who comes next, in order, with the counts."""
+    """The next jobs in order, with their counts."""
     jobs = []
     for _ in range(count):
         lease = queue.lease(60, timeout=0)
@@ -95,7 +95,7 @@ def test_repeated_signals_end_a_worker_cleanly(fleet: Fleet, processes: int) -> 
     deadline = time.monotonic() + SOON
     while worker.process.poll() is None and time.monotonic() < deadline:
         worker.signal(signal.SIGTERM)
-        time.sleep(0.01)  # so that one comes at every stage of its end
+        time.sleep(0.01)  # so that signals arrive at every stage of the stop
     assert worker.process.wait(SOON) == 0
 
 
@@ -111,7 +111,7 @@ def test_signal_before_the_first_queue_is_served_stops_the_worker(
 
 
 def test_job_started_as_the_signal_arrives_may_end(fleet: Fleet, sync_client: SyncClient) -> None:
-    """Also one that was being taken at that moment."""
+    """Also a job that was being dequeued at that moment."""
     queue = sync_client.queue("waits")
     for attempt in range(6):
         worker = fleet.serve("--grace", "20", "--capacity", "10", processes=1)
@@ -134,7 +134,7 @@ def test_process_replaced_after_max_jobs_loses_and_repeats_no_job(
     lines = fleet.journal.wait_for("end", 300)
     assert sorted(line["id"] for line in lines) == sorted(ids)
     assert len(fleet.journal.lines("start")) == 300
-    # By then the first two are replaced; whoever has taken over goes on.
+    # By then both first processes are replaced, and their successors serve.
     wait_for_event(worker, "child ended", 2)
     queue.dispatch({"sleep": 0}, id="more")
     (last,) = fleet.journal.wait_for("end", id="more")
@@ -182,13 +182,13 @@ def test_queue_without_a_handler_stops_the_worker_from_starting(
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("app", ["tests.worker.nowhere:client", "tests.worker.app:nobody", "app"])
+@pytest.mark.parametrize("app", ["tests.worker.nowhere:client", "tests.worker.app:absent", "app"])
 def test_missing_application_stops_the_worker_from_starting(
     fleet: Fleet, app: str, processes: int
 ) -> None:
     worker = fleet.start("--processes", str(processes), app=app)
     assert worker.process.wait(SOON) not in (0, None)
-    assert re.search(r"nowhere|nobody|expected module:client", worker.log), worker.log
+    assert re.search(r"nowhere|absent|expected module:client", worker.log), worker.log
     assert "Traceback" not in worker.log
 
 
@@ -224,6 +224,6 @@ os._exit(3)
     assert pauses[2] > pauses[0]
     assert "exit code 3" in worker.log
     wait_for_event(worker, "child died", 4)
-    # It is to wait two seconds or more now; an operator is not.
+    # It now waits two seconds or more before a restart; a stop must not wait for that.
     worker.signal(signal.SIGTERM)
     assert worker.process.wait(1.5) == 0

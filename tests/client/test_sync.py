@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from queasy import Client, Dispatch, JobOptions, Lease, Queue, SyncClient, SyncLease, SyncQueue
+from tests.servers import wait_until
 
 
 def test_sync_job_runs_from_dispatch_to_complete(sync_client: SyncClient) -> None:
@@ -44,8 +45,7 @@ def test_sync_lease_waits_for_a_wake_up(sync_client: SyncClient) -> None:
 
     thread = threading.Thread(target=pull)
     thread.start()
-    while queue.counts().waiters == 0:
-        pass
+    wait_until(lambda: queue.counts().waiters == 1, "the thread waits")
     queue.dispatch("now")
     thread.join(10)
     assert got == ["now"]

@@ -11,6 +11,7 @@ import pytest
 
 from queasy import Client, InvalidUrl, SyncClient, Unreachable
 from tests.access import Certificates, Signed, why_no_tls
+from tests.client.waiting import until_waiting
 from tests.groups import PRIMARY_NAME
 from tests.servers import (
     HOST,
@@ -68,8 +69,7 @@ async def test_jobs_travel_over_tls(secure: Server, house: Certificates, host: s
     async with Client(url) as client:
         queue = client.queue("q")
         waiting = asyncio.create_task(queue.lease(timeout=30))
-        while not (await queue.counts()).waiters:
-            await asyncio.sleep(0.005)
+        await until_waiting(queue)
         await queue.dispatch(1)  # without a wake-up it would wait for 30 seconds
         async with asyncio.timeout(10):
             lease = await waiting

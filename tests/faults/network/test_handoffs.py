@@ -11,7 +11,7 @@ from queasy import Client, Job, Queue, SyncClient
 from queasy.store.command import Command
 from queasy.store.store import AsyncStore
 from queasy.worker.inline import safety_interval
-from queasy.worker.plan import LEASE
+from queasy.worker.plan import IDLE_LEASE, LEASE
 from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, start_replica, start_server
 from tests.store.harness import Harness, load
@@ -223,18 +223,19 @@ async def test_repeated_handoff_runs_the_job_once(
 
 
 async def test_handoff_received_after_its_lease_is_released(
-    proxy: Proxy, direct: SyncClient, proxied: Client, seen: Seen
+    proxy: Proxy,
+    direct: SyncClient,
+    proxied: Client,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As after a freeze: the lease of the job may have expired."""
     emails = emails_of(proxied, seen)
-    worker: Any
-    async with working(proxied) as worker:
+    async with working(proxied):
         await hand_over(proxy, direct, "a")
-        (line,) = worker._worker._lines
         (handed,) = direct.queue("emails").jobs("active")
-        line._sure_until = time.monotonic() - 0.1
-        line.asked_for_jobs = time.monotonic() - LEASE
-        line._table.keep(line.index, 0.0)
+        clock = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + IDLE_LEASE + LEASE)
         proxy.deliver()
         (job,) = await seen.runs(1)
         await until_empty(emails)

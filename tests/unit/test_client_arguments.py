@@ -11,6 +11,7 @@ from queasy import (
     InvalidOption,
     InvalidQueue,
 )
+from tests.unit.ids import short
 
 BAD_NAMES = [
     "",
@@ -57,7 +58,7 @@ def test_url_and_folder_together_are_refused() -> None:
         Client("redis://127.0.0.1:1", folder="somewhere")
 
 
-@pytest.mark.parametrize("folder", [5, "", "a\0b"], ids=ascii)
+@pytest.mark.parametrize("folder", [5, "", "a\0b"], ids=short)
 def test_bad_folder_is_refused(folder: Any) -> None:
     with pytest.raises(InvalidOption, match="folder"):
         Client(folder=folder)

@@ -25,6 +25,7 @@ from queasy import (
 from queasy.dispatch import item_of, new_id, new_ids
 from queasy.store.records import DispatchItem
 from tests.fuzz.strategies import IDS, NUMBERS, ODD, TIMES
+from tests.unit.ids import short
 
 NAN, INF = math.nan, math.inf
 CODEC, LIMIT = JsonCodec(), 1000
@@ -72,7 +73,7 @@ def item(**arguments: Any) -> DispatchItem:
     return Dispatch({"to": "x"}, **arguments).item(CODEC, LIMIT)
 
 
-@pytest.mark.parametrize(("arguments", "error", "says"), BAD_DISPATCHES, ids=ascii)
+@pytest.mark.parametrize(("arguments", "error", "says"), BAD_DISPATCHES, ids=short)
 def test_bad_argument_is_refused_with_a_typed_error(
     arguments: dict[str, Any], error: type[QueasyError], says: str
 ) -> None:
@@ -106,7 +107,7 @@ def test_dispatch_of_data_alone_sends_nothing_else() -> None:
         ({"run_at": datetime.fromtimestamp(WHEN, UTC)}, "", WHEN * 1000),
         ({"run_at": datetime(1971, 1, 1, tzinfo=UTC)}, "", 31_536_000_000),
     ],
-    ids=ascii,
+    ids=short,
 )
 def test_time_is_sent_in_milliseconds(
     arguments: dict[str, Any], sign: str, milliseconds: int
@@ -127,7 +128,7 @@ def test_time_is_sent_in_milliseconds(
         ({"reset_counts": False}, "1t00"),
         ({"update_data": False, "update_run_at": False, "reset_counts": False}, "0f00"),
     ],
-    ids=ascii,
+    ids=short,
 )
 def test_flags_say_what_an_update_changes(arguments: dict[str, Any], flags: str) -> None:
     assert item(**arguments).flags == flags
@@ -146,7 +147,7 @@ def test_flags_say_what_an_update_changes(arguments: dict[str, Any], flags: str)
         ({"update_options": {"timeout"}}, {"set": {}, "update": ["timeout"]}),
         ({"update_options": False}, None),
     ],
-    ids=ascii,
+    ids=short,
 )  # fmt: skip
 def test_options_are_sent_with_the_names_to_update(
     arguments: dict[str, Any], sent: dict[str, Any] | None

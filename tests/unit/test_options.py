@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from queasy import InvalidOption, InvalidTime, JobOptions
+from tests.unit.ids import short
 
 NAN, INF = math.nan, math.inf
 COUNTS = ("max_retries", "max_stalls", "max_timeouts")
@@ -22,7 +23,7 @@ def test_count_from_zero_to_its_limit_is_kept(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [-1, 1.5, True, "3", MOST + 1, 2**40, NAN, [1]], ids=ascii)
+@pytest.mark.parametrize("value", [-1, 1.5, True, "3", MOST + 1, 2**40, NAN, [1]], ids=short)
 def test_bad_count_is_refused_with_its_name_range_and_value(name: str, value: Any) -> None:
     with pytest.raises(InvalidOption, match=f"^{name}: expected .* 0 to {MOST}, got ") as caught:
         JobOptions(**{name: value})
@@ -33,7 +34,7 @@ def test_bad_count_is_refused_with_its_name_range_and_value(name: str, value: An
 @pytest.mark.parametrize(
     ("value", "kept"),
     [(0, 0.0), (1, 1.0), (0.25, 0.25), (timedelta(minutes=2), 120.0), (LONGEST, float(LONGEST))],
-    ids=ascii,
+    ids=short,
 )
 def test_duration_is_kept_as_seconds(name: str, value: Any, kept: float) -> None:
     found = getattr(JobOptions(**{name: value}), name)
@@ -42,7 +43,7 @@ def test_duration_is_kept_as_seconds(name: str, value: Any, kept: float) -> None
 
 @pytest.mark.parametrize("name", DURATIONS)
 @pytest.mark.parametrize(
-    "value", [-0.1, NAN, INF, -INF, LONGEST + 1, 10**400, timedelta(seconds=-1)], ids=ascii
+    "value", [-0.1, NAN, INF, -INF, LONGEST + 1, 10**400, timedelta(seconds=-1)], ids=short
 )
 def test_duration_out_of_range_is_refused_with_its_name_and_range(name: str, value: Any) -> None:
     with pytest.raises(InvalidTime, match=f"^{name}: expected 0 to {LONGEST} seconds, got "):
@@ -50,7 +51,7 @@ def test_duration_out_of_range_is_refused_with_its_name_and_range(name: str, val
 
 
 @pytest.mark.parametrize("name", DURATIONS)
-@pytest.mark.parametrize("value", ["1s", True, [], b"1"], ids=ascii)
+@pytest.mark.parametrize("value", ["1s", True, [], b"1"], ids=short)
 def test_duration_of_the_wrong_type_is_refused_with_its_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidTime, match=f"^{name}: expected seconds or a timedelta, got "):
         JobOptions(**{name: value})

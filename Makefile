@@ -24,7 +24,7 @@ test: $(READY)  ## all tests except the long ones, in six minutes; three process
 
 # A sample that shows that the least privileged user of docs/guides/security.md can do a worker's work.
 # `make privileges` runs all tests as that user.
-AS_WORKER := tests/e2e/test_dispatch.py tests/worker/test_supervisor.py
+AS_WORKER := tests/client/test_dispatch.py tests/faults/process/test_deaths.py
 
 check: $(READY)  ## lint, format, types, layers, and the tests that take seconds
 	$(BIN)/ruff check .
@@ -43,11 +43,13 @@ model: $(READY)  ## a million random steps compared with the model, on each inst
 
 privileges: $(READY)  ## all tests as the least privileged user, then over TLS; about ten minutes
 	$(LONG) -n 2 --dist loadfile --as worker
-	$(LONG) -n 2 --dist loadfile --as worker --tls tests/e2e tests/worker
+	$(LONG) -n 2 --dist loadfile --as worker --tls $(OVER_TLS)
+
+OVER_TLS := tests/client tests/worker tests/faults/process tests/faults/server/test_outages.py
 
 RESTARTS ?= 200
 restarts: $(READY)  ## 200 restarts of workers under load; about five minutes
-	$(LONG) tests/worker/test_restarts.py -s --restarts $(RESTARTS)
+	$(LONG) tests/worker/supervision/test_restarts.py -s --restarts $(RESTARTS)
 
 SECONDS_OF_FAULTS ?= 20
 REPEAT ?= 1

@@ -1,9 +1,9 @@
-"""As whom, and how, Queasy reaches the servers of the tests: `--as worker`, `--tls`.
+"""The user and transport with which Queasy reaches test servers: `--as worker`, `--tls`.
 
-Chosen once, when pytest starts. Every server that is started afterwards knows the user and speaks
-TLS, and every URL that a test hands to Queasy (`Server.url`, `Cluster.url`, `Proxy.url` …) uses
-them. What tests do by themselves (`Server.client`, `Server.call`) they do as administrators, over
-the server's unix socket.
+Chosen once, when pytest starts. Every server started afterwards has the user and speaks TLS, and
+every URL that a test passes to Queasy (`Server.url`, `Cluster.url`, `Proxy.url` …) uses them.
+Tests themselves (`Server.client`, `Server.call`) connect as administrators, over the server's
+unix socket.
 """
 
 import functools
@@ -19,14 +19,14 @@ PASSWORD = "secret"
 
 
 def documented_rules(user: str) -> list[str]:
-    """What the documents say this user is to be given."""
+    """The ACL rules that docs/guides/security.md gives this user."""
     rules = re.search(rf"^ACL SETUSER {user} (.*)$", PERMISSIONS.read_text(), re.M)
     assert rules is not None, f"{PERMISSIONS.name} has no user {user}"
     return rules[1].split()
 
 
 def documented_extras(when: str) -> list[str]:
-    """What the documents say is to be added."""
+    """The ACL rules that docs/guides/security.md adds in this case."""
     rules = re.search(rf"{when} add `(.*?)`", PERMISSIONS.read_text())
     assert rules is not None, f"{PERMISSIONS.name} does not say what to add {when}"
     return rules[1].split()
@@ -39,11 +39,11 @@ class Access:
 
     @property
     def credentials(self) -> str:
-        """What goes before the host in a URL."""
+        """The part of a URL before the host."""
         return f"{self.user}:{PASSWORD}@" if self.user else ""
 
     def settings(self, tls_port: int, *, cluster: bool, waitaof: bool) -> dict[str, str | int]:
-        """Lines of a server's config file: they outlast a restart, as they would elsewhere."""
+        """Lines of a server's config file, so that they survive a restart."""
         found: dict[str, str | int] = {}
         if tls_port:
             found |= self.certificate.settings(tls_port)
@@ -58,12 +58,14 @@ class Access:
 
     @functools.cached_property
     def certificate(self) -> "Signed":
-        self._folder = tempfile.TemporaryDirectory(prefix="queasy-tls-")  # goes with the process
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="queasy-tls-"
+        )  # removed when the process ends
         return Certificates(Path(self._folder.name)).sign("server")
 
 
 class Certificates:
-    """An authority of our own, and what it signs."""
+    """A certificate authority of the tests, and the certificates it signs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,7 +77,7 @@ class Certificates:
         )  # fmt: skip
 
     def sign(self, name: str, hosts: str = "DNS:localhost,IP:127.0.0.1", days: int = 2) -> "Signed":
-        """A key and its certificate; with negative days it is one that has expired."""
+        """A key and its certificate; with negative days an expired one."""
         key, cert = self.folder / f"{name}.key", self.folder / f"{name}.pem"
         request, extensions = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         extensions.write_text(f"subjectAltName={hosts}\n")
@@ -94,7 +96,7 @@ class Signed:
     authority: Path
 
     def settings(self, port: int, *, clients: bool = False) -> dict[str, str | int]:
-        """Lines of a server's config file; with `clients` these need a certificate, too."""
+        """Lines of a server's config file; with `clients` it requires client certificates."""
         return {
             "tls-port": port,
             "tls-cert-file": str(self.cert),
@@ -116,7 +118,7 @@ def why_no_tls(binary: Path) -> str | None:
     """The reason to skip a test over TLS on this server; None if there is none."""
     if shutil.which("openssl") is None:
         return "no openssl to make certificates with: TLS NOT TESTED"
-    tried = subprocess.run(  # it refuses to start either way, and says why
+    tried = subprocess.run(  # it never starts so; its message shows whether it knows TLS
         [binary, "--port", "0", "--tls-port", "1", "--tls-cert-file", "absent", "--save", ""],
         capture_output=True, text=True, check=False, timeout=30,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from queasy import Client, SyncClient
 from queasy.store.keys import NAMES
 from tests.access import access
+from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, available_kinds, start_server, why_absent
 
 _numbers = itertools.count()
@@ -29,13 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_url_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may reach a server that somebody else runs."""
+    """Tests never reach a server from the environment: only those they start."""
     monkeypatch.delenv("QUEASY_URL", raising=False)
 
 
 @pytest.fixture(scope="session", params=list(ServerKind))
 def kind(request: pytest.FixtureRequest) -> ServerKind:
-    """Each; or the first there is, for a test that asks for "any"."""
+    """Each kind of server; for a test parametrized with "any", the first one installed."""
     if request.param == "any":
         there = available_kinds()
         return there[0] if there else pytest.skip("no server: NOT TESTED")
@@ -52,7 +54,7 @@ def server(kind: ServerKind) -> Iterator[Server]:
 
 @pytest.fixture
 def prefix(server: Server) -> Iterator[str]:
-    """Whatever a test did under its prefix, the audit has nothing to say about it."""
+    """A key prefix for one test. After the test, the audit of its queues must be clean."""
     name = f"t{os.getpid()}-{next(_numbers)}"
     yield name
     audit_all(server, name)
@@ -62,7 +64,7 @@ def audit_all(server: Server, prefix: str) -> None:
     with server.client(decode_responses=True) as connection:
         keys = connection.keys(f"{prefix}:*")
         unknown = {key for key in keys if key.rpartition(":")[2] not in NAMES}
-        assert not unknown, f"keys nobody knows: {unknown}"
+        assert not unknown, f"unknown keys: {unknown}"
         queues = {key.partition("{")[2].partition("}")[0] for key in keys}
         with SyncClient(server.url, prefix=prefix) as client:
             for name in queues:
@@ -83,3 +85,17 @@ async def client(server: Server, prefix: str) -> AsyncIterator[Client]:
 def sync_client(server: Server, prefix: str) -> Iterator[SyncClient]:
     with SyncClient(server.url, prefix=prefix) as connected:
         yield connected
+
+
+@pytest.fixture
+def seed() -> int:
+    """A random seed, printed with a failure; QUEASY_SEED repeats a run."""
+    seed = int(os.environ.get("QUEASY_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"QUEASY_SEED={seed}")
+    return seed
+
+
+@pytest.fixture
+async def proxy(server: Server, seed: int) -> AsyncIterator[Proxy]:
+    async with Proxy(server.port, seed=seed) as running:
+        yield running

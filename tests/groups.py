@@ -1,4 +1,4 @@
-"""Clusters, and servers under sentinels, of the real servers in `tests.servers`."""
+"""Clusters and Sentinel groups, made of the real servers in `tests.servers`."""
 
 import functools
 import itertools
@@ -25,9 +25,10 @@ from tests.servers import (
 
 PRIMARY_NAME = "mymaster"
 
-# Milliseconds. Unless they ping well within down-after, sentinels declare a primary dead as soon
-# as they have elected it. The rest: they meet, and demote an old primary, in one second instead
-# of ten, and one that missed its turn on a busy machine stands aside for one instead of thirty.
+# Milliseconds. Unless sentinels ping well within down-after, they declare a primary dead as soon
+# as they have elected it. With the other periods they discover each other and demote an old
+# primary in one second instead of ten, and leave TILT mode, which a busy machine causes, in one
+# second instead of thirty.
 SENTINEL_HASTE = {
     "PING-PERIOD": 300,
     "INFO-PERIOD": 500,
@@ -51,11 +52,11 @@ class Cluster:
         return RedisCluster(host=HOST, port=port, decode_responses=decode_responses)
 
     def _itself(self, server: Server) -> dict[str, Any]:
-        """What a server says of itself: node_id, master_id ("-" if it is a primary), slots."""
+        """The node's own entry: node_id, master_id ("-" if it is a primary), slots."""
         return server.call("CLUSTER NODES")[server.address]
 
     def primary_of(self, slot: int) -> Server:
-        """The running server that says it serves the slot."""
+        """The running server that claims the slot."""
         for server in self.running:
             if self._has(server, slot):
                 return server
@@ -70,20 +71,20 @@ class Cluster:
         return [node for node in self.running if self._itself(node)["master_id"] == node_id]
 
     def migrate_slot(self, slot: int, to: Server) -> None:
-        """Moves a slot and its keys under its users. Tests may take the steps one by one."""
+        """Moves a slot and its keys while clients use it. Tests may call the steps one by one."""
         self.begin_migration(slot, to)
         while self.migrate_keys(slot, to):
             pass
         self.end_migration(slot, to)
 
     def begin_migration(self, slot: int, to: Server) -> None:
-        """From now on its owner answers ASK for keys it lacks, TRYAGAIN if it has only some."""
+        """From now on the owner answers ASK for keys it lacks, TRYAGAIN if it has only some."""
         source = self.primary_of(slot)
         to.call("CLUSTER", "SETSLOT", slot, "IMPORTING", self._itself(source)["node_id"])
         source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", self._itself(to)["node_id"])
 
     def migrate_keys(self, slot: int, to: Server, limit: int = 100) -> int:
-        """Moves at most so many keys, and says how many it found."""
+        """Moves at most `limit` keys; returns how many it found."""
         source = self.primary_of(slot)
         keys: list[str] = source.call("CLUSTER", "GETKEYSINSLOT", slot, limit)
         if keys:
@@ -91,7 +92,7 @@ class Cluster:
         return len(keys)
 
     def end_migration(self, slot: int, to: Server) -> None:
-        """Tells the new owner first, or clients would be sent to one who still denies it."""
+        """Updates the new owner first: until then it would reject the clients redirected to it."""
         source, owner = self.primary_of(slot), self._itself(to)["node_id"]
         for server in [to, source, *(set(self.running) - {to, source})]:
             if self._itself(server)["master_id"] == "-":
@@ -99,7 +100,7 @@ class Cluster:
         self.wait_until_settled()
 
     def migrate_atomically(self, slot: int, to: Server) -> None:
-        """The same in one step, of which users see the end only: Valkey 9."""
+        """Moves a slot in one step: clients see only its end. Needs Valkey 9."""
         source = self.primary_of(slot)
         owner = self._itself(to)["node_id"]
         source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", owner)
@@ -114,7 +115,7 @@ class Cluster:
         self.wait_until_settled()
 
     def strike(self, slot: int, rng: random.Random) -> str:
-        """Something happens to the slot, and everybody is back afterwards; says what it was."""
+        """A random fault at this slot; all servers are back afterwards. Returns its kind."""
         kinds = ["failover", "kill", "migration"]
         if self.nodes[0].kind is ServerKind.VALKEY:
             kinds.append("atomic_migration")
@@ -126,7 +127,7 @@ class Cluster:
         self.failover(self.primary_of(slot))
 
     def strike_by_kill(self, slot: int, rng: random.Random) -> None:
-        """The old primary comes back as a replica: not before there is a new one."""
+        """The old primary comes back as a replica, after another was elected."""
         old = self.kill_primary(slot)
         wait_until(lambda: self.serves(slot), f"another serves slot {slot}")
         time.sleep(rng.uniform(0, 1))
@@ -134,7 +135,7 @@ class Cluster:
         self.wait_until_settled()
 
     def strike_by_migration(self, slot: int, rng: random.Random) -> None:
-        """A few keys at a time: in between, calls are sent along, or told to try again."""
+        """Moves a few keys at a time: in between, servers answer ASK or TRYAGAIN."""
         to = self.other_primary(slot, rng)
         self.begin_migration(slot, to)
         while self.migrate_keys(slot, to, rng.randint(1, 3)):
@@ -150,19 +151,19 @@ class Cluster:
         return False
 
     def other_primary(self, slot: int, rng: random.Random) -> Server:
-        """To which the slot may move; one with replicas, if there are any."""
+        """A primary the slot can move to; preferably one with replicas."""
         old = self.primary_of(slot)
         others = [s for s in self.running if s is not old and self._itself(s)["master_id"] == "-"]
         return rng.choice([s for s in others if self.replicas_of(s)] or others)
 
     def failover(self, primary: Server) -> Server:
-        """Hands over to a replica, losing nothing, and returns the new primary."""
+        """Hands over to a replica without losing writes; returns the new primary."""
         replica = self.replicas_of(primary)[0]
 
         def given_up() -> int:
             return (primary.log + replica.log).count("Manual failover timed out")
 
-        # Redis 7.0 may take one back that follows another within a second: it is asked again.
+        # Redis 7.0 may abort a failover within a second of the last one: request it again.
         while not primary.replicates(replica):
             before = given_up()
             replica.call("CLUSTER", "FAILOVER")
@@ -180,7 +181,7 @@ class Cluster:
         return primary
 
     def wait_until_settled(self) -> None:
-        """Until the running servers serve every slot, are in sync, and agree who is who."""
+        """Waits until the running servers serve every slot, are in sync, and agree on all roles."""
         wait_until(self._settled, "the cluster has settled")
 
     def _settled(self) -> bool:
@@ -206,10 +207,10 @@ class Cluster:
 def start_cluster(
     kind: ServerKind, primaries: int = 3, replicas: int = 0, spares: int = 0, **config: Setting
 ) -> Generator[Cluster]:
-    """A cluster that serves every slot, with so many replicas for each primary; spares are
-    primaries that have no slot yet.
+    """A cluster that serves every slot, with `replicas` for each primary; spares are primaries
+    without slots.
 
-    Takes two seconds: that long a new primary refuses to serve, whatever the settings.
+    Takes two seconds: a new primary refuses to serve for that time, whatever the settings.
     """
     settings = {"cluster_enabled": True, "cluster_node_timeout": 2000, **config}
     with ExitStack() as stack:
@@ -254,12 +255,12 @@ class SentinelGroup:
 
     @property
     def primary(self) -> Server:
-        """Whom the first running sentinel names, dead or alive."""
+        """The primary by the word of the first running sentinel, dead or alive."""
         port = self._view(next(s for s in self.sentinels if s.running))["port"]
         return next(server for server in self.servers if server.port == port)
 
     def failover(self) -> Server:
-        """Has the sentinels swap the primary for a replica, and returns the new one."""
+        """Makes the sentinels replace the primary by a replica; returns the new primary."""
         old, sentinel = self.primary, next(s for s in self.sentinels if s.running)
 
         def moved() -> bool:
@@ -279,17 +280,17 @@ class SentinelGroup:
         return primary
 
     def strike(self, rng: random.Random) -> str:
-        """One failover of some kind, and everybody back afterwards; says which it was."""
+        """A random kind of failover; all servers are back afterwards. Returns its kind."""
         kind = rng.choice(("failover", "kill", "pause"))
         getattr(self, f"strike_by_{kind}")(rng)
         return kind
 
     def strike_by_failover(self, rng: random.Random) -> None:
-        """Sentinel tells nobody to stop writing: what is not replicated yet is lost."""
+        """Sentinel does not stop clients from writing: what is not replicated yet is lost."""
         self.failover()
 
     def strike_by_kill(self, rng: random.Random) -> None:
-        """The old primary comes back empty, as a replica: not before there is a new one."""
+        """The old primary comes back empty, as a replica, after another was elected."""
         old = self.kill_primary()
         self.wait_until_settled()
         time.sleep(rng.uniform(0, 1))
@@ -297,7 +298,7 @@ class SentinelGroup:
         self.wait_until_settled()
 
     def strike_by_pause(self, rng: random.Random) -> None:
-        """Two primaries for a moment: the old one wakes up and still thinks it is one."""
+        """Two primaries for a moment: the old one resumes in its old role."""
         old = self.primary
         old.pause()
         self.wait_until_settled()
@@ -306,7 +307,7 @@ class SentinelGroup:
         self.wait_until_settled()
 
     def wait_until_settled(self) -> None:
-        """Until the sentinels see each other and all servers, and these obey one live primary."""
+        """Waits until sentinels see all, and all replicas follow one live primary."""
         wait_until(self._settled, "sentinels and servers agree")
 
     def _settled(self) -> bool:

@@ -2,8 +2,8 @@
 
     with start_server(ServerKind.VALKEY, appendonly=True) as server: ...
 
-All of it is sync, and waits for conditions, never for a time. On Linux a server dies with the
-*thread* that started it: start servers in fixtures and tests, not in a thread pool.
+Everything is sync, and waits for conditions, never for a fixed time. On Linux a server dies with
+the *thread* that started it: start servers in fixtures and tests, not in a thread pool.
 """
 
 import enum
@@ -40,13 +40,13 @@ DEFAULTS: Mapping[str, Setting] = {
     "save": '""',
     "appendonly": "no",
     "maxmemory-policy": "noeviction",
-    # Else a new replica is ready, or gets its first write, up to a second or even five late.
+    # Without these a new replica is ready, or gets its first write, one to five seconds late.
     "repl-diskless-sync": "no",
     "repl-diskless-load": "swapdb",
 }
 
-# Becomes the server. A program of its own, because preexec_fn is deprecated where threads
-# exist; SIGKILL, because a server that is paused or inside a script heeds nothing less.
+# This program replaces itself by the server. It exists because preexec_fn is deprecated in
+# processes with threads. SIGKILL, because a paused or busy server ignores other signals.
 GUARD = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -68,7 +68,7 @@ def available_kinds() -> list[ServerKind]:
 
 
 def why_absent(kind: ServerKind) -> str | None:
-    """The reason to skip a test on this kind of server; None if there is one to start."""
+    """The reason to skip a test on this kind of server; None if it is installed."""
     try:
         binary = find_binary(kind)
     except LookupError as error:
@@ -97,7 +97,7 @@ def find_binary(kind: ServerKind) -> Path:
 
 @functools.cache
 def has_waitaof(kind: ServerKind) -> bool:
-    """Since Redis 7.2: an older one refuses users who are to have what it does not know."""
+    """Since Redis 7.2. An older server rejects ACL rules with commands it does not know."""
     binary = find_binary(kind)
     printed = subprocess.run([binary, "--version"], capture_output=True, text=True).stdout
     version = re.search(r"v=(\d+)\.(\d+)", printed)
@@ -105,7 +105,7 @@ def has_waitaof(kind: ServerKind) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Polls until the condition holds. A call that is refused or fails means "not yet"."""
+    """Polls until the condition holds. A server error means "not yet"."""
     deadline = time.monotonic() + seconds
     pause, last_error = 0.001, None
     while True:
@@ -120,8 +120,8 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
         pause = min(pause * 1.5, 0.05)
 
 
-# Below those that kernels give to outgoing connections: a port stays free for its server while
-# that is down before a restart. A generator of our own: test tools seed the shared one alike.
+# Below the range that kernels use for outgoing connections, so that a port stays free while its
+# server is down. A generator of our own, because test tools seed the shared one.
 _ports = iter(random.Random().sample(range(12000, 32000), 20000))
 
 
@@ -134,7 +134,7 @@ def free_port() -> int:
 
 
 class Server:
-    """One server process, and the directory, settings and ports it keeps over restarts."""
+    """One server process; its directory, settings and ports survive restarts."""
 
     def __init__(
         self, kind: ServerKind, directory: Path, config: Mapping[str, Setting], *options: str
@@ -150,7 +150,7 @@ class Server:
                 f"{HOST}:{self.config['tls-port']}?ssl_ca_certs={config['tls-ca-cert-file']}"
             )
         self._directory, self._options, self._paused = directory, options, False
-        # Written once: the server rewrites it when roles change, and a restart honours that.
+        # Written once: the server rewrites it when roles change, and restarts with what it wrote.
         lines = [f"{name} {value}\n" for name, value in self.config.items()]
         (directory / "server.conf").write_text("".join(lines))
         self._process = self._spawn()
@@ -165,11 +165,11 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is meant for the tests, which end it in order
+                start_new_session=True,  # Ctrl-C must not reach it: the tests stop it
             )
 
     def wait_until_ready(self) -> None:
-        """Raises with the server's log if it ends, or does not answer PING in time."""
+        """Raises with the server's log if it exits, or does not answer PING in time."""
         try:
             wait_until(lambda: not self.running or self._answers(), "it answers PING")
             if not self.running:
@@ -187,14 +187,14 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The nearest way: the unix socket; as the user, and over TLS, if so the tests are run."""
+        """The unix socket; with `--as` the URL names the user, with `--tls` it uses TLS."""
         if self._tls:
             return f"rediss://{access.credentials}{self._tls}"
         return f"unix://{access.credentials}{self._socket}"
 
     @property
     def admin_url(self) -> str:
-        """Of one who may call anything, for tests that speak to the server themselves."""
+        """The URL of the administrator, for tests that send commands themselves."""
         return f"unix://{self._socket}"
 
     @property
@@ -206,7 +206,7 @@ class Server:
 
     @property
     def directory(self) -> Path:
-        """Where it keeps its files."""
+        """The directory of its files."""
         return self._directory
 
     @property
@@ -215,7 +215,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether it can answer: neither ended nor paused."""
+        """Whether it can answer: neither exited nor paused."""
         return self._process.poll() is None and not self._paused
 
     @property
@@ -223,7 +223,7 @@ class Server:
         return (self._directory / "log").read_text(errors="replace")
 
     def client(self, **options: Any) -> redis.Redis:
-        """The administrator's, which sends every command once. Use it in a `with`, or close it."""
+        """A client of the administrator that never retries. Use it in a `with`, or close it."""
         once = Retry(NoBackoff(), 0)
         defaults = {"decode_responses": True, "protocol": 2, "socket_timeout": 5, "retry": once}
         return redis.Redis.from_url(self.admin_url, **(defaults | options))
@@ -238,13 +238,13 @@ class Server:
         self._process.wait()
 
     def stop(self) -> None:
-        """Ends it as an administrator would, with what its persistence promises."""
+        """Stops it with SIGTERM, so that it saves what its persistence promises."""
         self._process.terminate()
         self.resume()
         self._process.wait(PATIENCE)
 
     def start(self) -> None:
-        """After it was stopped: with the same directory, settings and ports."""
+        """Starts it again with the same directory, settings and ports."""
         self._process = self._spawn()
         self.wait_until_ready()
 
@@ -269,7 +269,7 @@ class Server:
 def launch(
     stack: ExitStack, kind: ServerKind, config: Mapping[str, Setting], *options: str
 ) -> Server:
-    """Starts a server that ends with the stack. Does not wait for it: several start at once."""
+    """Starts a server that ends with the stack. Does not wait, so that several start at once."""
     temporary = tempfile.TemporaryDirectory(prefix="queasy-", ignore_cleanup_errors=True)
     directory = Path(stack.enter_context(temporary))
     words: dict[Setting, Setting] = {True: "yes", False: "no"}
@@ -277,7 +277,7 @@ def launch(
         name.replace("_", "-"): words[value] if isinstance(value, bool) else value
         for name, value in config.items()
     }
-    if "--sentinel" not in options:  # it has users of its own, and data nodes for us
+    if "--sentinel" not in options:  # sentinels need neither our user nor TLS
         cluster = "cluster-enabled" in named
         tls_port = free_port() if access.tls and not cluster else 0
         known = access.settings(tls_port, cluster=cluster, waitaof=has_waitaof(kind))
@@ -298,7 +298,7 @@ def start_server(kind: ServerKind, **config: Setting) -> Generator[Server]:
 
 @contextmanager
 def start_replica(of: Server, **config: Setting) -> Generator[Server]:
-    """A replica whose first sync is done."""
+    """A replica after its first sync."""
     with start_server(of.kind, replicaof=f"{HOST} {of.port}", **config) as replica:
         wait_until(lambda: replica.replicates(of), f"{replica.port} replicates {of.port}")
         yield replica

@@ -179,14 +179,6 @@ OUTCOMES = {
     "job_released": "released",
     "job_cancelled": "cancelled",
     "outcome_refused": "lost",
-    # Their names in older logs.
-    "job finished": "finished",
-    "job to be retried": "retried",
-    "job timed out, to be retried": "timed_out",
-    "job given up": "failed",
-    "job released": "released",
-    "job cancelled": "cancelled",
-    "result refused": "lost",
 }
 
 

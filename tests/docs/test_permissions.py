@@ -13,7 +13,7 @@ from queasy import (
     Queue,
 )
 from tests.access import PASSWORD, documented_rules
-from tests.e2e.waiting import until_waiting
+from tests.client.waiting import until_waiting
 from tests.servers import Server, ServerKind, start_replica, start_server
 from tests.store.harness import send
 

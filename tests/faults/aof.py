@@ -6,7 +6,7 @@ from tests.servers import Server
 
 
 def file_of(server: Server) -> Path:
-    """The append-only file that is written to."""
+    """The append-only file that the server currently writes."""
     folder = server.directory / "appendonlydir"
     (file,) = folder.glob("*.incr.aof")
     return file

@@ -1,4 +1,4 @@
-"""Clients of both kinds, called alike."""
+"""Calls an async and a sync client in the same way."""
 
 import asyncio
 import inspect
@@ -9,7 +9,7 @@ from tests.faults.cases import Case
 
 
 class Caller:
-    """A client of either kind; the sync one works in a thread, away from the proxy's loop."""
+    """A client of either kind; the sync one runs in a thread, because the proxy needs the loop."""
 
     def __init__(self, client: Client | SyncClient) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Every function of the server as people reach it: what there was before, a call, its answer."""
+"""Every function of the server through the public API: preparation, call, right answers."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,11 +8,12 @@ from typing import Any
 from queasy import JobOptions
 from queasy.store.command import Command
 from queasy.store.records import Dispatched
+from tests.lowlevel import commands_of, lease_of, run
 from tests.servers import wait_until
 from tests.worker.fleet import totals
 
 FAR = 3600.0
-OF_CALLS = {"updated", "unchanged", "blocked"}  # counters of dispatches made, not of jobs
+OF_CALLS = {"updated", "unchanged", "blocked"}  # these count calls, not jobs
 
 
 @dataclass(frozen=True)
@@ -21,22 +22,23 @@ class Case:
 
     function: str
     call: Callable[[Any, Any], Any]
-    """With a queue, and what `before` came to: something to await, or the answer itself."""
+    """Called with a queue and the result of `before`; returns an awaitable or the answer."""
     right: Callable[[Any], bool]
-    """Whether this may be the answer: of a first try, or of a second after it was carried out."""
+    """Whether this is a right answer: of the first attempt, or of a second after the first took
+    effect."""
     before: Callable[[Any], Any] = field(default=lambda _: None)
-    """With a SyncQueue, on a line that holds."""
+    """The preparation, with a SyncQueue on a sound connection."""
     unclear: bool = False
-    """Whether the second answer may be that nobody can tell."""
+    """Whether the call may raise Unanswered, because a second attempt cannot know."""
 
 
 def command(make: Callable[[Any], Command[Any]]) -> Callable[[Any, Any], Any]:
-    """A call that no method makes."""
-    return lambda queue, _: queue._store.run(make(queue._commands))
+    """A call that no public method makes."""
+    return lambda queue, _: run(queue, make(commands_of(queue)))
 
 
 def seed(queue: Any) -> None:
-    """Jobs in every state: two that wait, one that runs and has one held behind it, records."""
+    """Jobs in every state: two waiting, two active, one blocked, two failed."""
     for id_ in ("failed", "failed too", "running", "held"):
         queue.dispatch("old", id=id_)
         lease = queue.lease(FAR, timeout=5)
@@ -47,7 +49,7 @@ def seed(queue: Any) -> None:
 
 
 def taken(queue: Any) -> Any:
-    """A lease that the caller has."""
+    """A lease that the caller holds."""
     queue.dispatch("mine", id="mine")
     while True:
         lease = queue.lease(FAR, timeout=5)
@@ -66,12 +68,8 @@ def ending(name: str, **arguments: Any) -> Case:
 
 
 def mine(queue: Any, lease: Any) -> Any:
-    """The lease on the other's line."""
-    from queasy.lease import Lease
-    from queasy.sync import SyncLease, SyncQueue
-
-    kind = SyncLease if isinstance(queue, SyncQueue) else Lease
-    return kind(lease.job, queue._commands, queue._store)
+    """The same lease, on the connection of another client."""
+    return lease_of(queue, lease.job)
 
 
 def status(*words: str) -> Callable[[Any], bool]:
@@ -83,7 +81,7 @@ def status(*words: str) -> Callable[[Any], bool]:
 
 
 def stalled(queue: Any) -> None:
-    """A client that died."""
+    """A client that stalled: its lease has expired."""
     queue.dispatch("stalls", id="stalls")
     assert queue.lease(0.001, timeout=5) is not None
     wait_until(lambda: queue.clients()[0].expires_in < 0, "its lease has run out")
@@ -116,7 +114,7 @@ CASES = {
         status("updated"),
         lambda q: q.dispatch("mine", id="mine"),
     ),
-    "dispatch behind a run": Case(
+    "dispatch of an active id": Case(
         "put", lambda q, _: q.dispatch("next", id="mine"), status("blocked"), taken
     ),
     "cancel": Case(
@@ -126,7 +124,7 @@ CASES = {
     "cancel of a run": Case(
         "cancel", lambda q, _: q.cancel("mine", running=True), equals(True), taken
     ),
-    "cancel of what is held behind a run": Case(
+    "cancel of a blocked dispatch": Case(
         "cancel", lambda q, _: q.cancel("held"), equals(True), seed
     ),
     "lease": Case(
@@ -184,7 +182,7 @@ CASES = {
 
 
 def state_of(queue: Any) -> dict[str, Any]:
-    """All that is known of a queue, but for times, tokens, and names that were made up."""
+    """The state of a queue without times, tokens and generated ids."""
     counts = queue.counts()
     return {
         "counts": [getattr(counts, name) for name in counts.__slots__ if name != "latency"],

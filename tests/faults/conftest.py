@@ -1,29 +1,14 @@
-"""A proxy before the server, a client of each kind behind it, and one that goes straight there."""
+"""Client kinds, a client without the proxy, and a fleet of workers."""
 
-import os
-import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queasy import Client, SyncClient
-from tests.proxy import Proxy
 from tests.servers import Server
-
-
-@pytest.fixture
-def seed() -> int:
-    """Printed with a failure; QUEASY_SEED takes the same way again."""
-    seed = int(os.environ.get("QUEASY_SEED", random.SystemRandom().randrange(2**32)))
-    print(f"QUEASY_SEED={seed}")
-    return seed
-
-
-@pytest.fixture
-async def proxy(server: Server, seed: int) -> AsyncIterator[Proxy]:
-    async with Proxy(server.port, seed=seed) as running:
-        yield running
+from tests.worker.fleet import Fleet, fleet_on
 
 
 @pytest.fixture(params=[Client, SyncClient], ids=["async", "sync"])
@@ -35,3 +20,9 @@ def make(request: pytest.FixtureRequest) -> Any:
 def direct(server: Server, prefix: str) -> Iterator[SyncClient]:
     with SyncClient(server.url, prefix=prefix) as client:
         yield client
+
+
+@pytest.fixture
+def fleet(server: Server, prefix: str, tmp_path: Path) -> Iterator[Fleet]:
+    with fleet_on(server.url, prefix, tmp_path) as running:
+        yield running

@@ -1,6 +1,4 @@
-"""A queue with a job in every state, what somebody may do to its keys by hand, and what must
-hold of it afterwards.
-"""
+"""A queue with a job in every state, damage to its keys, and what must hold afterwards."""
 
 # ruff: noqa: E501, PT017 - tables of odd things; an error is one of two ways to be right
 
@@ -20,6 +18,7 @@ from queasy.store.commands import ListState
 from queasy.store.keys import NAMES
 from queasy.store.records import Ending
 from queasy.sync import SyncQueue
+from tests.lowlevel import commands_of, run
 
 ZSETS = {
     "waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at", "callers",
@@ -28,7 +27,7 @@ GOOD = [f"good-{n}" for n in range(5)]
 VICTIMS = ["waits", "later", "runs", "stopped", "gave-up", "odd"]
 WORKER = "w1"
 LONG = 3600
-PATIENCE = 60  # looks at a queue of a dozen jobs; who needs more goes round in circles
+PATIENCE = 60  # leases; a queue of a dozen jobs that needs more is in an endless loop
 
 
 def pack(value: object) -> bytes:
@@ -93,7 +92,7 @@ WORKERS = [
     b'{"host":"\\u0000\\n"}',
 ]  # fmt: skip
 META = ("time", "token", "limits", "failed_limit", "broken_limit", "gap_from", "grace_until")
-NOTHING = (0, b"-0", b"1e-400")  # a limit that is none: the record keeps nothing, and is right
+NOTHING = (0, b"-0", b"1e-400")  # a limit of 0: the record rightly keeps nothing
 LIMITS = [
     *BYTES,
     *(map_of(max_retries=v, max_stalls=v, min_backoff=v, max_backoff=v)
@@ -103,7 +102,7 @@ LIMITS = [
 
 @dataclass
 class Scene:
-    """A queue with a job in every state, beside one that nobody touches."""
+    """A queue with a job in every state, and another queue that no test damages."""
 
     redis: redis.Redis
     client: SyncClient
@@ -124,13 +123,13 @@ class Scene:
 
     def set_up(self) -> None:
         self.clear()
-        queue, run = self.queue, self.client._store.run
-        run(queue._commands.register(WORKER, LONG, b"{}"))
+        queue, commands = self.queue, commands_of(self.queue)
+        run(queue, commands.register(WORKER, LONG, b"{}"))
         for id_ in ("gave-up", "odd", "runs", "stopped"):
             queue.dispatch(id_.encode(), id=id_)
-        jobs = run(queue._commands.dequeue(WORKER, lease=LONG, limit=4, request="r1")).jobs
+        jobs = run(queue, commands.dequeue(WORKER, lease=LONG, limit=4, request="r1")).jobs
         leases = {job.id: job for job in jobs}
-        run(queue._commands.settle([
+        run(queue, commands.settle([
             Ending("gave-up", leases["gave-up"].token, Fail()),
             Ending("odd", leases["odd"].token, Broken(JobError("Odd"))),
         ]))  # fmt: skip
@@ -146,7 +145,7 @@ class Scene:
     # What must hold
 
     def look(self) -> None:
-        """Everything that only reads answers."""
+        """Every call that only reads."""
         queue = self.queue
         for id_ in (*GOOD, *VICTIMS):
             repr(queue.get(id_))
@@ -159,7 +158,7 @@ class Scene:
         self.client.workers(["q"])
 
     def consume(self) -> dict[str, int]:
-        """Takes and completes whatever there is; how often each came."""
+        """Leases and completes every job; returns how often each id came."""
         taken: dict[str, int] = {}
         for _ in range(PATIENCE):
             lease = self.queue.lease(LONG, timeout=0)
@@ -170,7 +169,7 @@ class Scene:
         raise AssertionError(f"the queue never ends: {taken}")
 
     def goes_on(self) -> dict[str, int]:
-        """The rest of the queue is served, once each, and everything that writes works."""
+        """Each undamaged job is leased once, and every writing call works."""
         queue = self.queue
         self.look()
         taken = self.consume()
@@ -189,7 +188,7 @@ class Scene:
         assert lease.fail()
         assert queue.requeue("new") == 1
         assert self.consume() == {"new": 1}
-        # The worker that held something dies: what it held comes back, or is set aside.
+        # The worker dies: its jobs come back, or are quarantined.
         self.redis.zadd(self.key("clients"), {WORKER: 1})
         for client in queue.clients():
             if client.id == WORKER:
@@ -219,12 +218,12 @@ class Scene:
 
 @dataclass(frozen=True)
 class Damage:
-    """One thing done to the keys by hand."""
+    """One change of a key, as if made by hand."""
 
     name: str
     do: Callable[[Scene], Any]
     says: str | None = None
-    """What the audit must say of it; None: nothing, or whatever it likes."""
+    """What the audit must report; None if it may report anything."""
 
 
 def hset(key: str, name: str | bytes, value: bytes, says: str | None = None) -> Damage:
@@ -328,7 +327,7 @@ def wrong_types() -> Iterator[tuple[str, str]]:
 
 
 def random_damage(rng: random.Random) -> Damage:
-    """Any of the above, or garbage anywhere."""
+    """One of the damages above, or garbage in a random key."""
     if rng.random() < 0.6:
         return rng.choice([*MISSING, *EXTRA, *GARBAGE])
     name = rng.choice(NAMES)

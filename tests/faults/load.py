@@ -1,5 +1,5 @@
-"""Load for a group of servers: producers, async and sync, consumers that pull, real workers; and
-what became of it all, by the word of those who were there and not of the server.
+"""Load for a group of servers: async and sync producers, pull consumers and workers. Results come
+from journals of the runs, not from the server.
 """
 
 import asyncio
@@ -24,39 +24,39 @@ PULLED = "pulled"
 QUEUES = (WORKED, PULLED)
 LEASE = 2.0
 SUPERVISORS = 2
-LOOK = 8.0  # how often a worker looks that is not woken
+LOOK = 8.0  # interval of the safety poll
 DURABILITIES: tuple[Durability, ...] = ("ack", "replicated")
 
 
 @dataclass
 class Runs:
-    """What the journal says."""
+    """What the journal shows."""
 
     ended: set[str]
     again: list[str]
     """Ids that were run more than once."""
     overlaps: list[tuple[str, int, int]]
-    """An id, and the tokens of two of its runs that were under way at once."""
+    """An id, and the tokens of two of its runs that overlapped."""
     backwards: list[tuple[str, tuple[int, dict[str, float]], tuple[int, dict[str, float]]]]
-    """Ids of which a later run had no higher token, with both runs."""
+    """Ids with a later run that had a lower token, and both runs."""
 
 
 @dataclass
 class Load:
-    """Runs while a test does its worst to the servers."""
+    """Load that runs while a test injects faults."""
 
     url: str
     prefix: str
     fleet: Fleet
     accepted: dict[str, float] = field(default_factory=dict)
-    """Ids whose dispatch returned, and when; they begin with the durability they were promised."""
+    """When the dispatch of each id returned. Ids begin with the durability requested."""
     strikes: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when somebody did his worst."""
+    """Start and end of each injected fault."""
     unsure: Counter[str] = field(default_factory=Counter)
-    """Dispatches that raised, by the error."""
+    """How many dispatches raised, by type of error."""
     surprises: list[BaseException] = field(default_factory=list)
     completed: Counter[str] = field(default_factory=Counter)
-    """Jobs that consumers were told they had completed, each."""
+    """How often `complete` returned True, by job."""
 
     def __post_init__(self) -> None:
         self._over = threading.Event()
@@ -153,17 +153,17 @@ class Load:
                         self._note("end", lease.job.id, lease.job.token)
                         self.completed[lease.job.id] += await lease.complete()
 
-    # What came of it
+    # Results
 
     @contextmanager
     def struck(self) -> Generator[None]:
-        """While somebody does his worst."""
+        """Records the block as the time of a fault."""
         began = time.monotonic()
         yield
         self.strikes.append((began, time.monotonic()))
 
     def goes_on(self, jobs: int = 20, seconds: float = 20.0) -> float:
-        """Until so many more jobs of each queue ran, in both; how long that took."""
+        """Waits until that many more jobs were accepted and ran in each queue; returns seconds."""
         began = time.monotonic()
         before = {name: len(self.fleet.journal.lines("end", queue=name)) for name in QUEUES}
         accepted = len(self.accepted)
@@ -179,7 +179,7 @@ class Load:
         return time.monotonic() - began
 
     def finish(self, seconds: float = 40.0) -> Runs:
-        """Stops producing, lets everything run, and looks at it."""
+        """Stops producing, waits until everything has run, and returns the runs."""
         self._over.set()
         for thread in self._producers:
             thread.join(seconds)
@@ -220,7 +220,7 @@ class Load:
             if len(in_order) > 1:
                 found.again.append(id_)
             for (token, run), (later, next_run) in itertools.pairwise(in_order):
-                # One that was asked to stop, as its lease was lost, has ended as well.
+                # A run that was interrupted, because its lease was lost, has ended as well.
                 ended = run.get("end", run.get("cancelled", time.monotonic()))
                 if next_run["start"] < ended:
                     found.overlaps.append((id_, token, later))
@@ -229,10 +229,10 @@ class Load:
         return found
 
     def check(self, runs: Runs, *, forgets: bool) -> None:
-        """What is promised. Where servers are replaced that did not hand over (`forgets`), what
-        was acknowledged only may be lost if it was so at the time; and a run that the new server
-        never heard of may still be under way when the job is taken again, with a higher token; or
-        begin behind the other, while there are two primaries.
+        """Asserts the promises. If a new primary may lack writes (`forgets`), a job dispatched with
+        durability "ack" during a fault may be lost. A run that the new primary does not know may
+        overlap with the next run of its job, which has a higher token; while there are two
+        primaries, it may even begin after that.
         """
         lost = self.accepted.keys() - runs.ended
         assert not [id_ for id_ in lost if id_.startswith("replicated")]
@@ -246,12 +246,12 @@ class Load:
         assert set(self.completed.values()) <= {0, 1} or forgets
 
     def _struck_at(self, token: int) -> bool:
-        """Whether this was taken while somebody did his worst: it is the time, in microseconds."""
+        """Whether this lease began during a fault: a token is a time in microseconds."""
         at = token / 1e6 - time.time() + time.monotonic()
         return any(began <= at <= ended for began, ended in self.strikes)
 
     def idle_workers_are_woken(self) -> None:
-        """More jobs, one after the other, than workers would find by looking now and then."""
+        """Dispatches more jobs, one by one, than workers would find by their safety polls."""
         with SyncClient(self.url, prefix=self.prefix) as client:
             queue = client.queue(WORKED)
             by = time.monotonic() + LOOK
@@ -273,7 +273,7 @@ class Load:
 
 @contextmanager
 def load_on(url: str, prefix: str, folder: Path) -> Generator[Load]:
-    """Under way: everybody has done something."""
+    """Load after the first jobs have run in every queue."""
     with fleet_on(url, prefix, folder) as fleet:
         workers = [fleet.start("--queue", WORKED, "--processes", "1") for _ in range(SUPERVISORS)]
         for worker in workers:

@@ -1,7 +1,7 @@
 """A worker, a producer and a pull consumer on one server, and what each of them saw.
 
-What ran is in journals outside of the server. A server may be brought into any state meanwhile;
-in the end `settle` proves: what was accepted ran once, what was refused did not.
+Journals outside of the server record the runs. A test brings the server into some state meanwhile;
+at the end, `_settle` asserts that accepted jobs ran once and refused jobs did not run.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from tests.servers import Server, ServerKind, wait_until, why_absent
 from tests.worker.fleet import Fleet, Running, fleet_on
 
 PACE = 0.01
-TIMEOUT = 0.5  # of a call: what does not pass in this time is said
+TIMEOUT = 0.5  # of a call: after this time it raises
 
 
 @pytest.fixture(
@@ -30,7 +30,7 @@ TIMEOUT = 0.5  # of a call: what does not pass in this time is said
     params=[ServerKind.VALKEY, pytest.param(ServerKind.REDIS, marks=pytest.mark.chaos)],
 )
 def kind(request: pytest.FixtureRequest) -> ServerKind:
-    """Both, the second when there is time: what is shown is mostly what clients do."""
+    """Valkey; Redis only in long runs, since these tests are mostly about clients."""
     if reason := why_absent(request.param):
         pytest.skip(reason)
     return request.param
@@ -52,7 +52,7 @@ class Traffic:
         self.refused: list[tuple[str, ServerError]] = []
         self.unsure: list[tuple[str, ServerError]] = []
         self.pulled: list[tuple[str, bool | None]] = []
-        """Each with what `complete` said; None when its answer was lost."""
+        """Each with the result of `complete`; None if its answer was lost."""
         self.pull_errors: list[QueasyError] = []
         self.failures: list[BaseException] = []
         self._url = url
@@ -65,11 +65,11 @@ class Traffic:
     def client(self, timeout: float = TIMEOUT) -> SyncClient:
         return SyncClient(self._url, prefix=self.prefix, timeout=timeout)
 
-    # Coming and going
+    # Start and end
 
     @contextmanager
     def flowing(self, run: str) -> Generator[None]:
-        """A producer and a consumer until the end of the block; then everything is proved."""
+        """Runs a producer and a consumer during the block; then checks every job."""
         self._run = run
         self._over.clear()
         self._too_late.clear()
@@ -85,7 +85,7 @@ class Traffic:
             self._over.set()
             for thread in self._threads:
                 thread.join(60)
-            self._too_late.set()  # nothing goes on into the next test
+            self._too_late.set()  # no thread survives into the next test
             for thread in self._threads:
                 thread.join()
             self._threads.clear()
@@ -104,7 +104,7 @@ class Traffic:
         self._threads.append(thread)
 
     def wait_for_work(self, seconds: float = 15.0) -> None:
-        """Until jobs accepted from now on have run, in the worker and in the consumer."""
+        """Waits until jobs accepted from now on have run, in the worker and in the consumer."""
         now = time.monotonic()
 
         def ran() -> bool:
@@ -125,7 +125,7 @@ class Traffic:
         except TimeoutError:
             raise AssertionError(Counter(repr(error)[:300] for _, error in self.refused)) from None
 
-    # What they do
+    # Producer and consumer
 
     def _produce(self) -> None:
         with self.client() as client:
@@ -162,10 +162,10 @@ class Traffic:
         while not self._too_late.is_set():
             try:
                 return lease.complete()
-            except Unanswered:  # carried out, or not: a loading server outlasts a call
+            except Unanswered:  # unknown: a loading server takes longer than a call
                 if not self._holds(lease):
                     return None
-            except ServerError as problem:  # it still has the lease
+            except ServerError as problem:  # the lease is still held
                 self.pull_errors.append(problem)
                 time.sleep(PACE)
         return None
@@ -181,7 +181,7 @@ class Traffic:
                 return job is not None and job.token == lease.job.token
         return False
 
-    # What came of it
+    # Results
 
     def _ended(self) -> set[str]:
         return {line["id"] for line in self.journal.lines("end")}

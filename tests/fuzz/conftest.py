@@ -1,4 +1,4 @@
-"""One client for all examples of a test; whatever was done, the audit has nothing to say."""
+"""One client for all examples of a test, on a server of its own."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +10,13 @@ from queasy import SyncClient
 from tests.fuzz import profiles
 from tests.servers import Server, ServerKind, start_server, why_absent
 
-if settings.get_current_profile_name() not in profiles.NAMES:  # none was asked for
+if settings.get_current_profile_name() not in profiles.NAMES:  # no profile on the command line
     settings.load_profile("quick")
 
 
 @pytest.fixture(scope="package")
 def own_server() -> Iterator[Server]:
-    """Not the one all other tests share: every key on it is looked at."""
+    """A server that other tests do not share: fuzz tests inspect every key."""
     if reason := why_absent(ServerKind.VALKEY):
         pytest.skip(reason)
     with start_server(ServerKind.VALKEY) as running:

@@ -1,5 +1,5 @@
-"""How long to fuzz: a little in every run of the tests, `pytest tests/fuzz
---hypothesis-profile=long` for a while; QUEASY_FUZZ is how many examples of each test.
+"""How long to fuzz: briefly in every test run; for long with `pytest tests/fuzz
+--hypothesis-profile=long`. QUEASY_FUZZ is the number of examples of each test then.
 """
 
 import os
@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 NAMES = ("quick", "long")
 _common = {
-    "deadline": None,  # a machine may be busy
+    "deadline": None,  # the machine may be busy
     "print_blob": True,
     "suppress_health_check": list(HealthCheck),
     "database": None,

@@ -1,4 +1,4 @@
-"""Things that somebody may pass where something else is expected."""
+"""Values of the wrong type or range, for every kind of argument."""
 
 # ruff: noqa: E501 - tables of odd things; an error is one of two ways to be right
 
@@ -23,7 +23,7 @@ NAMES = st.one_of(
 
 
 class Odd:
-    """Nothing that anybody expects, and it cannot even be shown."""
+    """An object of an unexpected type."""
 
     def __repr__(self) -> str:
         return "<odd>"

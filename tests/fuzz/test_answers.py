@@ -1,9 +1,11 @@
-"""Bytes read back from the server, whatever they are: a typed error, or a record set aside."""
+"""Any bytes from the server: a typed error, or a record marked unreadable."""
 
 # ruff: noqa: E501 - tables of odd things; an error is one of two ways to be right
 
+import asyncio
 import contextlib
 import resource
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -38,7 +40,7 @@ READS: list[Command[Any]] = [
 
 
 def answer(command: Command[Any], reply: Any) -> Any:
-    """Runs a command whose answer is `reply`."""
+    """The result of a command if the server replies `reply`."""
     steps = call(command, route_to(parse_url("redis://127.0.0.1:1")), patience=0)
     step = next(steps)
     assert isinstance(step, Exchange)
@@ -46,11 +48,11 @@ def answer(command: Command[Any], reply: Any) -> Any:
         steps.send([reply])
     except StopIteration as done:
         return done.value
-    raise AssertionError("it wants more")
+    raise AssertionError("the command sends more than one call")
 
 
 @given(st.sampled_from(READS), REPLIES)
-def test_an_answer_of_another_kind_is_a_typed_error(command: Command[Any], reply: Any) -> None:
+def test_unexpected_reply_raises_protocol_error(command: Command[Any], reply: Any) -> None:
     with contextlib.suppress(ProtocolError):
         answer(command, reply)
 
@@ -81,7 +83,7 @@ TEXTS = st.binary(max_size=12) | st.sampled_from(
 
 
 @given(TEXTS, TEXTS, TEXTS, TEXTS, RECORDS, TEXTS, RECORDS)
-def test_a_row_of_garbage_is_a_job_that_says_so(
+def test_garbage_row_becomes_an_unreadable_job(
     id_: bytes, run_at: bytes, token: bytes, client: bytes, info: bytes, payload: bytes, note: bytes
 ) -> None:
     reader = JobReader("q", "q", None)
@@ -110,29 +112,44 @@ LINES = st.binary(max_size=60) | REPLIES.map(repr).map(lambda text: text.encode(
 
 
 @given(LINES)
-def test_a_record_of_a_worker_that_is_none_is_none(line: bytes) -> None:
+def test_invalid_worker_record_reads_as_none(line: bytes) -> None:
     record = WorkerRecord.read(line)
     assert record is None or isinstance(record, WorkerRecord)
 
 
 @given(LINES)
-def test_a_line_between_supervisor_and_child_is_read_or_refused(line: bytes) -> None:
+def test_message_between_supervisor_and_worker_is_read_or_refused(line: bytes) -> None:
     for read in (decode_instruction, decode_report):
         with contextlib.suppress(msgspec.MsgspecError, RecursionError):
             read(line)
 
 
 @given(LINES | st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_an_order_that_cannot_be_understood_is_noted_and_ignored(line: bytes) -> None:
-    async def nobody(do: str, queue: str, release: bool) -> None: ...
+def test_invalid_order_is_logged_and_ignored(line: bytes) -> None:
+    asyncio.run(order(line.decode("utf-8", "surrogateescape")))
 
-    store: Any = None
-    control = Control(store, nobody)
-    control._received(line.decode("utf-8", "surrogateescape"))
+
+async def order(message: str) -> None:
+    """Delivers a message on a channel of a worker, as a listener does."""
+
+    async def carry_out(do: str, queue: str, release: bool) -> None: ...
+
+    async def subscribe(channel: str) -> object:
+        return channel
+
+    async def connect() -> None: ...
+
+    heard: dict[str, Any] = {}
+    listener = SimpleNamespace(attend=heard.__setitem__, leave=heard.pop, subscribe=subscribe)
+    store: Any = SimpleNamespace(listener=listener, connect=connect)
+    control = Control(store, carry_out)
+    control.listen({"channel"})
+    heard["channel"](message)
+    await control.close()
 
 
 @pytest.mark.parametrize("queues", [5, "q", [5], ["a{b"]])
-async def test_who_is_working_on_what_is_no_queue_is_refused(queues: Any) -> None:
+async def test_workers_of_an_invalid_queue_name_are_refused(queues: Any) -> None:
     client = Client("redis://127.0.0.1:1")
     with pytest.raises(QueasyError, match="expected"):
         await client.workers(queues)

@@ -30,7 +30,7 @@ def _as_it_was() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("processes", ["-1", "1001"])
-def test_a_number_of_processes_out_of_range_says_the_range(processes: str) -> None:
+def test_processes_out_of_range_names_the_range(processes: str) -> None:
     with pytest.raises(SystemExit, match="from 0 to 1000"):
         main(["worker", "a:b", "--processes", processes])
 
@@ -45,7 +45,7 @@ def test_a_number_of_processes_out_of_range_says_the_range(processes: str) -> No
 @example(["serve", "\ud800:x", "q"])
 @example(["workers", "\0.py:x"])
 @example(["worker", "a:b", "--processes", "0", "--grace", "nan"])
-def test_odd_arguments_end_with_a_code_and_a_message(arguments: list[str]) -> None:
+def test_any_arguments_exit_with_a_code_and_a_message(arguments: list[str]) -> None:
     said, told = io.StringIO(), io.StringIO()
     path = list(sys.path)
     with (

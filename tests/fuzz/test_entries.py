@@ -1,5 +1,5 @@
-"""Whatever is passed to a public entry: a typed error that says what was expected, or exactly what
-was asked for. Never anything else, and no key that nobody knows.
+"""Any argument of a public function: a typed error that says what was expected, or exactly the
+requested effect. Nothing else, and no unknown key on the server.
 """
 
 # ruff: noqa: E501, PT017, RUF001 - tables of odd things; an error is one of two ways to be right
@@ -56,14 +56,14 @@ ARGUMENTS = {
 
 
 def refused(error: Exception) -> None:
-    """It is one of ours, and says what was expected."""
+    """Checks that the error is typed, and says what was expected."""
     assert isinstance(error, InvalidInput), repr(error)
     text = str(error)
     assert "expected" in text or "cannot be encoded" in text or "limit" in text, text
 
 
 def attempt(call: Any) -> Any:
-    """The answer, or nothing if the call was refused as it should be."""
+    """The result of the call; None if it was refused with a proper error."""
     try:
         return call()
     except Exception as error:
@@ -78,7 +78,7 @@ def close(seen: float | None, asked: float | None) -> bool:
 
 
 @given(st.fixed_dictionaries({}, optional=ARGUMENTS), JSON | ODD)
-def test_a_dispatch_is_refused_or_comes_back_as_it_went(
+def test_dispatch_is_refused_or_read_back_unchanged(
     fuzzed: SyncClient, raw: Any, arguments: dict[str, Any], data: Any
 ) -> None:
     raw.flushall()
@@ -112,7 +112,7 @@ def test_a_dispatch_is_refused_or_comes_back_as_it_went(
 
 
 @given(JSON)
-def test_json_comes_back_as_it_went(fuzzed: SyncClient, data: Any) -> None:
+def test_json_data_is_read_back_unchanged(fuzzed: SyncClient, data: Any) -> None:
     queue = fuzzed.queue("json")
     queue.dispatch(data, id="x")
     lease = queue.lease(timeout=0)
@@ -122,7 +122,7 @@ def test_json_comes_back_as_it_went(fuzzed: SyncClient, data: Any) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_bytes_come_back_as_they_went(fuzzed: SyncClient, data: bytes) -> None:
+def test_raw_bytes_are_read_back_unchanged(fuzzed: SyncClient, data: bytes) -> None:
     queue = fuzzed.queue("raw", codec="raw")
     for given_as in (data, bytearray(data), memoryview(data)):
         queue.dispatch(given_as, id="x")
@@ -133,7 +133,7 @@ def test_bytes_come_back_as_they_went(fuzzed: SyncClient, data: bytes) -> None:
 
 
 class OddCodec:
-    """Encodes and decodes to whatever it was told."""
+    """Encodes and decodes to fixed values."""
 
     def __init__(self, encoded: Any, decoded: Any) -> None:
         self.encoded, self.decoded = encoded, decoded
@@ -150,7 +150,7 @@ class OddCodec:
 
 
 @given(ODD | st.just(KeyError("x")), ODD | st.just(ValueError("x")))
-def test_a_codec_that_misbehaves_is_a_typed_error_or_a_broken_job(
+def test_misbehaving_codec_raises_or_breaks_the_job(
     fuzzed: SyncClient, raw: Any, encoded: Any, decoded: Any
 ) -> None:
     raw.flushall()
@@ -168,7 +168,7 @@ def test_a_codec_that_misbehaves_is_a_typed_error_or_a_broken_job(
 
 
 @given(NAMES | ODD, NAMES | ODD)
-def test_a_name_is_refused_or_has_keys_of_its_own(
+def test_name_is_refused_or_has_its_own_keys(
     own_server: Server, raw: Any, name: Any, prefix: Any
 ) -> None:
     raw.flushall()
@@ -188,7 +188,7 @@ def test_a_name_is_refused_or_has_keys_of_its_own(
 
 
 def audit_all_of(server: Server, prefix: str) -> None:
-    if not set(prefix) & set("*?[]\\^"):  # what is looked for as a pattern
+    if not set(prefix) & set("*?[]\\^"):  # KEYS would take these for a pattern
         audit_all(server, prefix)
 
 
@@ -283,7 +283,7 @@ def test_a_handler_is_refused_or_registered(handler: Any, fail: Any, options: An
 
 
 @given(ODD, TIMES | NUMBERS | ODD, TIMES | NUMBERS | ODD)
-def test_a_verdict_is_refused_or_made(message: Any, at: Any, after: Any) -> None:
+def test_retry_and_failure_are_refused_or_made(message: Any, at: Any, after: Any) -> None:
     attempt(lambda: Retry(message, at=at))
     attempt(lambda: Retry(message, after=after))
     attempt(lambda: Retry(message, at=at, after=after))
@@ -323,7 +323,7 @@ PARTS = st.sampled_from([
 
 
 @given(st.lists(PARTS, max_size=9).map("".join) | st.text(max_size=40))
-def test_a_url_is_refused_or_leads_somewhere_without_showing_its_secrets(url: str) -> None:
+def test_url_is_refused_or_parsed_without_showing_secrets(url: str) -> None:
     try:
         target = parse_url(url)
     except QueasyError as error:
@@ -350,6 +350,6 @@ HOSTS = st.sampled_from([
 
 
 @given(CONNECTED, HOSTS)
-def test_a_url_that_leads_nowhere_is_a_typed_error(scheme: str, rest: str) -> None:
+def test_url_of_no_server_raises_a_typed_error(scheme: str, rest: str) -> None:
     with pytest.raises(QueasyError):
         SyncClient(scheme + rest, timeout=0.2).connect()

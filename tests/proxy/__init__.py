@@ -1,10 +1,10 @@
-"""A TCP proxy with the network's bad habits, at will: cuts at any point, stalls, silence.
+"""A TCP proxy that causes network faults on request: cuts at any point, stalls, silence.
 
     async with Proxy(server.port) as proxy:
         proxy.cut("dispatch", Cut.HALF_SENT)  # the next one
         proxy.stall(3)
 
-Or a program, steered by lines on a unix socket (calm, harass 0.01, stall 3, deaf 5, cut all):
+Or a program, controlled by lines on a unix socket (calm, harass 0.01, stall 3, deaf 5, cut all):
 
     python -m tests.proxy --listen-port 1 --upstream-port 2 --seed 3 --control path
 """
@@ -23,13 +23,13 @@ from tests.proxy.resp import end_of, name_of
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 Meanwhile = Callable[[], Awaitable[None]]
 CHUNK = 65536
-STALLS = 0.05  # how likely one is in each second of harassment
+STALLS = 0.05  # probability of a stall in each second of `harass`
 LONGEST_STALL = 3.0
 
 
 class Cut(enum.StrEnum):
-    """Where the line is cut: none of the command arrives, or some of it; it is carried out, and
-    none of the answer comes back, or some of it.
+    """Where the connection is cut: before any or after some of the command arrived; before any or
+    after some of the answer came back.
     """
 
     UNSENT = enum.auto()
@@ -43,12 +43,14 @@ class _Link:
     """One connection through the proxy."""
 
     dead: bool
+    writer: Writer | None = None
+    subscribed: bool = False
     due: list[Cut | None] = field(default_factory=list)
-    """What is to become of the answers still to come; messages come unasked."""
+    """What to do with each answer still to come. Published messages have no entry."""
 
 
 class Proxy:
-    """Passes bytes to a server on this machine, and knows where a command begins and ends."""
+    """Forwards bytes to a server on this machine, and knows where commands begin and end."""
 
     def __init__(self, upstream: int, port: int = 0, seed: int | None = None) -> None:
         self._upstream = upstream
@@ -59,6 +61,9 @@ class Proxy:
         self._delayed: list[tuple[str, asyncio.Event, asyncio.Event]] = []
         self._late: list[asyncio.Task[None]] = []
         self._swallowed: set[str] = set()
+        self._withheld: bytes | None = None
+        self._kept: bytes | None = None
+        self._keeping = asyncio.Event()
         self._rate = 0.0
         self._harassing: asyncio.Task[None] | None = None
         self._passing = asyncio.Event()
@@ -69,7 +74,7 @@ class Proxy:
         self.lost = 0
         """Commands that were cut or swallowed."""
         self.abreast = 0
-        """The most calls that were under way at a time, on one line."""
+        """The most calls that were in flight at a time on one connection."""
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
@@ -98,13 +103,13 @@ class Proxy:
         self._doomed.append((command, point))
 
     def lose_answer_to(self, command: str, meanwhile: Meanwhile | None = None) -> None:
-        """What happens `meanwhile` happens before whoever called can know."""
+        """The next answer is lost; `meanwhile` runs before the caller can notice."""
         self.cut(command, Cut.UNANSWERED)
         if meanwhile is not None:
             self._meanwhile.append(meanwhile)
 
     def delay(self, command: str) -> Meanwhile:
-        """The next call of this function is given up, but arrives later: await the result."""
+        """The next call is cut before it arrives. Awaiting the result delivers it late."""
         arrives, arrived = asyncio.Event(), asyncio.Event()
         self._delayed.append((command, arrives, arrived))
 
@@ -115,26 +120,43 @@ class Proxy:
         return arrive
 
     def swallow(self, command: str) -> None:
-        """It never arrives and is never answered, but the line stays."""
+        """Commands of this name never arrive and are never answered; connections stay open."""
         self._swallowed.add(command)
 
+    def withhold(self, message: bytes) -> None:
+        """The next published message that contains this is kept until `deliver`."""
+        self._withheld = message
+
+    async def withheld(self) -> None:
+        """Returns when a message is kept."""
+        await self._keeping.wait()
+
+    def deliver(self) -> None:
+        """The message that was kept arrives on every connection that has subscribed; again, if
+        this is called again.
+        """
+        assert self._kept is not None
+        for link in self._links:
+            if link.writer is not None and link.subscribed:
+                link.writer.write(self._kept)
+
     def lead_to(self, upstream: int) -> None:
-        """Connections from now on: as a name does that is given to another server."""
+        """New connections go to another server, as when a host name moves."""
         self._upstream = upstream
 
     def cut_all(self) -> None:
-        """Every line there is, now."""
+        """Cuts every connection, now."""
         for task in self._links.values():
             task.cancel()
 
     def stall(self, seconds: float) -> None:
-        """Nothing passes for so long, in either direction; then all of it does."""
+        """Nothing passes in either direction for that long; then everything does."""
         self._passing.clear()
         self._later(seconds, self._passing.set)
 
     def deaf(self, seconds: float | None = None) -> None:
-        """Connections are accepted and never answered. Those of that time, and those there are
-        now, stay so when it is over: nobody tells their ends that they are dead.
+        """Connections are accepted and never answered. Present connections, and those opened
+        meanwhile, stay silent afterwards, and neither end is closed.
         """
         self._deaf = True
         for link in self._links:
@@ -143,15 +165,15 @@ class Proxy:
             self._later(seconds, self._hear)
 
     def harass(self, rate: float, stalls: float = STALLS) -> None:
-        """Every command may be cut anywhere, with this probability; every second may begin a
-        stall, with that one.
+        """Cuts each command at a random point with probability `rate`, and begins a stall in each
+        second with probability `stalls`.
         """
         self.calm()
         self._rate = rate
         self._harassing = asyncio.create_task(self._stall_now_and_then(stalls))
 
     def calm(self) -> None:
-        """No more trouble, whatever was asked for before."""
+        """Ends every fault requested before."""
         for timer in self._timers.values():
             timer.cancel()
         if self._harassing is not None:
@@ -163,7 +185,7 @@ class Proxy:
         self._hear()
 
     def obey(self, order: str) -> None:
-        """One of these in words: "calm", "harass 0.01", "stall 3", "deaf 5", "cut all"."""
+        """An order in words: "calm", "harass 0.01", "stall 3", "deaf 5", "cut all"."""
         word, *numbers = order.replace("cut all", "cut_all").split() or [""]
         if word not in ("calm", "harass", "stall", "deaf", "cut_all"):
             raise ValueError(f"expected calm, harass, stall, deaf or cut all, got {order!r}")
@@ -184,10 +206,10 @@ class Proxy:
                 self.stall(self._random.uniform(0.1, LONGEST_STALL))
 
     async def _accept(self, reader: Reader, writer: Writer) -> None:
-        link = _Link(dead=self._deaf)
+        link = _Link(dead=self._deaf, writer=writer)
         self._links[link] = asyncio.current_task()
         writers = [writer]
-        # Cancelled is cut; the task itself goes on to its end, and nobody is told.
+        # Cancelling this task cuts the connection; the exception stays here.
         with suppress(OSError, asyncio.CancelledError):
             up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
             writers.append(up_writer)
@@ -208,6 +230,7 @@ class Proxy:
                 command = bytes(buffer[:end])
                 del buffer[:end]
                 name = name_of(command)
+                link.subscribed |= name == "SSUBSCRIBE"
                 if name in self._swallowed:
                     self.lost += 1
                     continue
@@ -233,6 +256,9 @@ class Proxy:
                 continue
             buffer += data
             while end := end_of(buffer):
+                if not link.due and self._keeps(bytes(buffer[:end])):
+                    del buffer[:end]
+                    continue
                 point = link.due.pop(0) if link.due else None
                 if point is Cut.HALF_ANSWERED:
                     end = self._random.randrange(1, end)
@@ -245,19 +271,26 @@ class Proxy:
                 del buffer[:end]
             await writer.drain()
 
+    def _keeps(self, message: bytes) -> bool:
+        if self._withheld is None or self._withheld not in message:
+            return False
+        self._withheld, self._kept = None, message
+        self._keeping.set()
+        return True
+
     async def _deliver(
         self, command: bytes, arrives: asyncio.Event, arrived: asyncio.Event
     ) -> None:
-        """As the network does with a packet whose sender has given up."""
+        """Delivers a command after its sender has given up, as a network may."""
         await arrives.wait()
         reader, writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         writer.write(command)
-        await reader.read(1)  # carried out: the first byte of its answer is here
+        await reader.read(1)  # the first byte of the answer: it was carried out
         writer.close()
         arrived.set()
 
     async def _read(self, reader: Reader) -> bytes:
-        await self._passing.wait()  # before, so that what is sent meanwhile piles up
+        await self._passing.wait()  # wait before reading too, so that sent bytes pile up
         data = await reader.read(CHUNK)
         await self._passing.wait()
         return data
@@ -274,7 +307,7 @@ class Proxy:
 
 
 async def _first_of(*works: Coroutine[object, object, None]) -> None:
-    """Until one of them is over, which ends the others."""
+    """Waits until one of them ends, and cancels the others."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

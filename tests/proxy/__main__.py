@@ -1,4 +1,4 @@
-"""The proxy as a program: see there."""
+"""The proxy as a program: see `tests/proxy/__init__.py`."""
 
 import argparse
 import asyncio
@@ -19,7 +19,7 @@ async def main() -> None:
     options = parser.parse_args()
 
     async def steer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Each line is answered when it holds: ok, or what is wrong with it."""
+        """Answers each line when it is in effect: ok, or the problem."""
         while line := await reader.readline():
             try:
                 proxy.obey(line.decode())

@@ -1,4 +1,4 @@
-"""The proxy in a process of its own, for tests that do not await and workers that must not wait."""
+"""The proxy in a process of its own, for sync tests and for tests that block the event loop."""
 
 import socket
 import subprocess
@@ -20,7 +20,7 @@ class ProxyProgram:
         self._control = control
 
     def tell(self, order: str) -> None:
-        """An order, as `Proxy.obey` takes it; returns when it holds."""
+        """Sends an order of `Proxy.obey`; returns when it is in effect."""
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(str(self._control))
             line.sendall(order.encode() + b"\n")
@@ -29,7 +29,7 @@ class ProxyProgram:
 
 @contextmanager
 def start_proxy(upstream: int, seed: int) -> Generator[ProxyProgram]:
-    """It may not print anything: that would be an error."""
+    """Starts the proxy program. Any output of it fails the test."""
     with tempfile.TemporaryDirectory(prefix="proxy-") as folder:
         port, control = free_port(), Path(folder) / "control"
         words = ["--listen-port", port, "--upstream-port", upstream, "--seed", seed]

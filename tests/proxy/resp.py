@@ -5,7 +5,7 @@ ARRAY, BULK = b"*$"
 
 
 def end_of(data: bytearray) -> int:
-    """Where the command or reply that the bytes begin with ends; 0 if it is not whole yet."""
+    """The length of the first command or reply in the bytes; 0 if it is incomplete."""
     at, values = 0, 1
     while values:
         end = data.find(b"\r\n", at)
@@ -21,7 +21,7 @@ def end_of(data: bytearray) -> int:
 
 
 def name_of(command: bytes) -> str:
-    """Of a function the name without its prefix, else the command's own."""
+    """The name of the called function without its prefix, or the name of the command."""
     words = command.split(b"\r\n", 5)[2:5:2]
     if words[0].startswith(b"FCALL"):
         return words[1].removeprefix(FUNCTION).decode()

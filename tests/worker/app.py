@@ -1,8 +1,7 @@
 """The application that worker tests run, in processes of its own.
 
-What a job does is in its data; what happened is in a journal: a file to which every run appends
-a line when it starts and one when it ends, outside of the server, so that nothing the server
-forgets is forgotten here.
+The data of a job says what it does. Every run appends a line to a journal when it starts and when
+it ends: a file outside of the server, which keeps what the server forgets.
 """
 
 import asyncio
@@ -34,12 +33,12 @@ def note(event: str, job: Job, **more: Any) -> None:
 
 
 def act(data: Any, job: Job) -> Any:
-    """Plain: whatever a job may do to its process."""
+    """Everything that a job may do to its process."""
     match data:
         case {"sleep": seconds}:
             time.sleep(seconds)
         case {"gil": seconds}:
-            ctypes.PyDLL(None).sleep(int(seconds))  # PyDLL: without letting go of the GIL
+            ctypes.PyDLL(None).sleep(int(seconds))  # PyDLL does not release the GIL
         case {"spin": seconds}:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
@@ -53,7 +52,7 @@ def act(data: Any, job: Job) -> Any:
                 try:
                     note("tick", job)
                     time.sleep(0.02)
-                except BaseException:  # it was asked to end
+                except BaseException:  # an interrupt
                     if "deaf" not in data:
                         raise
         case {"spawn": seconds}:
@@ -97,7 +96,7 @@ crowd = [client.queue(f"crowd-{n}") for n in range(15)]
 
 
 def this_time(data: Any, job: Job) -> Any:
-    """What {"first": …} asks for is done in the first run, what {"then": …} does in others."""
+    """What to do in this run: {"first": …} in the first, {"then": …} in later ones."""
     if not isinstance(data, dict) or "first" not in data:
         return data
     again = job.retry_count + job.stall_count + job.timeout_count

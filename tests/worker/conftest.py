@@ -1,4 +1,4 @@
-"""A fleet of workers for every test, ended with it; and one worker that idles beside them all."""
+"""A fleet of workers for each test, and one idle worker for the whole session."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +14,13 @@ __all__ = ["emails", "seen"]  # fixtures
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Known when `tests/worker` is named on the command line; the default holds elsewhere."""
+    """Available when a path in `tests/worker` is on the command line; else the default applies."""
     parser.addoption("--restarts", type=int, default=12, help="restarts of workers under load")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What looks at the idle worker comes last, so that nobody waits while it idles."""
+    """Runs the tests of the idle worker last, so that it idles while the others run."""
     items.sort(key=lambda item: item.path.name == "test_idle.py")
 
 
@@ -32,7 +32,7 @@ def fleet(server: Server, prefix: str, tmp_path: Path) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="session")
 def idling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Idling]:
-    """On a server of its own, of one kind: nothing here depends on the kind but its counters."""
+    """An idle worker on a server of its own, of one kind: its cost does not depend on the kind."""
     kinds = available_kinds()
     if not kinds:
         pytest.skip("no server: NOT TESTED")

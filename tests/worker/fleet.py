@@ -1,4 +1,4 @@
-"""Real workers for tests: `queasy worker` in processes of its own, and what their jobs wrote."""
+"""Real workers for tests: `queasy worker` in processes of its own, and the journal of its jobs."""
 
 import json
 import os
@@ -23,19 +23,19 @@ from tests.servers import Server, wait_until
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.worker.app:client"
-# What processes do to each other is the same on every server, and takes its time.
+# For slow tests of processes, which do not depend on the kind of server.
 ON_ONE_SERVER = pytest.mark.parametrize("kind", ["any"], indirect=True)
 
 
 class Journal:
-    """What the handlers of tests.worker.app wrote."""
+    """The lines that the handlers of tests.worker.app wrote."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.touch()
 
     def lines(self, event: str | None = None, **fields: Any) -> list[dict[str, Any]]:
-        """Whole lines only: one may be half written."""
+        """The matching lines; a line that is half written is left out."""
         raw = self.path.read_bytes().split(b"\n")[:-1]
         found = [json.loads(line) for line in raw]
         wanted = {**({"event": event} if event else {}), **fields}
@@ -44,7 +44,7 @@ class Journal:
     def wait_for(
         self, event: str, count: int = 1, *, seconds: float = 30.0, **fields: Any
     ) -> list[dict[str, Any]]:
-        """Until so many such lines are there."""
+        """Waits until `count` lines match; returns them."""
         what = f"{count} x {event} {fields} in the journal"
         wait_until(lambda: len(self.lines(event, **fields)) >= count, what, seconds)
         return self.lines(event, **fields)
@@ -66,7 +66,7 @@ class Running:
         return self._log.read_text(errors="replace")
 
     def events(self, what: str) -> list[str]:
-        """Lines of its log that tell of this event."""
+        """The lines of its log with this event."""
         return re.findall(rf"^.*queasy\.worker: {re.escape(what)}(?: .*)?$", self.log, re.M)
 
     def wait_until_serving(self, children: int, seconds: float = 30.0) -> "Running":
@@ -83,14 +83,14 @@ class Running:
         return self
 
     def children(self) -> list[int]:
-        """Process ids, of those that are alive."""
+        """The process ids of its live children."""
         return [pid for pid in children_of(self.pid) if alive(pid)]
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def stop(self, seconds: float = 60.0) -> int:
-        """As an operator would; its exit code."""
+        """Stops it as an operator does; returns its exit code."""
         self.signal(signal.SIGTERM)
         return self.process.wait(seconds)
 
@@ -107,7 +107,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Neither gone nor a zombie."""
+    """Whether the process exists and is not a zombie."""
     return state_of(pid) not in (b"", b"Z")
 
 
@@ -116,7 +116,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def state_of(pid: int) -> bytes:
-    """A letter, as the kernel has it; empty when it is gone."""
+    """The kernel's letter for the state of a process; empty if it does not exist."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     return b""
@@ -128,12 +128,12 @@ def wait_until_gone(pids: Iterable[int], seconds: float) -> None:
 
 
 class Fleet:
-    """Starts workers on one server, under one prefix, and ends what is left of them."""
+    """Starts workers on one server, under one prefix, and kills those left at the end."""
 
     def __init__(self, url: str, prefix: str, folder: Path) -> None:
         self.journal = Journal(folder / "journal")
         self._folder = folder
-        self._environment = {
+        self.environment = {
             **os.environ,
             "TEST_URL": url,
             "TEST_PREFIX": prefix,
@@ -142,13 +142,18 @@ class Fleet:
         }
         self._running: list[Running] = []
 
-    def start(self, *options: str, app: str = APP, folder: Path = ROOT) -> Running:
-        """`queasy worker` with these options; does not wait for it."""
+    def start(
+        self, *options: str, app: str = APP, folder: Path = ROOT, output: int | None = None
+    ) -> Running:
+        """`queasy worker` with these options; does not wait for it. It writes to its log, or to
+        the file descriptor `output`.
+        """
         log = self._folder / f"worker-{len(self._running)}.log"
         with log.open("wb") as file:
+            output = file.fileno() if output is None else output
             process = subprocess.Popen(
                 [sys.executable, "-m", "queasy", "worker", app, *options],
-                cwd=folder, env=self._environment, stdout=file, stderr=file,
+                cwd=folder, env=self.environment, stdout=output, stderr=output,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         running = Running(process, log)
@@ -158,12 +163,12 @@ class Fleet:
     def serve(
         self, *options: str, processes: int = 2, app: str = APP, folder: Path = ROOT
     ) -> Running:
-        """The same, and waits until all its children serve."""
+        """Starts a worker, and waits until all its processes serve."""
         running = self.start("--processes", str(processes), *options, app=app, folder=folder)
         return running.wait_until_serving(processes)
 
-    def told(self) -> str:
-        """What its workers wrote."""
+    def logs(self) -> str:
+        """The logs of its workers."""
         return "\n".join(f"--- {r.process.args!r}\n{r.log}" for r in self._running)
 
     def end(self) -> None:
@@ -174,7 +179,7 @@ class Fleet:
                 running.kill()
             for pid in children:
                 with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)  # with what its handlers started
+                    os.killpg(pid, signal.SIGKILL)  # including subprocesses of its handlers
 
 
 @contextmanager
@@ -193,7 +198,7 @@ def elapsed(action: Callable[[], object]) -> float:
 
 
 def totals(queue: SyncQueue) -> dict[str, int]:
-    """What the server counted of a queue, of all time."""
+    """The counters of a queue, of all time."""
     return {stat.kind: stat.count for stat in queue.stats() if stat.minute is None}
 
 
@@ -202,8 +207,8 @@ Played = dict[str, "Future[None]"]
 
 
 class Together:
-    """Tests that mostly wait: those of a module do so at the same time, each with a fleet and
-    a prefix of its own. The first of them takes as long as the longest; the others nothing.
+    """Runs the tests of a module that mostly wait in parallel, each with a fleet and a prefix of
+    its own. The first test takes as long as the longest; the others take no time.
     """
 
     def __init__(self) -> None:
@@ -218,7 +223,7 @@ class Together:
         return test
 
     def of(self, **cases: Any) -> Callable[[Callable[[Fleet, SyncClient, Any], None]], Any]:
-        """The same test of several cases."""
+        """A test with several cases."""
 
         def decorate(scene: Callable[[Fleet, SyncClient, Any], None]) -> Any:
             for name, case in cases.items():
@@ -234,7 +239,7 @@ class Together:
 
     @contextmanager
     def playing(self, request: pytest.FixtureRequest, server: Server) -> Generator[Played]:
-        """The scenes of those tests that were asked for."""
+        """Runs the scenes of the selected tests."""
         folders: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
         asked = tuple(item.originalname for item in request.session.items)  # type: ignore[attr-defined]
         scenes = {n: scene for n, scene in self._scenes.items() if n.partition("-")[0] in asked}
@@ -254,6 +259,6 @@ def _play(scene: Scene, server: Server, folder: Path) -> None:
         try:
             scene(fleet, client)
         except BaseException as problem:
-            problem.add_note(fleet.told())
+            problem.add_note(fleet.logs())
             raise
     audit_all(server, prefix)

@@ -1,4 +1,4 @@
-"""A worker of 20 empty queues, and what it costs: commands, and CPU."""
+"""An idle worker of 20 empty queues, and its cost in commands and CPU."""
 
 import os
 import time
@@ -11,13 +11,13 @@ from tests.servers import Server
 from tests.worker.fleet import Fleet
 
 QUEUES = [*(f"crowd-{n}" for n in range(15)), "waits", "high", "low", "whole", "small"]
-# To connect, to register and to look for the first time.
+# Time to connect, register and poll once.
 SETTLING = 3.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Idling:
-    """Counts from when it serves until it is asked."""
+    """Measures from when the worker serves."""
 
     def __init__(self, server: Server, fleet: Fleet) -> None:
         self.server = server
@@ -42,7 +42,7 @@ class Idling:
         self._stack.close()
 
     def _cpu_used(self) -> float:
-        """Seconds, of the supervisor and its children."""
+        """CPU seconds of the supervisor and its workers."""
         pids = [self.worker.pid, *self.worker.children()]
         stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
         return sum(int(stat[11]) + int(stat[12]) for stat in stats) / TICKS
@@ -53,16 +53,16 @@ class Idling:
         return time.time() - self._since - SETTLING
 
     def cpu(self) -> float:
-        """The part of one CPU that it used."""
+        """The share of one CPU that it used."""
         return (self._cpu_used() - self._cpu) / (time.monotonic() - self._cpu_since)
 
     def commands(self) -> list[tuple[float, str]]:
-        """What clients sent since it settled: when, in seconds, and what."""
+        """The commands that clients sent since it settled, with the time of each in seconds."""
         marker = f"ECHO {os.urandom(8).hex()}"
         self.server.call(*marker.split())
         found: list[tuple[float, str]] = []
         while (line := self._next())["command"] != marker:
-            # What functions call is not sent by anybody. Ours is the connection of the marker.
+            # Commands inside functions are not sent by clients. The marker ends the list.
             if line["client_type"] != "lua":
                 found.append((line["time"] - self._since - SETTLING, line["command"]))
         return [(at, command) for at, command in found if 0 <= at < self.seconds - 0.5]

@@ -57,7 +57,7 @@ async def until_state(queue: Queue, id_: str, state: str) -> Job:
 
 
 class Seen:
-    """The jobs that a handler was given, in order; and a way to wait for them."""
+    """Records the jobs of a handler in order, and waits for them."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []

@@ -1,16 +1,20 @@
-"""What a worker writes: one line for each thing that happens, and nothing that is secret."""
+"""The log of a worker: one line for each event, and no secrets."""
 
+import fcntl
 import json
+import os
 import re
+import signal
+from contextlib import suppress
 
 from queasy import JobOptions, SyncClient
 from tests.servers import wait_until
-from tests.worker.fleet import Fleet
+from tests.worker.fleet import ON_ONE_SERVER, Fleet
 
 SECRET = "hunter2"
 
 
-def test_what_becomes_of_a_job_is_said_in_the_words_of_the_server(
+def test_log_reports_retry_and_failure_without_the_error_message(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve("--queue", "plain", processes=1)
@@ -24,7 +28,7 @@ def test_what_becomes_of_a_job_is_said_in_the_words_of_the_server(
     assert not [line for line in events if SECRET in line]
 
 
-def test_who_minds_sees_no_message_of_an_error(fleet: Fleet, sync_client: SyncClient) -> None:
+def test_log_errors_type_hides_error_messages(fleet: Fleet, sync_client: SyncClient) -> None:
     worker = fleet.start(
         "--queue", "plain", "--log-errors", "type", "--log-format", "json", "--processes", "1"
     )
@@ -42,9 +46,31 @@ def test_who_minds_sees_no_message_of_an_error(fleet: Fleet, sync_client: SyncCl
     assert serving["pid"] != serving["process"] == worker.pid
 
 
-def test_a_blocked_event_loop_is_told_of(fleet: Fleet, sync_client: SyncClient) -> None:
+def test_blocked_event_loop_is_logged_with_its_jobs(fleet: Fleet, sync_client: SyncClient) -> None:
     worker = fleet.serve("--queue", "waits", processes=1)
     sync_client.queue("waits").dispatch({"spin": 1.5}, id="blocks")
-    wait_until(lambda: bool(worker.events("event_loop_blocked")), "it is told")
+    wait_until(lambda: bool(worker.events("event_loop_blocked")), "it is logged")
     assert "jobs=blocks" in worker.events("event_loop_blocked")[0]
     assert worker.stop() == 0
+
+
+@ON_ONE_SERVER
+def test_supervisor_goes_on_when_its_log_pipe_is_full(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    """Bug: it blocked while writing its log, and the leases of its workers expired."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    worker = fleet.start("--processes", "2", "--queue", "waits", output=writing)
+    wait_until(lambda: len(sync_client.workers(["waits"])) == 2, "both workers serve")
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x")
+    os.set_blocking(writing, True)
+    first = worker.children()
+    os.kill(first[0], signal.SIGKILL)  # which writes a line to the log
+    wait_until(lambda: len(set(worker.children()) - set(first)) == 1, "another process replaces it")
+    os.close(writing)
+    os.close(reading)
+    worker.kill()

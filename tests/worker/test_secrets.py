@@ -1,4 +1,4 @@
-"""The password of a URL is nowhere but in the URL, and on its way to the server."""
+"""The password in a URL is shown nowhere: not in logs, processes, errors, or the server."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,0 +1,127 @@
+"""Timekeeping: one waiter polls when the next job is due; when it cannot, another takes over."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from queasy import Client, Queue, SyncClient
+from queasy.store.command import Command
+from queasy.store.records import Taken
+from queasy.store.store import AsyncStore
+from queasy.worker.execution.units import Units
+from queasy.worker.intake.decisions import NoteUnserved, StandDown, decide
+from tests.servers import Server, wait_until
+from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Running, Together
+from tests.worker.inline import until, until_empty, working
+
+pytestmark = ON_ONE_SERVER
+together = Together()
+
+
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest, server: Server) -> Iterator[Played]:
+    with together.playing(request, server) as playing:
+        yield playing
+
+
+@together
+def test_job_that_comes_due_does_not_wait_for_a_full_worker(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """Bug: the job waited for the safety poll of the other, idle worker: 8 to 60 s."""
+    small, journal = client.queue("small"), fleet.journal
+    keeper = fleet.serve("--queue", "small", "--queue", "whole", processes=1)
+    other = fleet.serve("--queue", "small", processes=1)
+    sent = _dispatch_later(client)
+    client.queue("whole").dispatch({"sleep": 8}, id="long")
+    journal.wait_for("start", id="long")
+    _assert_ran_in_time(fleet, sent, other)
+    assert keeper.stop() == other.stop() == 0
+    assert small.counts().waiting == 0
+
+
+@together
+def test_job_that_comes_due_does_not_wait_for_a_stopping_worker(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    small, journal = client.queue("small"), fleet.journal
+    keeper = fleet.serve("--queue", "small", processes=1)
+    small.dispatch({"sleep": 8}, id="long")
+    journal.wait_for("start", id="long")
+    wait_until(lambda: small.counts().waiters == 1, "it is a waiter, with capacity left")
+    other = fleet.serve("--queue", "small", processes=1)
+    sent = _dispatch_later(client)
+    keeper.signal(signal.SIGTERM)
+    _assert_ran_in_time(fleet, sent, other)
+    assert keeper.process.wait(60) == other.stop() == 0
+
+
+def _dispatch_later(client: SyncClient) -> float:
+    """Dispatches a job for later; the first of two waiters keeps its time."""
+    small = client.queue("small")
+    wait_until(lambda: small.counts().waiters == 2, "both are waiters")
+    small.dispatch({}, id="later", delay=2)
+    wait_until(lambda: small.counts().waiters == 2, "both are waiters again")
+    return time.monotonic()
+
+
+def _assert_ran_in_time(fleet: Fleet, sent: float, worker: Running) -> None:
+    (start,) = fleet.journal.wait_for("start", id="later")
+    assert start["at"] - sent < 4
+    assert start["pid"] in worker.children()
+
+
+async def test_late_answer_does_not_make_a_scheduled_job_late(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer says how long nothing is due from when it was sent, not from when it arrived."""
+    small, run, started = client.queue("small"), AsyncStore.run, list[float]()
+
+    async def run_slowly(store: AsyncStore, command: Command[Any], *more: Any) -> Any:
+        answer = await run(store, command, *more)
+        if isinstance(answer, Taken) and not answer.count:
+            await asyncio.sleep(2)
+        return answer
+
+    @small.handler()
+    async def handle(data: None) -> None:
+        started.append(time.monotonic())
+
+    due = time.monotonic() + 4
+    await small.dispatch(None, id="later", delay=4)
+    monkeypatch.setattr(AsyncStore, "run", run_slowly)
+    async with working(client):
+        await until_empty(small)
+    assert -0.001 < started[0] - due < 1.5, "two seconds late if counted from the arrival"
+
+
+async def test_full_worker_with_an_overdue_poll_stops_being_the_waiter(
+    client: Client,
+) -> None:
+    """Bug: the full worker stayed the timekeeper, so the job waited until it had capacity."""
+    small = client.queue("small")
+
+    @small.handler()
+    async def nothing(data: None) -> None: ...
+
+    async with working(client) as worker:
+        await until(lambda: _waiters(small), "it is a waiter")
+        inner = cast("Any", worker)._worker
+        (line,) = inner.queues
+        now = time.monotonic()
+        soon = Taken("ok", 0.008, [], [], 0, 0, list)
+        line.plan_poll(soon, 1, 8.0, now - 0.02)
+        assert 0 < line.poll_at <= now
+        snapshot = inner._scheduler.snapshot()
+        busy = msgspec.structs.replace(snapshot.room, used=Units(awaited=100))
+        decision = decide(msgspec.structs.replace(snapshot, room=busy, running=True))
+        assert decision.actions == [NoteUnserved(0), StandDown(0)]
+
+
+async def _waiters(queue: Queue) -> int:
+    return (await queue.counts()).waiters

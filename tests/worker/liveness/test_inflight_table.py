@@ -1,0 +1,48 @@
+"""The table of running jobs, read by the supervisor while the worker writes it."""
+
+import math
+import os
+import subprocess
+import sys
+
+from queasy.worker.liveness.inflight_table import InflightTable
+
+WRITER = """
+import math, sys, time
+from queasy.worker.liveness.inflight_table import InflightTable
+
+table = InflightTable(1, 10, int(sys.argv[1]))
+table.beat(1e9)
+print("started", flush=True)
+end, token = time.monotonic() + 2, 0
+while time.monotonic() < end:
+    for _ in range(100):
+        token += 1
+        slot = table.start(0, f"job-{token}", token, 7.0, math.inf)
+        table.beat(1e9)
+        table.end(slot)
+"""
+
+
+def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
+    """Bug: in a burst of short runs one seemed overdue, and its worker was drained."""
+    fd = InflightTable.create_file(1, 10)
+    table = InflightTable(1, 10, fd)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(fd)], pass_fds=[fd], stdout=subprocess.PIPE
+    )
+    assert writer.stdout is not None
+    with writer, writer.stdout:
+        assert writer.stdout.readline() == b"started\n"
+        seen, beats = 0, set[float]()
+        while writer.poll() is None:
+            for entry in table.entries():
+                seen += 1
+                assert entry.deadline == math.inf, entry
+                assert (entry.id, entry.started) == (f"job-{entry.token}", 7.0), entry
+            beats.add(table.last_beat)
+    assert beats == {1e9}
+    assert seen > 100
+    assert writer.returncode == 0
+    table.close()
+    os.close(fd)

@@ -1,0 +1,139 @@
+"""Ways to start workers: from a script, by module name, with reload; and their replacement."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queasy import SyncClient
+from tests.servers import Server, wait_until
+from tests.worker.fleet import ON_ONE_SERVER, Fleet, wait_until_gone
+
+pytestmark = ON_ONE_SERVER
+
+CLIENT = """
+import asyncio, os
+from queasy import Client
+client = Client(os.environ["TEST_URL"], prefix=os.environ["TEST_PREFIX"])
+emails = client.queue("emails")
+"""
+HANDLER = """
+@emails.handler
+async def send(data): print("sent", data, "by", os.getpid(), flush=True)
+"""
+
+
+def run(script: Path, server: Server, prefix: str) -> "subprocess.Popen[str]":
+    settings = {"TEST_URL": server.url, "TEST_PREFIX": prefix, "PYTHONWARNINGS": "error"}
+    return subprocess.Popen(
+        [sys.executable, str(script)], env={**os.environ, **settings},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_a_script_runs_its_own_handlers_in_processes(
+    tmp_path: Path, server: Server, prefix: str, sync_client: SyncClient
+) -> None:
+    script = tmp_path / "shop.py"
+    main = '\nif __name__ == "__main__":\n    asyncio.run(client.work(processes=2))\n'
+    script.write_text(CLIENT + HANDLER + main)
+    with run(script, server, prefix) as process:
+        try:
+            wait_until(lambda: len(sync_client.workers(["emails"])) == 2, "both children serve")
+            children = [info.pid for info in sync_client.workers(["emails"])]
+            sync_client.queue("emails").dispatch("a")
+            assert process.stdout is not None
+            word, data, _, pid = process.stdout.readline().split()
+            assert (word, data) == ("sent", "a")
+            assert int(pid) in children
+            assert process.pid not in children
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+            wait_until_gone(children, 5)
+        finally:
+            process.kill()
+    assert sync_client.workers(["emails"]) == []
+
+
+def test_script_that_starts_workers_on_import_gets_advice(
+    tmp_path: Path, server: Server, prefix: str
+) -> None:
+    script = tmp_path / "shop.py"
+    script.write_text(CLIENT + HANDLER + "\nasyncio.run(client.work(processes=1))\n")
+    with run(script, server, prefix) as process:
+        try:
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode not in (0, None)
+    assert 'if __name__ == "__main__"' in errors
+
+
+def test_module_given_to_listen_brings_its_handler_and_fail_handler(
+    fleet: Fleet, tmp_path: Path, sync_client: SyncClient
+) -> None:
+    (tmp_path / "letters.py").write_text(
+        "from queasy import Failure\n"
+        "def handle(data): return Failure('no') if data == 'bad' else print('handled', data)\n"
+        "def handle_failure(data, job, error): print('gave up', data, job.id, error.message)\n"
+    )
+    (tmp_path / "shop.py").write_text(CLIENT + '\nemails.listen("letters", timeout=30)\n')
+    worker = fleet.serve(processes=1, app=f"{tmp_path / 'shop.py'}:client")
+    emails = sync_client.queue("emails")
+    emails.dispatch("good")
+    emails.dispatch("bad", id="b")
+    wait_until(lambda: "handled good" in worker.log, "the handler ran")
+    wait_until(lambda: "gave up bad b no" in worker.log, "the fail handler ran")
+    assert worker.stop() == 0
+
+
+def test_reload_runs_new_code_and_keeps_the_old_if_it_is_broken(
+    fleet: Fleet, tmp_path: Path, sync_client: SyncClient
+) -> None:
+    pytest.importorskip("watchfiles", reason="reload is an extra: NOT TESTED")
+    script = tmp_path / "shop.py"
+    script.write_text(CLIENT + HANDLER)
+    worker = fleet.serve("--reload", processes=1, app=f"{script}:client", folder=tmp_path)
+    emails = sync_client.queue("emails")
+
+    def dispatch_until(word: str) -> None:
+        emails.dispatch(word)
+        wait_until(lambda: f"{word} by" in worker.log, f"{word} is sent")
+
+    dispatch_until("first")
+    script.write_text(CLIENT + HANDLER.replace("sent", "posted"))
+    wait_until(lambda: len(worker.events("process_serving")) == 2, "a new child serves")
+    wait_until(lambda: len(worker.events("process_exited")) == 1, "the old one has ended")
+    dispatch_until("second")
+    script.write_text("this is not Python")
+    wait_until(lambda: bool(worker.events("worker_start_failed")), "it cannot start")
+    dispatch_until("third")
+    script.write_text(CLIENT + HANDLER.replace("sent", "mailed"))
+    wait_until(lambda: len(worker.events("process_serving")) == 3, "the next serves")
+    wait_until(lambda: worker.log.count("process_exited") >= 2, "the previous process has ended")
+    dispatch_until("fourth")
+    said = [line for line in worker.log.splitlines() if " by " in line]
+    assert [line.split()[0] for line in said] == ["sent", "posted", "posted", "mailed"]
+    assert worker.stop() == 0
+
+
+def test_process_over_its_memory_limit_is_replaced_after_its_jobs_end(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    worker = fleet.serve("--queue", "plain", "--max-memory", "200M", processes=1)
+    plain = sync_client.queue("plain")
+    plain.dispatch({"leak": 200}, id="leaks")  # below the limit at which it is killed at once
+    plain.dispatch({"sleep": 9}, id="beside")
+    fleet.journal.wait_for("end", id="leaks")
+    wait_until(lambda: bool(worker.events("process_exited")), "it is replaced")
+    (end,) = fleet.journal.wait_for("end", id="beside")
+    (start,) = fleet.journal.lines("start", id="beside")
+    assert end["pid"] == start["pid"], "it ended where it started"
+    assert "why=memory" in worker.events("process_retiring")[0]
+    plain.dispatch({}, id="next")
+    (next_,) = fleet.journal.wait_for("end", id="next")
+    assert next_["pid"] != end["pid"]
+    assert worker.stop() == 0

@@ -15,7 +15,14 @@ from queasy.dispatch import new_id
 from queasy.errors import InvalidOption
 from queasy.handler import Registry
 from queasy.operations import follow
-from queasy.options import Seconds, check_bool, check_name, check_whole, seconds
+from queasy.options import (
+    Seconds,
+    check_bool,
+    check_name,
+    check_whole,
+    positive_seconds,
+    seconds,
+)
 from queasy.queue import Queue
 from queasy.registration import keys_of
 from queasy.store.health import Health
@@ -51,9 +58,7 @@ class Settings:
     ) -> None:
         if not isinstance(max_payload, int) or isinstance(max_payload, bool) or max_payload < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"max_payload: expected bytes, 1 or more, got {max_payload!r}")
-        self.timeout = seconds(timeout, "timeout")
-        if self.timeout <= 0:
-            raise InvalidOption(f"timeout: expected more than 0 seconds, got {timeout!r}")
+        self.timeout = positive_seconds(timeout, "timeout")
         self.prefix = check_name(prefix, "prefix")
         self.max_payload = max_payload
         self.folder = check_folder(folder)

@@ -108,10 +108,10 @@ def item_of(job: object, codec: Codec, max_payload: int) -> DispatchItem:
 
 
 # Ids made beforehand, for a system call takes longer than all the rest: many are asked for at once.
-_BLOCK = 256
-_ready: list[str] = []
+_IDS_PER_BLOCK = 256
+_spare_ids: list[str] = []
 # A child that is forked off would use what its parent uses, too.
-os.register_at_fork(after_in_child=_ready.clear)
+os.register_at_fork(after_in_child=_spare_ids.clear)
 
 
 def new_id() -> str:
@@ -119,11 +119,11 @@ def new_id() -> str:
     16 bytes.
     """
     try:
-        return _ready.pop()  # threads may share it
+        return _spare_ids.pop()  # threads may share it
     except IndexError:
-        ids = new_ids(_BLOCK)
+        ids = new_ids(_IDS_PER_BLOCK)
         mine = ids.pop()
-        _ready.extend(ids)
+        _spare_ids.extend(ids)
         return mine
 
 

@@ -9,17 +9,17 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from queasy.codec import Codec, decode
-from queasy.options import EARLIEST, LATEST, JobOptions
+from queasy.options import EARLIEST_EPOCH, LATEST_EPOCH, JobOptions
 from queasy.trace import trace_of
 
-__all__ = ["Flag", "Job", "JobError", "State"]
+__all__ = ["CancelFlag", "Job", "JobError", "State"]
 
 State = Literal["due", "scheduled", "active", "blocked", "failed", "broken"]
 ErrorKind = Literal["permanent", "retriable", "stall", "timeout", "broken"]
 
 # Enough to find the fault; a queue is no log store.
-MAX_MESSAGE = 2_000
-MAX_TRACEBACK = 8_000
+MAX_MESSAGE_CHARACTERS = 2_000
+MAX_TRACEBACK_CHARACTERS = 8_000
 NO_OPTIONS = JobOptions()
 
 
@@ -48,10 +48,10 @@ class JobError:
     def clean(self) -> JobError:
         """Text that UTF-8 can hold, and not too much of it."""
         return JobError(
-            type=_clean(self.type)[:MAX_MESSAGE],
-            message=_clean(self.message)[:MAX_MESSAGE],
+            type=_clean(self.type)[:MAX_MESSAGE_CHARACTERS],
+            message=_clean(self.message)[:MAX_MESSAGE_CHARACTERS],
             kind=self.kind if self.kind in get_args(ErrorKind) else "retriable",
-            traceback=_clean(self.traceback)[-MAX_TRACEBACK:],
+            traceback=_clean(self.traceback)[-MAX_TRACEBACK_CHARACTERS:],
         )
 
 
@@ -69,20 +69,20 @@ def _clean(value: object) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Flag:
+class CancelFlag:
     """What may be learnt of a run while it runs: that somebody asked to cancel it."""
 
     on: bool = False
 
     def __eq__(self, other: object) -> bool:
         """It is no part of what a job is: two that are otherwise the same are."""
-        return isinstance(other, Flag)
+        return isinstance(other, CancelFlag)
 
     def __hash__(self) -> int:
         return 0
 
 
-NEVER = Flag()
+NOT_CANCELLED = CancelFlag()
 """Of jobs that do not run here; nobody sets it."""
 
 
@@ -112,7 +112,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """False when its record on the server cannot be read; `error` says why."""
     suspect: bool = False
     """It was running when a worker died: its next run is alone."""
-    flag: Flag = NEVER
+    flag: CancelFlag = NOT_CANCELLED
     origin: Job | None = None
     """In a fail queue: the job that was given up."""
     run_at_epoch: float = 0.0
@@ -145,7 +145,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def leased_at(self) -> datetime | None:
         """Since when its run holds it, or the last one held it."""
         # Tokens follow the server's clock, in microseconds.
-        plausible = EARLIEST * 1e6 <= self.token < LATEST * 1e6
+        plausible = EARLIEST_EPOCH * 1e6 <= self.token < LATEST_EPOCH * 1e6
         return _time(self.token / 1e6) if plausible else None
 
     @property
@@ -166,4 +166,4 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 def _time(epoch: float) -> datetime | None:
     # Another program may have put a time that no calendar has.
-    return datetime.fromtimestamp(epoch, UTC) if 0 < epoch < LATEST else None
+    return datetime.fromtimestamp(epoch, UTC) if 0 < epoch < LATEST_EPOCH else None

@@ -18,7 +18,7 @@ from queasy.store.records import Ending
 __all__ = ["Lease", "LeaseRequest"]
 
 
-class Held:
+class BaseLease:
     """What a lease knows and decides; its two kinds differ in how they talk to the server."""
 
     def __init__(self, job: Job, commands: QueueCommands) -> None:
@@ -102,7 +102,7 @@ class Runner(Protocol):
     async def run(self, command: Command[Any]) -> Any: ...
 
 
-class Lease(Held):
+class Lease(BaseLease):
     """A leased job. Every method answers True when it took effect, False when the lease was
     over: expired, evicted, or ended before.
     """

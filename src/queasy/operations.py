@@ -39,13 +39,13 @@ log = logging.getLogger("queasy")
 
 # Whoever waits looks again at least this often, in case a message was lost; and more often
 # than the server takes silence for an outage (OUTAGE_MS in lua/keys.lua).
-SAFETY_POLL = 8.0
-AUDIT_PAGE = 1000
-MOST_SET_ASIDE = 10
+SAFETY_POLL_SECONDS = 8.0
+AUDIT_PAGE_SIZE = 1000
+MAX_BROKEN_IN_A_ROW = 10
 # For what was given up without an answer, and may yet be carried out.
-MOST_LOOKS, BETWEEN_LOOKS = 3, 1.0
+UNDO_ATTEMPTS, UNDO_PAUSE_SECONDS = 3, 1.0
 # Who waits on a server that refuses asks again; most calls have been patient already.
-AGAIN = 1.0
+REFUSED_RETRY_SECONDS = 1.0
 
 
 class Listen(msgspec.Struct, frozen=True):
@@ -133,7 +133,7 @@ async def _undo(store: AsyncStore, done: Undoable, running: asyncio.Future[Any])
     if isinstance(failure, Unreachable) and not unanswered:
         return  # it was never sent
     over_at = time.monotonic() + done.seconds
-    looks = MOST_LOOKS if unanswered else 1
+    looks = UNDO_ATTEMPTS if unanswered else 1
     while looks:
         try:
             state, _ = await store.run(done.undo)
@@ -142,7 +142,7 @@ async def _undo(store: AsyncStore, done: Undoable, running: asyncio.Future[Any])
             if not unanswered or time.monotonic() > over_at:
                 log.warning("a lease that nobody waits for runs out by itself: %s", problem)
                 return
-        if looks and not await store.rest(BETWEEN_LOOKS):
+        if looks and not await store.rest(UNDO_PAUSE_SECONDS):
             return
 
 
@@ -188,7 +188,7 @@ class Owed:
     def __init__(self, done: Undoable) -> None:
         self.undo = done.undo
         self.over_at = time.monotonic() + done.seconds
-        self.looks = MOST_LOOKS
+        self.looks = UNDO_ATTEMPTS
         self.next_look = 0.0
 
 
@@ -207,7 +207,7 @@ def _undo_owed(store: SyncStore) -> None:
             except QueasyError as problem:
                 log.debug("%s failed, and is tried again: %s", owed.undo.function, problem)
                 away = True
-            owed.next_look = now + BETWEEN_LOOKS
+            owed.next_look = now + UNDO_PAUSE_SECONDS
         if owed.looks and now < owed.over_at:
             store.owed.append(owed)
         if away:
@@ -235,9 +235,9 @@ def take_one(
     signal = None
     said: type[Exception] | None = None
     while True:
-        left = SAFETY_POLL if give_up_at is None else give_up_at - time.monotonic()
+        left = SAFETY_POLL_SECONDS if give_up_at is None else give_up_at - time.monotonic()
         last = left <= 0
-        waits = 0 if signal is None or last else min(left, SAFETY_POLL)
+        waits = 0 if signal is None or last else min(left, SAFETY_POLL_SECONDS)
         if waits:
             yield Ready(signal)
         try:
@@ -250,7 +250,7 @@ def take_one(
             said = type(away)
             if signal is None:
                 signal = yield _listen(commands, waiter)
-            yield Sleep(signal, min(left, AGAIN))
+            yield Sleep(signal, min(left, REFUSED_RETRY_SECONDS))
             continue
         said = None
         broken = []
@@ -261,7 +261,7 @@ def take_one(
                 return job
             broken = [Ending(job.id, job.token, Broken(problem))]
             set_aside += 1
-            if set_aside == MOST_SET_ASIDE:
+            if set_aside == MAX_BROKEN_IN_A_ROW:
                 yield commands.settle(broken)
                 raise _wrong_codec(commands, set_aside, problem)
         elif last and taken.next_in != 0:  # 0: what was due was set aside, and there is more
@@ -378,10 +378,10 @@ def audit(commands: QueueCommands) -> Flow[list[str]]:
     sums = [0] * len(AUDIT_TALLIES)
     offset = 0
     while True:
-        page = yield commands.audit(offset, AUDIT_PAGE)
+        page = yield commands.audit(offset, AUDIT_PAGE_SIZE)
         problems += page.problems
         sums = [a + b for a, b in zip(sums, page.tallies, strict=False)]
-        offset += AUDIT_PAGE
+        offset += AUDIT_PAGE_SIZE
         if not page.sizes or offset >= max(page.sizes):
             break
     problems += [

@@ -18,6 +18,7 @@ __all__ = [
     "Fail",
     "Failure",
     "Finish",
+    "Interrupted",
     "Outcome",
     "PermanentError",
     "Release",
@@ -62,6 +63,14 @@ class Failure(Exception):
 
 class PermanentError(Failure):
     """The same as `Failure`, by the name other queues use."""
+
+
+class Interrupted(BaseException):
+    """Raised inside a plain function whose run must end: it timed out, was cancelled, or the
+    worker is stopping.
+
+    Catch it only to clean up, and raise it again. `except Exception` does not catch it.
+    """
 
 
 class Finish(msgspec.Struct, frozen=True):

@@ -22,8 +22,8 @@ from queasy.options import (
     UpdateRunAt,
     When,
     check_bool,
-    check_count,
     check_known_id,
+    check_optional_count,
     check_whole,
     seconds,
 )
@@ -35,7 +35,7 @@ from queasy.store.store import AsyncStore
 
 __all__ = ["Queue"]
 
-PAGE = 100
+JOBS_PAGE_SIZE = 100
 DURABILITIES: tuple[str, ...] = get_args(Durability)
 
 
@@ -192,7 +192,7 @@ class Queue(HandledQueue):
         asks. (If nobody at all was heard for ten seconds the server may have been away, and
         whoever holds a lease has ten more to come back.)
         """
-        length, patience = check_lease(seconds), check_timeout(timeout)
+        length, patience = check_lease(seconds), check_wait_timeout(timeout)
 
         async def take() -> Lease | None:
             flow = take_one(
@@ -217,7 +217,7 @@ class Queue(HandledQueue):
         check_state(state)
         cursor = b""
         while True:
-            page, cursor = await self._store.run(self._commands.jobs(state, cursor, PAGE))
+            page, cursor = await self._store.run(self._commands.jobs(state, cursor, JOBS_PAGE_SIZE))
             for job in page:
                 yield job
             if not cursor:
@@ -256,8 +256,8 @@ class Queue(HandledQueue):
         `limits` are for jobs that ask for nothing else, `fail_handler` says whether jobs
         given up are put into `fail_queue`, the others bound the failed and broken records.
         """
-        check_count(failed_limit, "failed_limit")
-        check_count(broken_limit, "broken_limit")
+        check_optional_count(failed_limit, "failed_limit")
+        check_optional_count(broken_limit, "broken_limit")
         await self._store.run(
             self._commands.configure(
                 limits=check_limits(limits),
@@ -297,5 +297,5 @@ class Queue(HandledQueue):
         return await follow(self._store, audit(self._commands))
 
 
-def check_timeout(value: Seconds | None) -> float | None:
+def check_wait_timeout(value: Seconds | None) -> float | None:
     return None if value is None else seconds(value, "timeout")

@@ -16,7 +16,7 @@ from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import Dispatch, new_id
 from queasy.job import Job, JobError
-from queasy.lease import Held
+from queasy.lease import BaseLease
 from queasy.operations import audit, drop, evict, follow_sync, requeue, take_one, trim, until_done
 from queasy.options import (
     MAX_COUNT,
@@ -26,13 +26,13 @@ from queasy.options import (
     UpdateRunAt,
     When,
     check_bool,
-    check_count,
     check_known_id,
+    check_optional_count,
     check_whole,
 )
 from queasy.outcomes import Cancel, Fail, Finish, Release
 from queasy.queue import (
-    PAGE,
+    JOBS_PAGE_SIZE,
     check_client,
     check_durability,
     check_flag,
@@ -41,7 +41,7 @@ from queasy.queue import (
     check_lease,
     check_limits,
     check_state,
-    check_timeout,
+    check_wait_timeout,
 )
 from queasy.registration import NamedQueue, keys_of
 from queasy.store.command import Command
@@ -55,7 +55,7 @@ from queasy.worker.roster import WorkerInfo, roster
 __all__ = ["SyncClient", "SyncLease", "SyncQueue"]
 
 
-class SyncLease(Held):
+class SyncLease(BaseLease):
     """A leased job, for sync code. Every method answers True when it took effect, False when
     the lease was over: expired, evicted, or ended before.
     """
@@ -187,7 +187,7 @@ class SyncQueue(NamedQueue):
         flow = take_one(
             self._commands,
             check_lease(seconds),
-            check_timeout(timeout),
+            check_wait_timeout(timeout),
             new_id(),
             lambda: self._store.connected,
         )
@@ -204,7 +204,7 @@ class SyncQueue(NamedQueue):
         check_state(state)
         cursor = b""
         while True:
-            page, cursor = self._store.run(self._commands.jobs(state, cursor, PAGE))
+            page, cursor = self._store.run(self._commands.jobs(state, cursor, JOBS_PAGE_SIZE))
             yield from page
             if not cursor:
                 return
@@ -238,8 +238,8 @@ class SyncQueue(NamedQueue):
         broken_limit: int | None = None,
     ) -> None:
         """Set what holds for every job of the queue; what is left out stays as it is."""
-        check_count(failed_limit, "failed_limit")
-        check_count(broken_limit, "broken_limit")
+        check_optional_count(failed_limit, "failed_limit")
+        check_optional_count(broken_limit, "broken_limit")
         self._store.run(
             self._commands.configure(
                 limits=check_limits(limits),

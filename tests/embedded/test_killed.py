@@ -110,7 +110,7 @@ def test_an_orphan_that_lives_on_is_ended_cleanly_and_replaced(folder: Path) -> 
     os.close(lock)
     try:
         socket = folder / keeper.SOCKET
-        wait_for(lambda: keeper.look(str(socket), timeout=1) == "ready", "the orphan to serve")
+        wait_for(lambda: keeper.probe(str(socket), timeout=1) == "ready", "the orphan to serve")
         with client(f"unix://{socket}") as connected:
             connected.set("by the orphan", "yes")
 

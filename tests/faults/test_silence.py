@@ -94,8 +94,8 @@ async def test_who_waits_hears_again_when_its_line_has_died_in_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """It heard nothing more, for as long as it lived, and found jobs by looking only."""
-    monkeypatch.setattr("queasy.store.net.pubsub.QUIET", 0.3)
-    monkeypatch.setattr("queasy.operations.SAFETY_POLL", 1.0)
+    monkeypatch.setattr("queasy.store.net.pubsub.SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr("queasy.operations.SAFETY_POLL_SECONDS", 1.0)
     caller = Caller(make(proxy.url, prefix=prefix, timeout=TIMEOUT))
     patient = Case("dequeue", lambda queue, _: queue.lease(timeout=60), equals("there"))
     waiting = asyncio.create_task(caller.call(patient, "q"))
@@ -129,7 +129,7 @@ async def test_a_subscription_that_was_not_confirmed_is_tried_on_another_line(
 async def test_a_worker_goes_on_when_a_server_that_was_silent_answers_again(
     proxy: Proxy, prefix: str, direct: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queasy.store.net.pubsub.QUIET", 0.3)
+    monkeypatch.setattr("queasy.store.net.pubsub.SILENCE_SECONDS", 0.3)
     done: list[Any] = []
     client = Client(proxy.url, prefix=prefix, timeout=TIMEOUT)
     client.queue("q").handler(done.append)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from queasy.job import NEVER, Job
+from queasy.job import NOT_CANCELLED, Job
 from queasy.operations import evict, follow_sync
 from queasy.options import JobOptions
 from queasy.store.commands import QueueCommands
@@ -21,7 +21,7 @@ def test_a_cancel_is_seen_by_whoever_holds_the_job(h: Harness) -> None:
     a, b = h.take(limit=2)
     assert "cancelled" not in repr(a)
     a.flag.on = True
-    assert (a.cancelled, b.cancelled, NEVER.on) == (True, False, False)
+    assert (a.cancelled, b.cancelled, NOT_CANCELLED.on) == (True, False, False)
     assert "cancelled=True" in repr(a)
 
 
@@ -30,7 +30,7 @@ def test_a_row_says_whether_a_cancel_was_asked_for(h: Harness) -> None:
     held = h.take(limit=2)
     h.cancel("a", running=True)
     assert h.row("active", "a").cancelled
-    assert h.row("active", "b").flag is NEVER
+    assert h.row("active", "b").flag is NOT_CANCELLED
     assert h.row("active", "a") == held[0], "it is the same job"
 
 

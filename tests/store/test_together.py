@@ -10,7 +10,7 @@ import pytest
 
 from queasy.errors import InvalidInput, Unanswered, Unreachable
 from queasy.store import coalescing as together
-from queasy.store.coalescing import CHUNK_BYTES, CHUNK_JOBS, FEW, Line
+from queasy.store.coalescing import CHUNK_BYTES, CHUNK_JOBS, SPLIT_ABOVE_JOBS, DispatchCoalescer
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
@@ -28,7 +28,7 @@ class Calls:
         self._answers: list[asyncio.Future[Any]] = []
         self._came = asyncio.Event()
         self._at_once = False
-        self.line = Line(self._call)
+        self.line = DispatchCoalescer(self._call)
 
     async def _call(self, command: Command[list[Dispatched]]) -> list[Dispatched]:
         *args, caller, number = command.args
@@ -251,7 +251,7 @@ async def test_a_call_takes_so_many_jobs_and_bytes() -> None:
 async def test_where_calls_take_long_who_comes_first_after_a_crowd_waits_for_the_same_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(together, "WAKING", 0.0)
+    monkeypatch.setattr(together, "WAKE_UP_SECONDS", 0.0)
     calls = Calls()
     tasks = calls.dispatch("a", "b")
     for _ in range(2):
@@ -274,44 +274,52 @@ async def test_where_calls_take_long_who_comes_first_after_a_crowd_waits_for_the
 async def test_many_who_come_again_and_again_are_sent_in_halves_and_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(together, "WAKING", 1.0)
-    calls = Calls()
-    left = iter(range(6 * FEW))
+    monkeypatch.setattr(together, "WAKE_UP_SECONDS", 1.0)
+    calls, half = Calls(), SPLIT_ABOVE_JOBS
+    left = iter(range(6 * half))
 
     async def come_again() -> None:
         for number in left:
             await calls.dispatch(str(number))[0]
 
-    everyone = asyncio.gather(*(come_again() for _ in range(2 * FEW)))
+    everyone = asyncio.gather(*(come_again() for _ in range(2 * SPLIT_ABOVE_JOBS)))
     while not everyone.done():
         await settle()
         calls.answer_pending()
-    assert [id_ for call in calls.sent for id_ in call] == [str(n) for n in range(6 * FEW)]
+    assert [id_ for call in calls.sent for id_ in call] == [
+        str(n) for n in range(6 * SPLIT_ABOVE_JOBS)
+    ]
     sizes = list(map(len, calls.sent))
-    assert sizes == [1, 2 * FEW - 1, 1, *[FEW] * 3, FEW - 1], "once it is known that they do"
+    assert sizes == [
+        1,
+        2 * SPLIT_ABOVE_JOBS - 1,
+        1,
+        *[SPLIT_ABOVE_JOBS] * 3,
+        SPLIT_ABOVE_JOBS - 1,
+    ], "once it is known that they do"
 
 
 async def test_many_who_come_but_once_share_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "WAKING", 1.0)
+    monkeypatch.setattr(together, "WAKE_UP_SECONDS", 1.0)
     calls = Calls()
     for _ in range(3):
-        tasks = calls.dispatch("first", *map(str, range(2 * FEW)))
+        tasks = calls.dispatch("first", *map(str, range(2 * SPLIT_ABOVE_JOBS)))
         for _ in range(2):
             await calls.answer()
         await ends(tasks)
-    assert list(map(len, calls.sent)) == [1, 2 * FEW] * 3
+    assert list(map(len, calls.sent)) == [1, 2 * SPLIT_ABOVE_JOBS] * 3
 
 
 async def test_many_share_one_call_when_calls_take_longer_than_to_wake_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(together, "WAKING", 0.0)
+    monkeypatch.setattr(together, "WAKE_UP_SECONDS", 0.0)
     calls = Calls()
-    tasks = calls.dispatch("first", *map(str, range(2 * FEW)))
+    tasks = calls.dispatch("first", *map(str, range(2 * SPLIT_ABOVE_JOBS)))
     for _ in range(2):
         await calls.answer()
     await ends(tasks)
-    assert list(map(len, calls.sent)) == [1, 2 * FEW]
+    assert list(map(len, calls.sent)) == [1, 2 * SPLIT_ABOVE_JOBS]
 
 
 async def test_the_next_call_leaves_before_those_of_the_last_are_told() -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from queasy.store.net.connection import Dial, pack
+from queasy.store.net.connection import Endpoint, pack
 from queasy.store.net.faults import Lost, NotSent
-from queasy.store.net.pool import LARGE, AsyncTransport
+from queasy.store.net.pool import LARGE_CALL_BYTES, AsyncTransport
 from queasy.store.net.server_errors import AuthenticationError
 from queasy.store.net.topology import Effect, Exchange, HangUp
 from queasy.store.net.url import Address, parse_url
-from queasy.store.net.wire import WINDOW, Wire
+from queasy.store.net.wire import MAX_CALLS_IN_FLIGHT, Wire
 from tests.servers import HOST, Server, ServerKind, wait_until
 from tests.worker.fleet import ON_ONE_SERVER
 
@@ -37,15 +37,15 @@ def run(request: pytest.FixtureRequest, kind: ServerKind) -> Run:
     return run
 
 
-def dial_to(server: Server, limit: float = 5.0, **options: Any) -> Dial:
+def endpoint_of(server: Server, limit: float = 5.0, **options: Any) -> Endpoint:
     target = parse_url(server.admin_url)
-    dial = Dial.to(target, target.addresses[0], limit, False)
-    return Dial(dial.address, {**dial.options, **options}, dial.tls, limit)
+    endpoint = Endpoint.to(target, target.addresses[0], limit, False)
+    return Endpoint(endpoint.address, {**endpoint.options, **options}, endpoint.tls, limit)
 
 
 @asynccontextmanager
-async def opened(dial: Dial) -> AsyncGenerator[Wire]:
-    wire = Wire(dial)
+async def opened(endpoint: Endpoint) -> AsyncGenerator[Wire]:
+    wire = Wire(endpoint)
     wire.begin()
     try:
         yield wire
@@ -80,7 +80,7 @@ def test_each_call_gets_its_own_answer_and_those_of_one_pass_leave_together(
         return int(server.call("INFO", "stats")["total_reads_processed"])
 
     async def work() -> None:
-        async with opened(dial_to(server)) as wire:
+        async with opened(endpoint_of(server)) as wire:
             assert await echo(wire, "first") == [b"first"]
             before = reads()
             answers = await gather([echo(wire, str(number)) for number in range(1000)])
@@ -94,7 +94,7 @@ def test_each_call_gets_its_own_answer_and_those_of_one_pass_leave_together(
 def test_who_leaves_harms_nobody_else(run: Run, server: Server) -> None:
     async def work() -> None:
         chance = random.Random(1)
-        async with opened(dial_to(server)) as wire:
+        async with opened(endpoint_of(server)) as wire:
             for _ in range(20):
                 calls = [echo(wire, str(number)) for number in range(200)]
                 gone = chance.sample(calls, 60)
@@ -142,10 +142,10 @@ class Fake(asyncio.Protocol):
         self.left.set()
 
     @asynccontextmanager
-    async def serving(self, limit: float = 10.0) -> AsyncGenerator[Dial]:
+    async def serving(self, limit: float = 10.0) -> AsyncGenerator[Endpoint]:
         served = await asyncio.get_running_loop().create_server(lambda: self, HOST, 0)
         try:
-            yield Dial(Address(HOST, served.sockets[0].getsockname()[1]), {}, False, limit)
+            yield Endpoint(Address(HOST, served.sockets[0].getsockname()[1]), {}, False, limit)
         finally:
             self.line.abort()
             served.close()
@@ -157,7 +157,7 @@ def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest
 ) -> None:
     async def work() -> None:
         fake = Fake(takes=3_000_000)
-        async with fake.serving() as dial, opened(dial) as wire:
+        async with fake.serving() as endpoint, opened(endpoint) as wire:
             texts = [f"<{number}>" + "x" * 40_000 for number in range(1000)]
             calls = [echo(wire, text) for text in texts]
             await fake.full.wait()
@@ -182,16 +182,19 @@ def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest
 def test_no_more_calls_are_on_their_way_than_may_become_uncertain(run: Run) -> None:
     async def work() -> None:
         fake = Fake(takes=10**9)
-        async with fake.serving() as dial, opened(dial) as wire:
-            calls = [echo(wire, "a") for _ in range(3 * WINDOW)]
-            while fake.got.count(b"ECHO") < WINDOW:
+        async with fake.serving() as endpoint, opened(endpoint) as wire:
+            calls = [echo(wire, "a") for _ in range(3 * MAX_CALLS_IN_FLIGHT)]
+            while fake.got.count(b"ECHO") < MAX_CALLS_IN_FLIGHT:
                 await asyncio.sleep(0.001)
             fake.line.write(b"+yes\r\n" * 500)  # as many as are answered leave behind them
-            while fake.got.count(b"ECHO") < WINDOW + 500:
+            while fake.got.count(b"ECHO") < MAX_CALLS_IN_FLIGHT + 500:
                 await asyncio.sleep(0.001)
             fake.line.abort()
             answers = await gather(calls)
-            assert of_answers(answers) == [list] * 500 + [Lost] * WINDOW + [NotSent] * 1500
+            assert (
+                of_answers(answers)
+                == [list] * 500 + [Lost] * MAX_CALLS_IN_FLIGHT + [NotSent] * 1500
+            )
 
     run(work())
 
@@ -199,7 +202,7 @@ def test_no_more_calls_are_on_their_way_than_may_become_uncertain(run: Run) -> N
 def test_what_is_not_answered_in_time_ends_the_connection(run: Run) -> None:
     async def work() -> None:
         fake = Fake(takes=10_000, answers=1)
-        async with fake.serving(limit=0.3) as dial, opened(dial) as wire:
+        async with fake.serving(limit=0.3) as endpoint, opened(endpoint) as wire:
             assert await echo(wire, "first") == [b"yes"]
             began = time.monotonic()
             calls = [echo(wire, "silence") for _ in range(3)]
@@ -220,7 +223,7 @@ def test_an_answer_that_came_while_the_loop_was_held_up_is_not_late(
     run: Run, server: Server
 ) -> None:
     async def work() -> None:
-        async with opened(dial_to(server, limit=0.2)) as wire:
+        async with opened(endpoint_of(server, limit=0.2)) as wire:
             await echo(wire, "first")
             calls = [echo(wire, "a"), echo(wire, "b")]
             await asyncio.sleep(0)
@@ -234,11 +237,11 @@ def test_an_answer_that_came_while_the_loop_was_held_up_is_not_late(
 
 def test_nothing_leaves_before_the_greeting_is_answered(run: Run, server: Server) -> None:
     async def work() -> None:
-        wrong = dial_to(server, username="nobody", password="wrong")
+        wrong = endpoint_of(server, username="nobody", password="wrong")
         async with opened(wrong) as wire:
             answers = await gather([echo(wire, "a") for _ in range(3)])
             assert of_answers(answers) == [AuthenticationError] * 3
-        nowhere = Dial(Address(path="/nowhere/at/all"), {}, False, 5.0)
+        nowhere = Endpoint(Address(path="/nowhere/at/all"), {}, False, 5.0)
         async with opened(nowhere) as wire:
             (answer,) = await gather([echo(wire, "a")])
             assert type(answer) is NotSent
@@ -259,7 +262,7 @@ def test_nothing_leaves_before_the_greeting_is_answered(run: Run, server: Server
 def test_an_answer_that_nobody_asked_for_is_nobodys(run: Run) -> None:
     async def work() -> None:
         fake = Fake(takes=10_000, answers=1)
-        async with fake.serving() as dial, opened(dial) as wire:
+        async with fake.serving() as endpoint, opened(endpoint) as wire:
             assert await echo(wire, "first") == [b"yes"]
             fake.line.write(b"+and another\r\n")
             await fake.left.wait()
@@ -276,7 +279,7 @@ def test_whoever_is_cancelled_while_connecting_leaves_nothing_behind(
 
     async def work() -> None:
         for turns in range(12):
-            cancelled, wire = Wire(dial_to(server)), Wire(dial_to(server))
+            cancelled, wire = Wire(endpoint_of(server)), Wire(endpoint_of(server))
             opening = asyncio.create_task(cancelled.open())
             wire.begin()
             call = echo(wire, "a")
@@ -301,7 +304,7 @@ def test_what_is_large_does_not_hold_up_what_is_small(run: Run, server: Server) 
         address = target.addresses[0]
         transport = AsyncTransport(target, 20, None, connections=4)
         large = bytes(50_000_000)
-        sizes = [100, LARGE - 100, LARGE, LARGE + 1, len(large)]
+        sizes = [100, LARGE_CALL_BYTES - 100, LARGE_CALL_BYTES, LARGE_CALL_BYTES + 1, len(large)]
 
         async def send(size: int) -> None:
             (answer,) = await transport.run(exchange(Exchange(address, (("ECHO", large[:size]),))))
@@ -390,7 +393,7 @@ def test_a_burst_of_messages_is_heard_in_order(run: Run, server: Server) -> None
         lost: list[Exception] = []
         line = await transport.open_line(target.addresses[0], hear, lost.append)
         line.tell([("SSUBSCRIBE", "queasy:{burst}:wake")])
-        async with opened(dial_to(server)) as wire:
+        async with opened(endpoint_of(server)) as wire:
             while not heard:
                 await asyncio.sleep(0.001)
             told = [("SPUBLISH", "queasy:{burst}:wake", number) for number in range(10_000)]

@@ -13,24 +13,24 @@ from queasy.store.commands import QueueCommands
 from queasy.store.idempotency import Callers
 from queasy.store.records import Dispatched, DispatchItem
 
-__all__ = ["CHUNK_BYTES", "CHUNK_JOBS", "Line"]
+__all__ = ["CHUNK_BYTES", "CHUNK_JOBS", "DispatchCoalescer"]
 
 # One call's worth of dispatches: what the server does without others noticing.
 CHUNK_JOBS = 1000
 CHUNK_BYTES = 4 * 1024 * 1024
 # More than these, who come again when they are told, are sent in two halves: the server has the one
 # while the other is told.
-FEW = 50
+SPLIT_ABOVE_JOBS = 50
 # Seconds that it takes to wake one of them, and to hear from it again. A call that takes longer
 # than that for all of them is better shared by all.
-WAKING = 15e-6
+WAKE_UP_SECONDS = 15e-6
 
 Run = Callable[[Command[list[Dispatched]]], Awaitable[list[Dispatched]]]
 # A tuple, for there is one for each job.
 _Waiting = tuple[QueueCommands, DispatchItem, asyncio.Future[Dispatched]]
 
 
-class Line:
+class DispatchCoalescer:
     """One call at a time, with all who came since the one before, in the order they came.
 
     Who finds nobody sends his own, in his own task: there is nobody yet to share with, and a task
@@ -132,7 +132,7 @@ class Line:
 
     async def _who_come_again(self) -> list[_Waiting]:
         """A crowd has one pass of the loop to be told, and one to come again."""
-        if self._told > FEW and self._is_quick_for(self._told):
+        if self._told > SPLIT_ABOVE_JOBS and self._is_quick_for(self._told):
             for _ in range(2):
                 await asyncio.sleep(0)
             self._told_before, self._told = self._told, 0
@@ -162,12 +162,12 @@ class Line:
         """How many go with the next call: all, or half of those who come again and again."""
         come_again = 0 < self._told_before <= 2 * (len(self._waiting) - self._left)
         there_are = len(self._waiting) + self._told
-        if come_again and there_are > FEW and self._is_quick_for(there_are):
+        if come_again and there_are > SPLIT_ABOVE_JOBS and self._is_quick_for(there_are):
             return -(-there_are // 2)
         return there_are
 
     def _is_quick_for(self, crowd: int) -> bool:
-        return self._took < crowd * WAKING
+        return self._took < crowd * WAKE_UP_SECONDS
 
     async def _send(self, batch: list[_Waiting]) -> None:
         self._told_before, self._told = self._told, 0

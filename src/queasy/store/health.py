@@ -1,4 +1,4 @@
-"""A look at the server: can it serve, and will it keep what it takes?
+"""A inspect_server at the server: can it serve, and will it keep what it takes?
 
 When a client starts, what is found is logged; `Client.health()` looks again at any time.
 """
@@ -17,21 +17,21 @@ from queasy.store.net.faults import PROBLEMS, Lost, diagnose
 from queasy.store.net.server_errors import ResponseError
 from queasy.store.net.topology import Effect, Exchange, HangUp, Route
 
-__all__ = ["Health", "check_server", "look"]
+__all__ = ["Health", "check_server", "inspect_server"]
 
 log = logging.getLogger("queasy")
-OLDEST = (7, 0)
+OLDEST_VERSION = (7, 0)
 # A worker process has up to five connections, its supervisor as many, a busy client fifty.
-FEW_CLIENTS = 200
+MIN_MAXCLIENTS = 200
 # Connections rest for longer than this between two looks of a worker that waits.
-SHORT_TIMEOUT = 90
-STALE = 0.5
+MIN_IDLE_TIMEOUT_SECONDS = 90
+STALE_CONNECTION_SECONDS = 0.5
 SETTINGS = ("save", "stop-writes-on-bgsave-error", "appendfsync", "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What a look at the server found."""
+    """What a inspect_server at the server found."""
 
     address: str = ""
     """Where it was looked for; without a password."""
@@ -66,7 +66,7 @@ def check_server(route: Route) -> Generator[Effect, Any, None]:
     info, settings = _read((yield Exchange(address, _questions())))
     version = info.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if len(numbers) == 2 and numbers < OLDEST:
+    if len(numbers) == 2 and numbers < OLDEST_VERSION:
         raise Unsupported(
             f"{address} runs Redis {version}: Queasy needs Redis 7.0 or newer, or Valkey"
         )
@@ -74,8 +74,8 @@ def check_server(route: Route) -> Generator[Effect, Any, None]:
         log.warning("%s: %s", address, warning)
 
 
-def look(route: Route) -> Generator[Effect, Any, Health]:
-    """One look: nothing is waited for or written, and nothing raised."""
+def inspect_server(route: Route) -> Generator[Effect, Any, Health]:
+    """One inspect_server: nothing is waited for or written, and nothing raised."""
     began = time.monotonic()
     try:
         address = yield from route.locate(None)
@@ -85,7 +85,7 @@ def look(route: Route) -> Generator[Effect, Any, Health]:
         try:
             found, *replies = yield exchange
         except Lost:
-            if time.monotonic() - began > STALE:
+            if time.monotonic() - began > STALE_CONNECTION_SECONDS:
                 raise
             yield HangUp(address)  # an idle connection had been closed: that says nothing of now
             found, *replies = yield exchange
@@ -175,17 +175,18 @@ def _refuses_writes(info: dict[str, str], settings: dict[str, str]) -> bool:
 
 def _warnings(route: Route, info: dict[str, str], settings: dict[str, str]) -> list[str]:
     found = [*_of_cluster(route, info), *_of_memory(info), *_of_disk(info, settings)]
-    clients = int(info.get("maxclients", FEW_CLIENTS))
-    if clients < FEW_CLIENTS:
+    clients = int(info.get("maxclients", MIN_MAXCLIENTS))
+    if clients < MIN_MAXCLIENTS:
         found.append(
             f"maxclients is {clients}: a worker process needs up to 5 connections, and a client up "
-            f"to 50; set it to {FEW_CLIENTS} or more"
+            f"to 50; set it to {MIN_MAXCLIENTS} or more"
         )
     timeout = int(settings.get("timeout", 0))
-    if 0 < timeout < SHORT_TIMEOUT:
+    if 0 < timeout < MIN_IDLE_TIMEOUT_SECONDS:
         found.append(
-            f"timeout is {timeout}: the server closes connections that rest for so many seconds, "
-            f"and a call that meets it has to be repeated; set it to 0, or {SHORT_TIMEOUT} and more"
+            f"timeout is {timeout}: the server closes connections that are idle for {timeout} "
+            "seconds, and a call sent at that moment has to be repeated; set it to 0, or to "
+            f"{MIN_IDLE_TIMEOUT_SECONDS} or more"
         )
     return found
 

@@ -33,9 +33,9 @@ class Callers:
         self._free: list[Caller] = []
         self._process = os.getpid()
 
-    def number(self, command: Command[T]) -> _Call[T]:
+    def number(self, command: Command[T]) -> _NumberedCall[T]:
         """The command as one call of a caller, who is busy with it meanwhile."""
-        return _Call(self, command)
+        return _NumberedCall(self, command)
 
     def take(self) -> Caller:
         """Who numbers its calls itself, and gives it back behind each."""
@@ -59,7 +59,7 @@ class Callers:
         self._free.append(caller)
 
 
-class _Call(Generic[T]):
+class _NumberedCall(Generic[T]):
     """A class, for there is one for each call: what contextlib makes takes six times as long."""
 
     __slots__ = ("_caller", "_callers", "_command")

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from queasy.codec import Codec
-from queasy.job import NEVER, Flag, Job, JobError, State
+from queasy.job import NOT_CANCELLED, CancelFlag, Job, JobError, State
 from queasy.options import DURATION_OPTIONS, OPTION_NAMES, JobOptions
 from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, RetryLater, TimedOut
 from queasy.store.command import Argument
@@ -348,12 +348,12 @@ class JobReader:
                 return Job(
                     id=id_.decode("utf-8", "surrogateescape"), queue=self._name, state="active",
                     payload=payload, token=int(token), client=client, options=self._limits,
-                    flag=Flag(), run_at_epoch=due, dispatched_at_epoch=put, codec=self._codec,
+                    flag=CancelFlag(), run_at_epoch=due, dispatched_at_epoch=put, codec=self._codec,
                 )  # fmt: skip
             except ValueError:
                 pass  # what is wrong with it is said below
         return self._job(
-            id_, "active", run_at, token, client, info, payload, b"", self._limits, Flag()
+            id_, "active", run_at, token, client, info, payload, b"", self._limits, CancelFlag()
         )
 
     def row(self, row: list[bytes]) -> Job:
@@ -365,7 +365,7 @@ class JobReader:
     def _job(
         self, id_: bytes, state: State, run_at: bytes, token: bytes, client: str,
         info_raw: bytes, payload: bytes, note_raw: bytes,
-        limits: JobOptions = _NO_OPTIONS, flag: Flag = NEVER,
+        limits: JobOptions = _NO_OPTIONS, flag: CancelFlag = NOT_CANCELLED,
     ) -> Job:  # fmt: skip
         info, note, options, origin, problem = _NO_INFO, _NO_NOTE, limits, None, None
         due, token_number = 0.0, 0
@@ -394,7 +394,7 @@ class JobReader:
             error=problem or _read_error(info.error),
             readable=problem is None,
             suspect=info.suspect,
-            flag=Flag(on=True) if note.cancelled else flag,
+            flag=CancelFlag(on=True) if note.cancelled else flag,
             origin=origin,
             run_at_epoch=due,
             dispatched_at_epoch=info.dispatched_at / 1000 or due,

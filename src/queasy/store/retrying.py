@@ -25,7 +25,7 @@ from queasy.store import library
 from queasy.store.command import Command
 from queasy.store.commands import version
 from queasy.store.health import check_server
-from queasy.store.net.connection import Words, pack
+from queasy.store.net.connection import RawCommand, pack
 from queasy.store.net.faults import PROBLEMS, Fault, Lost, NotSent, Remedy, diagnose
 from queasy.store.net.server_errors import (
     AskError,
@@ -36,24 +36,24 @@ from queasy.store.net.server_errors import (
 from queasy.store.net.topology import Effect, Exchange, HangUp, Pause, Route, redirected
 from queasy.store.net.url import Address
 
-__all__ = ["Failed", "answer_of", "call", "connect", "load_library", "packed", "words_of"]
+__all__ = ["FailedTry", "answer_of", "call", "connect", "load_library", "packed", "words_of"]
 
 T = TypeVar("T")
 log = logging.getLogger("queasy")
 
-FIRST_PAUSE = 0.01
-LONGEST_PAUSE = 1.0
+FIRST_PAUSE_SECONDS = 0.01
+MAX_PAUSE_SECONDS = 1.0
 # A server that was never there is given so many pauses, a moment in all: a line may be cut
 # while it is opened.
-PAUSES_TO_CONNECT = 2
+MAX_CONNECT_PAUSES = 2
 # Redirections and library loads are progress, not waiting; but two servers that send a call to
 # each other have yet to agree, and that takes them a while.
-MOST_TURNS = 5
+MAX_TURNS_WITHOUT_PAUSE = 5
 # The part of its patience that a call gives a replica, or the disk: less than an answer may take.
-DURABLE = 0.4
+DURABILITY_SHARE = 0.4
 
 
-class Failed(NamedTuple):
+class FailedTry(NamedTuple):
     """A first try, of a command without more ado, at an address that was known."""
 
     address: Address
@@ -105,7 +105,7 @@ def call(
     patience: float,
     connected: bool = True,
     durability: Durability = "ack",
-    failed: Failed | None = None,
+    failed: FailedTry | None = None,
 ) -> Generator[Effect, Any, T]:
     """Runs a command to its answer, or raises what stands in the way.
 
@@ -113,7 +113,7 @@ def call(
     (not `connected`) is a mistake, and said at once. A call whose answer was lost is sent
     again: every function is safe to repeat. It goes on where a first try `failed`.
     """
-    attempt = _Attempt(command, durability, patience * DURABLE)
+    attempt = _Attempt(command, durability, patience * DURABILITY_SHARE)
     give_up_at = (time.monotonic() if failed is None else failed.began) + patience
     pauses = None
     while True:
@@ -127,15 +127,18 @@ def call(
             fault = diagnose(problem, str(route.target), f"{attempt.what} on")
             attempt.repeated |= fault.uncertain
             hopeless = not connected and not attempt.in_group(route)
-            if isinstance(problem, NotSent) and hopeless and pauses.made >= PAUSES_TO_CONNECT:
+            if isinstance(problem, NotSent) and hopeless and pauses.made >= MAX_CONNECT_PAUSES:
                 raise fault.error from None
-            _mend(fault, problem, route, attempt)
+            _apply_remedy(fault, problem, route, attempt)
         if fault.remedy is Remedy.ROUTE and not route.can_change:
             # One address, but a name (or a proxy) may lead elsewhere after a failover, while an
             # open connection stays with whom it was made to. New ones tell, at once.
             yield HangUp((yield from route.locate(attempt.key)))
             continue
-        if fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD) and attempt.turns < MOST_TURNS:
+        if (
+            fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD)
+            and attempt.turns < MAX_TURNS_WITHOUT_PAUSE
+        ):
             attempt.turns += 1
             continue
         # Also before giving up: or the next call would begin with the same server, for ever.
@@ -154,7 +157,9 @@ class _Pauses:
         self.made = 0
 
     def next(self) -> Pause | None:
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self.made) * random.uniform(0.5, 1.0)
+        pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**self.made) * random.uniform(
+            0.5, 1.0
+        )
         self.made += 1
         return None if time.monotonic() + pause >= self._give_up_at else Pause(pause)
 
@@ -189,7 +194,7 @@ class _Attempt:
                 raise NotSent(str(problem)) from problem
             self.lacking = None
         command = self.command
-        sent: tuple[Words, ...] = (command.packed or words_of(command),)
+        sent: tuple[RawCommand, ...] = (command.packed or words_of(command),)
         address = self.address = self.asked
         self.asked = None
         asking = address is not None
@@ -259,7 +264,7 @@ class _Attempt:
         return fault.error
 
 
-def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> None:
+def _apply_remedy(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> None:
     """Prepares what the remedy says for the next try, or raises when there is none."""
     match fault.remedy:
         case Remedy.NONE:

@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 
 from queasy.errors import QueasyError
 from queasy.options import Durability
-from queasy.store.coalescing import Line
+from queasy.store.coalescing import DispatchCoalescer
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
-from queasy.store.health import Health, look
+from queasy.store.health import Health, inspect_server
 from queasy.store.idempotency import Callers
 from queasy.store.net.faults import PROBLEMS
-from queasy.store.net.pool import MOST_CONNECTIONS, AsyncTransport, SyncTransport
+from queasy.store.net.pool import MAX_CONNECTIONS, AsyncTransport, SyncTransport
 from queasy.store.net.pubsub import AsyncListener, SyncListener
 from queasy.store.net.topology import Exchange, route_to
 from queasy.store.net.url import Target
 from queasy.store.records import Dispatched, DispatchItem
-from queasy.store.retrying import Failed, answer_of, call, connect, words_of
+from queasy.store.retrying import FailedTry, answer_of, call, connect, words_of
 
 __all__ = ["AsyncStore", "SyncStore"]
 
@@ -42,7 +42,7 @@ class AsyncStore:
         target: Target,
         timeout: float,
         folder: Path | None = None,
-        connections: int = MOST_CONNECTIONS,
+        connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._target = target
         self._timeout = timeout
@@ -60,7 +60,7 @@ class AsyncStore:
         )
         self._connected = False
         self._connecting = asyncio.Lock()
-        self._lines: dict[tuple[str, Durability], Line] = {}
+        self._lines: dict[tuple[str, Durability], DispatchCoalescer] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self.listener = AsyncListener(self._transport, self._route)
@@ -93,9 +93,9 @@ class AsyncStore:
         return self._connected
 
     async def health(self) -> Health:
-        """A look at the server; says rather than raises what is wrong with it."""
+        """A inspect_server at the server; says rather than raises what is wrong with it."""
         self._bind()
-        return await self._transport.run(look(self._route))
+        return await self._transport.run(inspect_server(self._route))
 
     async def run(self, command: Command[T], durability: Durability = "ack") -> T:
         """The answer to a command."""
@@ -121,7 +121,7 @@ class AsyncStore:
                 (reply,) = await self._transport.exchange(Exchange(address, sent))
                 return answer_of(command, reply)
             except PROBLEMS as problem:
-                failed = Failed(address, began, problem)
+                failed = FailedTry(address, began, problem)
         steps = call(
             command, self._route, patience=self._timeout, durability=durability, failed=failed
         )
@@ -157,7 +157,7 @@ class AsyncStore:
         self._bind()
         line = self._lines.get((commands.keys.base, durability))
         if line is None:
-            line = Line(partial(self._run_numbered, durability))
+            line = DispatchCoalescer(partial(self._run_numbered, durability))
             self._lines[commands.keys.base, durability] = line
         return line.dispatch(commands, item)
 
@@ -203,8 +203,8 @@ class SyncStore:
         return self._connected
 
     def health(self) -> Health:
-        """A look at the server; says rather than raises what is wrong with it."""
-        return self._transport.run(look(self._route))
+        """A inspect_server at the server; says rather than raises what is wrong with it."""
+        return self._transport.run(inspect_server(self._route))
 
     def run(self, command: Command[T], durability: Durability = "ack") -> T:
         """The answer to a command."""
@@ -225,7 +225,7 @@ class SyncStore:
                 (reply,) = self._transport.exchange(Exchange(address, sent))
                 return answer_of(command, reply)
             except PROBLEMS as problem:
-                failed = Failed(address, began, problem)
+                failed = FailedTry(address, began, problem)
         steps = call(
             command, self._route, patience=self._timeout, durability=durability, failed=failed
         )

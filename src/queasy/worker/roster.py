@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from queasy.errors import InvalidQueue
 from queasy.job import Job
 from queasy.operations import Flow
-from queasy.options import LATEST, check_name
+from queasy.options import LATEST_EPOCH, check_name
 from queasy.worker.plan import Place, Record
 
 __all__ = ["WorkerInfo", "roster"]
@@ -110,7 +110,7 @@ def _info(id_: str, one: _Seen) -> WorkerInfo:
         pid=record.pid,
         supervisor=record.supervisor,
         version=record.version,
-        started_at=datetime.fromtimestamp(min(max(record.started, 0.0), LATEST - 1), UTC),
+        started_at=datetime.fromtimestamp(min(max(record.started, 0.0), LATEST_EPOCH - 1), UTC),
         capacity=record.capacity,
         queues=tuple(one.queues),
         load=min(1.0, used / max(1, record.capacity)),

@@ -57,8 +57,8 @@ _SERVER_OPTIONS = (
     *("--maxmemory-policy", "noeviction"),
 )
 
-_PAUSE = 0.005
-_SECONDS_FOR_AN_ORPHAN_TO_END = 30.0
+_POLL_SECONDS = 0.005
+_ORPHAN_EXIT_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -110,7 +110,7 @@ def ask(connection: socket.socket, command: str) -> bytes:
     return reply[:-2]
 
 
-def look(path: str, timeout: float) -> Literal["absent", "busy", "ready"]:
+def probe(path: str, timeout: float) -> Literal["absent", "busy", "ready"]:
     """Ask once whether a server listens there and has loaded its data."""
     try:
         with connect(path, timeout) as connection:
@@ -133,31 +133,31 @@ def main(folder: str, server: str, idle: float) -> None:
 
     keeping = try_lock(KEEPER_LOCK)
     if keeping is None:
-        _tell(TAKEN)
+        _report(TAKEN)
         return
     data = _claim_data()
     if data is None:
-        _tell(
+        _report(
             f"a server that lost its keeper still has the data and does not end"
             f" (process {_recorded_pid()}): stop it"
         )
         return
     logged = _size_of_log()
     process = _start(server, data)
-    while look(SOCKET, timeout=1.0) != "ready":
+    while probe(SOCKET, timeout=1.0) != "ready":
         if (status := _status(process)) is not None:
-            _tell(f"it ended with status {status}")
+            _report(f"it ended with status {status}")
             return
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_SECONDS)
     if _was_cut_short(logged):
         _write_anew()
-        _tell(CUT_SHORT)
+        _report(CUT_SHORT)
     else:
-        _tell(READY)
+        _report(READY)
     _watch(process, idle)
 
 
-def _tell(word: str) -> None:
+def _report(word: str) -> None:
     """Answer the starter, who reads our standard output."""
     with suppress(BrokenPipeError):  # it gave up; the next one will be glad
         os.write(1, word.encode())
@@ -169,11 +169,11 @@ def _claim_data() -> int | None:
     Only a server whose keeper was killed can have it: dying on Linux, living on macOS.
     It is ended cleanly, not adopted, so that a server is always its keeper's child.
     """
-    deadline = time.monotonic() + _SECONDS_FOR_AN_ORPHAN_TO_END
+    deadline = time.monotonic() + _ORPHAN_EXIT_SECONDS
     while (data := try_lock(SERVER_LOCK)) is None and time.monotonic() < deadline:
         with suppress(OSError), connect(SOCKET, timeout=1.0) as connection:
             ask(connection, "SHUTDOWN")
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_SECONDS)
     return data
 
 
@@ -227,7 +227,7 @@ def _write_anew() -> None:
     with suppress(OSError), connect(SOCKET, timeout=None) as connection:
         ask(connection, "BGREWRITEAOF")
         while b"aof_rewrite_in_progress:1" in ask(connection, "INFO persistence"):
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_SECONDS)
 
 
 def _end_with(keeper: int) -> None:
@@ -265,7 +265,7 @@ def _watch(process: int, idle: float) -> None:
                 _stop_when_quiet(process, connection, idle)
                 return
         except OSError:  # the server is ending, or someone killed our connection
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_SECONDS)
 
 
 def _stop_when_quiet(process: int, connection: socket.socket, idle: float) -> None:
@@ -274,7 +274,7 @@ def _stop_when_quiet(process: int, connection: socket.socket, idle: float) -> No
     The server counts the connections it ever accepted, and every `ensure` makes one. So an
     `ensure` restarts the clock, as does a client that came and went between two looks.
 
-    We look and decide under the lock under which `ensure` looks for the server. An `ensure`
+    We probe and decide under the lock under which `ensure` looks for the server. An `ensure`
     that had it before us has been counted: its caller has the whole idle time to connect.
     One that gets it after us finds the server running, or gone and starts a new one.
     """

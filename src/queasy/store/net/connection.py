@@ -19,24 +19,24 @@ from queasy.store.net.faults import NotSent
 from queasy.store.net.server_errors import ResponseError, parse_error
 from queasy.store.net.url import Address, Target
 
-__all__ = ["MORE", "Commands", "Dial", "Words", "new_reader", "pack", "welcome"]
+__all__ = ["INCOMPLETE", "Endpoint", "RawCommand", "RawCommands", "new_reader", "pack", "welcome"]
 
-Words = tuple[Any, ...] | bytes
+RawCommand = tuple[Any, ...] | bytes
 """A command, or the bytes of one."""
-Commands = Sequence[Words]
+RawCommands = Sequence[RawCommand]
 
 # A sentinel has nothing else to do than to answer.
-SENTINEL = 2.0
+SENTINEL_TIMEOUT_SECONDS = 2.0
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-VERIFY = {
+CERTIFICATE_CHECKS = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
 # A host that vanished says nothing; these ask it, and end the connection within a minute.
-KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 # What a reader answers while a reply is not complete: None is a reply.
-MORE = object()
+INCOMPLETE = object()
 
 
 _pack: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
@@ -44,10 +44,10 @@ _pack: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
 
 def new_reader() -> hiredis.Reader:
     """Of replies; errors among them are exceptions, as values."""
-    return hiredis.Reader(replyError=parse_error, notEnoughData=MORE)
+    return hiredis.Reader(replyError=parse_error, notEnoughData=INCOMPLETE)
 
 
-def pack(commands: Commands) -> bytes:
+def pack(commands: RawCommands) -> bytes:
     """The bytes of commands that belong together."""
     if len(commands) == 1:
         (command,) = commands
@@ -69,11 +69,11 @@ def limit_of(target: Target, timeout: float, sentinel: bool = False) -> float:
     time left to find it.
     """
     if sentinel:
-        return min(timeout / 2, SENTINEL)
+        return min(timeout / 2, SENTINEL_TIMEOUT_SECONDS)
     return timeout / 2 if target.kind in ("sentinel", "cluster") else timeout
 
 
-class Dial(msgspec.Struct, frozen=True):
+class Endpoint(msgspec.Struct, frozen=True):
     """All that it takes to open a connection to one server."""
 
     address: Address
@@ -84,10 +84,10 @@ class Dial(msgspec.Struct, frozen=True):
     """Seconds that an answer may take."""
 
     def __repr__(self) -> str:
-        return f"Dial({self.address}, tls={self.tls})"  # the options hold a password
+        return f"Endpoint({self.address}, tls={self.tls})"  # the options hold a password
 
     @classmethod
-    def to(cls, target: Target, address: Address, timeout: float, sentinel: bool) -> Dial:
+    def to(cls, target: Target, address: Address, timeout: float, sentinel: bool) -> Endpoint:
         options = target.sentinel_connect if sentinel else target.connect
         for name in TLS_FILES:  # the operating system would not say which one
             if name in options and not Path(options[name]).is_file():
@@ -100,7 +100,7 @@ class Dial(msgspec.Struct, frozen=True):
         """Said of what takes too long: who speaks no TLS waits for the rest of a line."""
         return f"no answer in {self.limit:g} s{' over TLS' if self.tls else ''}"
 
-    def greeting(self) -> Commands:
+    def greeting(self) -> RawCommands:
         """The first words; in one piece, as nothing depends on the answers but whether to go on."""
         user, password = self.options.get("username"), self.options.get("password")
         words: list[tuple[Any, ...]] = []
@@ -119,7 +119,7 @@ class Dial(msgspec.Struct, frozen=True):
             return None
         of = self.options.get
         context = ssl.create_default_context()
-        verify = VERIFY[of("ssl_cert_reqs", "required")]
+        verify = CERTIFICATE_CHECKS[of("ssl_cert_reqs", "required")]
         context.check_hostname = verify != ssl.CERT_NONE and of("ssl_check_hostname", True)
         context.verify_mode = verify
         if of("ssl_certfile") or of("ssl_keyfile"):
@@ -132,7 +132,7 @@ class Dial(msgspec.Struct, frozen=True):
         """A new socket, of a host and port."""
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEP_ALIVE.items():
+        for name, value in TCP_KEEPALIVE.items():
             if hasattr(socket, name):  # not every system has all of them
                 opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

@@ -15,30 +15,30 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from queasy.store.embedded import server as embedded
-from queasy.store.net.connection import Dial, limit_of, pack
+from queasy.store.net.connection import Endpoint, limit_of, pack
 from queasy.store.net.faults import NotSent
-from queasy.store.net.topology import Effect, Ensure, Exchange, HangUp, Pause
+from queasy.store.net.topology import Effect, EnsureEmbedded, Exchange, HangUp, Pause
 from queasy.store.net.url import Address, Target, parse_url
 from queasy.store.net.wire import Wire
 from queasy.store.net.wire_sync import SyncWire
 
-__all__ = ["MOST_CONNECTIONS", "AsyncTransport", "SyncTransport"]
+__all__ = ["MAX_CONNECTIONS", "AsyncTransport", "SyncTransport"]
 
 T = TypeVar("T")
 log = logging.getLogger("queasy")
 
-MOST_CONNECTIONS = 50
+MAX_CONNECTIONS = 50
 # More bytes than this would hold up the calls behind them.
-LARGE = 512 * 1024
+LARGE_CALL_BYTES = 512 * 1024
 # For connections to be closed in good order, TLS being slow about it.
-CLOSING = 1.0
+CLOSE_TIMEOUT_SECONDS = 1.0
 
 
-class _Lines:
+class _ServerConnections:
     """The connections to one server: one that ordinary calls share, and some for one call each."""
 
-    def __init__(self, dial: Dial, connections: int) -> None:
-        self.dial = dial
+    def __init__(self, endpoint: Endpoint, connections: int) -> None:
+        self.endpoint = endpoint
         self.shared: Wire | None = None
         self.idle: list[Wire] = []
         # Who finds none free stands in line, first come first served.
@@ -57,13 +57,13 @@ class AsyncTransport:
         target: Target,
         timeout: float,
         folder: Path | None,
-        connections: int = MOST_CONNECTIONS,
+        connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._target = target
         self._timeout = timeout
         self._folder = folder
         self._connections = connections
-        self._lines: dict[tuple[Address, bool], _Lines] = {}
+        self._lines: dict[tuple[Address, bool], _ServerConnections] = {}
         self._wires: set[Wire] = set()
 
     async def run(self, steps: Generator[Effect, Any, T]) -> T:
@@ -91,7 +91,7 @@ class AsyncTransport:
                 return await self.exchange(effect)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
-            case Ensure():
+            case EnsureEmbedded():
                 url = await asyncio.to_thread(embedded.ensure, self._folder)
                 log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
@@ -107,27 +107,27 @@ class AsyncTransport:
             return self._exchange_apart(exchange, lines)
         commands = exchange.commands
         packed = pack(commands)
-        if len(packed) > LARGE:
+        if len(packed) > LARGE_CALL_BYTES:
             return self._exchange_apart(exchange, lines)
         wire = lines.shared
         if wire is None or wire.over is not None:
-            wire = lines.shared = self._open(lines.dial)
+            wire = lines.shared = self._open(lines.endpoint)
         return wire.call(packed, len(commands))
 
-    async def _exchange_apart(self, exchange: Exchange, lines: _Lines) -> list[Any]:
+    async def _exchange_apart(self, exchange: Exchange, lines: _ServerConnections) -> list[Any]:
         """Over a connection that nobody else uses meanwhile."""
-        deadline = asyncio.get_running_loop().time() + lines.dial.limit
+        deadline = asyncio.get_running_loop().time() + lines.endpoint.limit
         try:
             async with asyncio.timeout_at(deadline):
                 await lines.turns.acquire()
         except TimeoutError as problem:
-            raise NotSent(lines.dial.late) from problem
+            raise NotSent(lines.endpoint.late) from problem
         wire = None
         try:
             while lines.idle and (wire is None or wire.over is not None):
                 wire = lines.idle.pop()
             if wire is None or wire.over is not None:
-                wire = self._open(lines.dial)
+                wire = self._open(lines.endpoint)
             # Packed as late as this: while they stand in line, one copy of the bytes will do.
             replies = await wire.call(pack(exchange.commands), len(exchange.commands), deadline)
             lines.idle.append(wire)
@@ -139,13 +139,13 @@ class AsyncTransport:
         finally:
             lines.turns.release()
 
-    def _find(self, address: Address, sentinel: bool) -> _Lines:
-        dial = Dial.to(self._target, address, self._timeout, sentinel)
-        lines = self._lines[address, sentinel] = _Lines(dial, self._connections)
+    def _find(self, address: Address, sentinel: bool) -> _ServerConnections:
+        endpoint = Endpoint.to(self._target, address, self._timeout, sentinel)
+        lines = self._lines[address, sentinel] = _ServerConnections(endpoint, self._connections)
         return lines
 
-    def _open(self, dial: Dial) -> Wire:
-        wire = self._follow(Wire(dial))
+    def _open(self, endpoint: Endpoint) -> Wire:
+        wire = self._follow(Wire(endpoint))
         wire.begin()
         return wire
 
@@ -170,8 +170,8 @@ class AsyncTransport:
         self, address: Address, heard: Callable[[Any], None], lost: Callable[[Exception], None]
     ) -> Wire:
         """A connection of its own, for hearing what the server says by itself."""
-        dial = Dial.to(self._target, address, self._timeout, False)
-        wire = self._follow(Wire(dial, heard, lost))
+        endpoint = Endpoint.to(self._target, address, self._timeout, False)
+        wire = self._follow(Wire(endpoint, heard, lost))
         await wire.open()
         return wire
 
@@ -189,7 +189,9 @@ class AsyncTransport:
         for wire in wires:
             wire.retire()
         if wires:
-            _, left = await asyncio.wait([wire.gone for wire in wires], timeout=CLOSING)
+            _, left = await asyncio.wait(
+                [wire.gone for wire in wires], timeout=CLOSE_TIMEOUT_SECONDS
+            )
             for wire in wires if left else ():
                 wire.end()
 
@@ -230,7 +232,7 @@ class SyncTransport:
                 return self.exchange(effect)
             case Pause(seconds=seconds):
                 return time.sleep(seconds)
-            case Ensure():
+            case EnsureEmbedded():
                 url = embedded.ensure(self._folder)
                 log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
@@ -255,7 +257,7 @@ class SyncTransport:
                 wire = idle.pop()
             except IndexError:
                 wire = SyncWire(
-                    Dial.to(self._target, exchange.address, self._timeout, exchange.sentinel)
+                    Endpoint.to(self._target, exchange.address, self._timeout, exchange.sentinel)
                 )
                 break
         try:
@@ -283,7 +285,7 @@ class SyncTransport:
 
     def open_line(self, address: Address) -> SyncWire:
         """A connection of its own, on which one may wait for ever."""
-        return SyncWire(Dial.to(self._target, address, self._timeout, False))
+        return SyncWire(Endpoint.to(self._target, address, self._timeout, False))
 
     def close(self) -> None:
         with self._lock:

@@ -25,16 +25,16 @@ from queasy.store.net.wire_sync import SyncWire
 
 __all__ = ["AsyncListener", "AsyncSignal", "SyncListener", "SyncSignal"]
 
-BROKEN = (ResponseError, OSError, NotSent, Lost, Unreachable)
+CONNECTION_PROBLEMS = (ResponseError, OSError, NotSent, Lost, Unreachable)
 # Who cannot listen looks for himself, this often.
-DEAF = 1.0
+UNSUBSCRIBED_POLL_SECONDS = 1.0
 # A line on which nothing was heard for so long may be dead, and its end not told: a firewall
 # forgot it, or a host vanished. It is asked, or replaced. In a group another server may have
 # taken over meanwhile.
-QUIET = 30.0
-QUIET_IN_GROUP = 5.0
+SILENCE_SECONDS = 30.0
+SILENCE_IN_GROUP_SECONDS = 5.0
 # So often one follows a channel that is elsewhere.
-MOST_TURNS = 3
+MAX_REDIRECTS = 3
 
 
 class AsyncSignal:
@@ -67,7 +67,9 @@ class AsyncSignal:
             self._heard.clear()
             return  # the look found the queue elsewhere: nobody wakes us here
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds if hears is not None else min(seconds, DEAF)):
+            async with asyncio.timeout(
+                seconds if hears is not None else min(seconds, UNSUBSCRIBED_POLL_SECONDS)
+            ):
                 await self._heard.wait()
         self._heard.clear()
 
@@ -157,14 +159,14 @@ class AsyncListener:
         if (hears := self.hears(channel)) is not None:
             return hears
         address = None
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_REDIRECTS):
             try:
                 address = await self._transport.run(self._route.locate(channel))
                 return await self._subscribe(address, channel)
             except MovedError as moved:
                 assert address is not None
                 self._route.moved(int(moved.slot_id), redirected(moved, address))
-            except BROKEN as problem:
+            except CONNECTION_PROBLEMS as problem:
                 refuse_if_denied(problem, channel)
                 break
         self._route.forget(address)
@@ -197,7 +199,7 @@ class AsyncListener:
         lost = functools.partial(self._drop, address, ear)
         try:
             ear.wire = await self._transport.open_line(address, heard, lost)
-        except BROKEN as problem:
+        except CONNECTION_PROBLEMS as problem:
             self._drop(address, ear, problem)
             return
         ear.heard_at = asyncio.get_running_loop().time()
@@ -230,7 +232,7 @@ class AsyncListener:
         """After a long silence, asks; when there is no answer, the line is dead."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        quiet = QUIET_IN_GROUP if self._route.is_group else QUIET
+        quiet = SILENCE_IN_GROUP_SECONDS if self._route.is_group else SILENCE_SECONDS
         if ear.asked_at > ear.heard_at:
             self._route.forget(address)
             self._drop(address, ear, TimeoutError("no answer"))
@@ -294,7 +296,7 @@ class AsyncListener:
 def _tell(route: Route, channel: str, message: str) -> Generator[Effect, Any, int]:
     """Publishes where the channel is now. Said twice, an order is the same order."""
     before: Address | None = None
-    for turn in range(1, MOST_TURNS + 1):
+    for turn in range(1, MAX_REDIRECTS + 1):
         try:
             address = yield from route.locate(channel)
             if address == before:
@@ -302,9 +304,9 @@ def _tell(route: Route, channel: str, message: str) -> Generator[Effect, Any, in
             (heard,) = yield Exchange(address, (("SPUBLISH", channel, message),))
         except (NotSent, Lost) as problem:
             route.forget()
-            if turn == MOST_TURNS or not route.is_group:
+            if turn == MAX_REDIRECTS or not route.is_group:
                 raise Unreachable(str(problem)) from problem
-            yield Pause(DEAF)
+            yield Pause(UNSUBSCRIBED_POLL_SECONDS)
             continue
         if isinstance(heard, MovedError):
             route.moved(int(heard.slot_id), redirected(heard, address))
@@ -338,20 +340,20 @@ class SyncSignal:
 
     def ready(self) -> None:
         """Listen, and listen again where a connection was lost."""
-        if time.monotonic() - self._heard_at > QUIET:
+        if time.monotonic() - self._heard_at > SILENCE_SECONDS:
             self.close()
         if self._line is None:
             try:
                 self._at = self._locate()
                 self._line = self._subscribe(self._at)
                 self._heard_at = time.monotonic()
-            except BROKEN as problem:
+            except CONNECTION_PROBLEMS as problem:
                 refuse_if_denied(problem, "a queue")
 
     def wait(self, seconds: float) -> None:
         """Until the next message since the last wait, at most `seconds`."""
         if self._line is None:
-            time.sleep(min(seconds, DEAF))
+            time.sleep(min(seconds, UNSUBSCRIBED_POLL_SECONDS))
             return
         if self._is_elsewhere():
             self.close()
@@ -365,14 +367,14 @@ class SyncSignal:
                     if kind == b"sunsubscribe":  # the slot moved away
                         self.close()
                     return
-            except BROKEN:
+            except CONNECTION_PROBLEMS:
                 self.close()
 
     def _is_elsewhere(self) -> bool:
         """The look found the queue at another server: nobody wakes us here."""
         try:
             return self._locate() != self._at
-        except BROKEN:
+        except CONNECTION_PROBLEMS:
             return True
 
     def close(self) -> None:

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from queasy.errors import ServerError
-from queasy.store.net.connection import Words
+from queasy.store.net.connection import RawCommand
 from queasy.store.net.faults import Lost, NotSent
 from queasy.store.net.server_errors import AskError, AuthenticationError
 from queasy.store.net.url import Address, Target
 
 __all__ = [
-    "Effect", "Ensure", "Exchange", "HangUp", "Pause", "Route", "Steps", "redirected", "route_to",
+    "Effect", "EnsureEmbedded", "Exchange", "HangUp", "Pause", "Route", "Steps", "redirected",
+    "route_to",
 ]  # fmt: skip
 
 
@@ -27,7 +28,7 @@ class Exchange(NamedTuple):  # made for every call, and cheaper than a frozen da
     """Send commands over one connection; answered with their replies, errors as values."""
 
     address: Address
-    commands: tuple[Words, ...]
+    commands: tuple[RawCommand, ...]
     sentinel: bool = False
     alone: bool = False
     """They wait on the server: who shared the connection would wait with them."""
@@ -39,7 +40,7 @@ class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Ensure(msgspec.Struct, frozen=True):
+class EnsureEmbedded(msgspec.Struct, frozen=True):
     """Start the embedded server if it is not running; answered with its address."""
 
 
@@ -49,7 +50,7 @@ class HangUp(msgspec.Struct, frozen=True):
     address: Address
 
 
-Effect = Exchange | Pause | Ensure | HangUp
+Effect = Exchange | Pause | EnsureEmbedded | HangUp
 Steps = Generator[Effect, Any, Any]
 
 
@@ -116,7 +117,7 @@ class EmbeddedRoute(Route):
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         if self._address is None:
-            self._address = yield Ensure()
+            self._address = yield EnsureEmbedded()
         assert self._address is not None
         return self._address
 

@@ -13,23 +13,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from queasy.store.net.connection import MORE, Commands, Dial, new_reader, pack, welcome
+from queasy.store.net.connection import INCOMPLETE, Endpoint, RawCommands, new_reader, pack, welcome
 from queasy.store.net.faults import Lost, NotSent
 from queasy.store.net.server_errors import ProtocolError, ResponseError
 
 __all__ = ["Wire"]
 
-READ = 128 * 1024  # bytes at a time
-WRITE = 64 * 1024  # bytes in one piece, if they are many small calls
+READ_BUFFER_BYTES = 128 * 1024  # bytes at a time
+MAX_WRITE_BYTES = 64 * 1024  # bytes in one piece, if they are many small calls
 # So many calls are on their way at most. Should the connection break, what became of them is
 # unknown; of those that wait it is known.
-WINDOW = 1000
+MAX_CALLS_IN_FLIGHT = 1000
 # For an answer that is there already: a loop that was held up runs its timers before it reads.
-GRACE = 0.05
+LATE_READ_SECONDS = 0.05
 
 
-class _Call:
-    """Commands that were, or are yet to be, written; and whoever awaits the answers."""
+class _PendingCall:
+    """RawCommands that were, or are yet to be, written; and whoever awaits the answers."""
 
     __slots__ = ("answer", "awaited", "deadline", "packed", "replies")
 
@@ -58,20 +58,20 @@ class Wire(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        dial: Dial,
+        endpoint: Endpoint,
         heard: Callable[[Any], None] | None = None,
         lost: Callable[[Exception], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._dial = dial
+        self._endpoint = endpoint
         self._heard = heard or self._unasked
         self._lost = lost
         self._reader = new_reader()
-        self._buffer = bytearray(READ)
+        self._buffer = bytearray(READ_BUFFER_BYTES)
         self._view = memoryview(self._buffer)  # slices of it must not be copies
         self._transport: Any = None
-        self._unsent: deque[_Call] = deque()
-        self._sent: deque[_Call] = deque()
+        self._unsent: deque[_PendingCall] = deque()
+        self._sent: deque[_PendingCall] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
         self._opening: asyncio.Task[Any] | None = None
@@ -97,9 +97,9 @@ class Wire(asyncio.BufferedProtocol):
 
     async def open(self) -> None:
         """Connects and greets the server."""
-        dial = self._dial
+        endpoint = self._endpoint
         try:
-            async with asyncio.timeout(dial.limit):
+            async with asyncio.timeout(endpoint.limit):
                 await self._connect()
                 if not self._given_up():  # told off before it could say a word
                     await self._greet()
@@ -108,7 +108,7 @@ class Wire(asyncio.BufferedProtocol):
         except ResponseError as refusal:
             self._end(str(refusal), refusal=refusal)
         except Exception as problem:
-            self._end(dial.why(problem), problem)
+            self._end(endpoint.why(problem), problem)
         except BaseException:
             self._end("closed")
             raise
@@ -120,20 +120,20 @@ class Wire(asyncio.BufferedProtocol):
             self._close_if_done()
 
     async def _greet(self) -> None:
-        words = self._dial.greeting()
+        words = self._endpoint.greeting()
         answer: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._write([_Call(pack(words), len(words), answer, self._deadline())])
+        self._write([_PendingCall(pack(words), len(words), answer, self._deadline())])
         welcome(await answer)
 
     async def _connect(self) -> None:
-        dial, address = self._dial, self._dial.address
+        endpoint, address = self._endpoint, self._endpoint.address
         if address.path:
             await self._loop.create_unix_connection(lambda: self, address.path)
             return
         await self._loop.create_connection(
-            lambda: self, address.host, address.port, ssl=dial.context()
+            lambda: self, address.host, address.port, ssl=endpoint.context()
         )
-        dial.prepare(self._transport.get_extra_info("socket"))
+        endpoint.prepare(self._transport.get_extra_info("socket"))
 
     def end(self, why: str = "closed") -> None:
         """At once; whoever awaits an answer is told that there will be none."""
@@ -200,7 +200,7 @@ class Wire(asyncio.BufferedProtocol):
         if self.over is not None:
             raise NotSent(str(self.over)) from self.over
         answer: asyncio.Future[list[Any]] = self._loop.create_future()
-        call = _Call(packed, awaited, answer, deadline or self._deadline())
+        call = _PendingCall(packed, awaited, answer, deadline or self._deadline())
         if self._timer is None:
             self._timer = self._loop.call_at(call.deadline, self._look_for_late)
         idle = self.ready and not self._sent and not self._unsent
@@ -213,31 +213,31 @@ class Wire(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         return answer
 
-    def tell(self, commands: Commands) -> None:
+    def tell(self, commands: RawCommands) -> None:
         """Writes what is answered, if at all, to `heard`."""
         if self.over is None:
             self._transport.write(pack(commands))
 
     def _deadline(self) -> float:
-        return self._loop.time() + self._dial.limit
+        return self._loop.time() + self._endpoint.limit
 
     def _flush(self) -> None:
         """Writes as much of what is unsent as the other side takes."""
         self._flushing = False
         unsent = self._unsent
         while unsent and self.ready and not self._transport.is_closing():
-            calls: list[_Call] = []
-            size, room = 0, WINDOW - len(self._sent)
+            calls: list[_PendingCall] = []
+            size, room = 0, MAX_CALLS_IN_FLIGHT - len(self._sent)
             if room <= 0:
                 return
-            while unsent and size < WRITE and len(calls) < room:
+            while unsent and size < MAX_WRITE_BYTES and len(calls) < room:
                 call = unsent.popleft()
                 if not call.answer.done():  # else its caller has gone, and it never left
                     calls.append(call)
                     size += len(call.packed)
             self._write(calls)
 
-    def _write(self, calls: list[_Call]) -> None:
+    def _write(self, calls: list[_PendingCall]) -> None:
         if not calls:
             return
         self._sent.extend(calls)
@@ -261,9 +261,9 @@ class Wire(asyncio.BufferedProtocol):
             self._timer = self._loop.call_at(oldest.deadline, self._look_for_late)
         elif not self._late:
             self._late = True
-            self._timer = self._loop.call_later(GRACE, self._look_for_late)
+            self._timer = self._loop.call_later(LATE_READ_SECONDS, self._look_for_late)
         else:
-            self._end(self._dial.late, TimeoutError())
+            self._end(self._endpoint.late, TimeoutError())
 
     # What the event loop calls
 
@@ -279,7 +279,7 @@ class Wire(asyncio.BufferedProtocol):
         reader, sent = self._reader, self._sent
         reader.feed(self._buffer, 0, nbytes)  # pyright: ignore[reportArgumentType]
         try:
-            while (reply := reader.gets()) is not MORE:
+            while (reply := reader.gets()) is not INCOMPLETE:
                 if not sent:
                     self._heard(reply)
                     if self.over is not None:

@@ -7,13 +7,13 @@ import socket
 import ssl
 from typing import Any, cast
 
-from queasy.store.net.connection import MORE, Commands, Dial, new_reader, pack, welcome
+from queasy.store.net.connection import INCOMPLETE, Endpoint, RawCommands, new_reader, pack, welcome
 from queasy.store.net.faults import Lost, NotSent
 from queasy.store.net.server_errors import ProtocolError, ResponseError
 
 __all__ = ["SyncWire"]
 
-READ = 64 * 1024
+SYNC_READ_BUFFER_BYTES = 64 * 1024
 HAS_POLL = hasattr(select, "poll")
 
 
@@ -22,14 +22,14 @@ class SyncWire:
     taken for the next call's.
     """
 
-    def __init__(self, dial: Dial) -> None:
-        self._dial = dial
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
         self._reader = new_reader()
-        self._buffer = bytearray(READ)
+        self._buffer = bytearray(SYNC_READ_BUFFER_BYTES)
         self._socket: socket.socket | None = None
         try:
             self._socket = self._connect()
-            greeting = dial.greeting()
+            greeting = endpoint.greeting()
             welcome(self.call(pack(greeting), len(greeting)))
         except BaseException as problem:
             self.close()
@@ -37,23 +37,23 @@ class SyncWire:
                 raise NotSent(str(problem)) from problem
             if isinstance(problem, (NotSent, ResponseError)) or not isinstance(problem, Exception):
                 raise
-            raise NotSent(dial.why(problem)) from problem
+            raise NotSent(endpoint.why(problem)) from problem
         if HAS_POLL:  # no descriptor of its own, and none too large for it
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLIN)
 
     def _connect(self) -> socket.socket:
-        dial, address = self._dial, self._dial.address
+        endpoint, address = self._endpoint, self._endpoint.address
         if address.path:
             opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket = opened  # to be closed, should it fail
-            opened.settimeout(dial.limit)
+            opened.settimeout(endpoint.limit)
             opened.connect(address.path)
             return opened
-        opened = socket.create_connection((address.host, address.port), dial.limit)
+        opened = socket.create_connection((address.host, address.port), endpoint.limit)
         self._socket = opened
-        dial.prepare(opened)
-        context = dial.context()
+        endpoint.prepare(opened)
+        context = endpoint.context()
         if context is None:
             return opened
         return context.wrap_socket(opened, server_hostname=address.host)
@@ -63,7 +63,7 @@ class SyncWire:
         self._send(packed)
         return [self.read() for _ in range(awaited)]
 
-    def tell(self, commands: Commands) -> None:
+    def tell(self, commands: RawCommands) -> None:
         self._send(pack(commands))
 
     def _send(self, packed: bytes) -> None:
@@ -81,7 +81,7 @@ class SyncWire:
         if opened is None:
             raise Lost("closed")
         try:
-            while (reply := reader.gets()) is MORE:
+            while (reply := reader.gets()) is INCOMPLETE:
                 size = opened.recv_into(buffer)
                 if size == 0:
                     raise Lost("Connection closed by server")
@@ -97,7 +97,7 @@ class SyncWire:
 
     def _why(self, problem: Exception) -> str:
         if isinstance(problem, TimeoutError):
-            return self._dial.late
+            return self._endpoint.late
         if isinstance(problem, OSError) and problem.errno:
             return f"Error {problem.errno} while talking to the server. {problem.strerror}"
         return str(problem) or type(problem).__name__
@@ -107,7 +107,7 @@ class SyncWire:
         opened = self._socket
         if opened is None or self._reader.has_data():
             return True
-        if self._dial.tls and cast("ssl.SSLSocket", opened).pending():
+        if self._endpoint.tls and cast("ssl.SSLSocket", opened).pending():
             return True
         if HAS_POLL:
             return bool(self._poll.poll(seconds * 1000))

@@ -21,11 +21,10 @@ from benchmarks.harness.competitor import Competitor
 from queasy import Client
 from queasy.dispatch import new_id
 from queasy.outcomes import Finish
-from queasy.store.net.connection import Dial, pack
+from queasy.store.net.connection import Endpoint, pack
 from queasy.store.net.url import parse_url
 from queasy.store.net.wire import Wire
 from queasy.store.records import Ending
-from queasy.store.retrying import words_of
 
 CALLS, TURNS = 300, 8
 DATA = "x" * 100
@@ -36,7 +35,7 @@ class Bare:
 
     def __init__(self, url: str) -> None:
         target = parse_url(url)
-        self._wire = Wire(Dial.to(target, target.addresses[0], 10.0, sentinel=False))
+        self._wire = Wire(Endpoint.to(target, target.addresses[0], 10.0, sentinel=False))
 
     async def open(self) -> None:
         await self._wire.open()
@@ -65,7 +64,7 @@ async def _run(server: BenchServer, calls: int) -> dict[str, float]:
         commands = _alike(first, await _seen(host, int(port), lambda: seen.dispatch(DATA)))
         bare = Bare(server.url)
         await bare.open()
-        settle = words_of(queue._commands.settle([Ending("", 0, Finish())]))[:-4]
+        settle = queue._commands.settle([Ending("", 0, Finish())]).words()[:-4]
         library = redis.asyncio.Redis.from_url(server.url)
 
         async def lease() -> None:
@@ -74,7 +73,7 @@ async def _run(server: BenchServer, calls: int) -> dict[str, float]:
 
         async def two() -> None:
             take = queue._commands.dequeue(f"~{new_id()}", lease=30, limit=1)
-            taken = await bare.call(*words_of(take))
+            taken = await bare.call(*take.words())
             id_, token = taken[3][:2]
             assert await bare.call(*settle, id_, token, "", b"") == [b"finished"]
 

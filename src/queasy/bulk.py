@@ -42,8 +42,7 @@ def _prepared(
 ) -> Iterator[Command[list[Dispatched]]]:
     """Down to the bytes: the server waits from one answer to the next call, and for no longer."""
     for chunk in chunks:
-        caller.calls += 1
-        yield packed(_command(commands, chunk).with_number(caller.id, caller.calls))
+        yield packed(_command(commands, chunk).with_number(*caller.next_call()))
 
 
 async def _run_all(

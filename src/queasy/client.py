@@ -14,7 +14,7 @@ from queasy.codec import Codec, CodecName
 from queasy.dispatch import new_id
 from queasy.errors import InvalidOption
 from queasy.handler import Registry
-from queasy.operations import follow
+from queasy.operation import run_operation
 from queasy.options import (
     Seconds,
     check_bool,
@@ -225,7 +225,7 @@ class Client:
     async def workers(self, queues: Collection[str] | None = None) -> list[WorkerInfo]:
         """Who is working on the queues named (None: those with handlers), anywhere."""
         names = self._registry.names() if queues is None else queues
-        return await follow(self._store, roster(self._place, names))
+        return await run_operation(self._store, roster(self._place, names))
 
     async def tell_workers(
         self,
@@ -252,7 +252,7 @@ class Client:
                 raise InvalidOption(f"workers: expected groups in a list, got {workers!r}")
             channels = [place.group_control(group) for group in workers]
         await self.connect()
-        return sum([await self._store.listener.tell(name, order.decode()) for name in channels])
+        return sum([await self._store.listener.publish(name, order.decode()) for name in channels])
 
     async def connect(self) -> None:
         """Connect and look at the server now, rather than at the first call."""

@@ -13,7 +13,8 @@ from queasy.errors import InvalidId, InvalidInput, InvalidOption
 from queasy.handler import Registry
 from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
-from queasy.operations import audit, drop, evict, follow, requeue, take_one, trim, until_done
+from queasy.operation import run_operation
+from queasy.operations import audit, drop, evict, requeue, take_one, trim, until_done
 from queasy.options import (
     MAX_COUNT,
     Durability,
@@ -195,10 +196,10 @@ class Queue(HandledQueue):
         length, patience = check_lease(seconds), check_wait_timeout(timeout)
 
         async def take() -> Lease | None:
-            flow = take_one(
+            operation = take_one(
                 self._commands, length, patience, self._waiter, lambda: self._store.connected
             )
-            job = await follow(self._store, flow)
+            job = await run_operation(self._store, operation)
             return None if job is None else Lease(job, self._commands, self._store)
 
         return LeaseRequest(take())
@@ -269,32 +270,32 @@ class Queue(HandledQueue):
 
     async def requeue(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
         """Let failed (or broken) jobs run again, with fresh counts; how many do."""
-        flow = requeue(self._commands, check_kind(kind), check_ids(ids))
-        return await follow(self._store, flow)
+        operation = requeue(self._commands, check_kind(kind), check_ids(ids))
+        return await run_operation(self._store, operation)
 
     async def drop(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
         """Forget failed (or broken) jobs; how many there were."""
-        flow = drop(self._commands, check_kind(kind), check_ids(ids))
-        return await follow(self._store, flow)
+        operation = drop(self._commands, check_kind(kind), check_ids(ids))
+        return await run_operation(self._store, operation)
 
     async def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
         """Keep the newest records only; how many were dropped."""
         check_whole(keep, "keep", 0, MAX_COUNT)
-        return await follow(self._store, trim(self._commands, check_kind(kind), keep))
+        return await run_operation(self._store, trim(self._commands, check_kind(kind), keep))
 
     async def sweep(self) -> int:
         """Return the jobs of dead clients now; whoever takes or extends does it anyway."""
-        return await follow(self._store, until_done(self._commands.sweep))
+        return await run_operation(self._store, until_done(self._commands.sweep))
 
     async def evict(self, client: str, *, died: bool = True) -> int:
         """Take all jobs from a client. `died` counts a stall against each of them."""
-        return await follow(
+        return await run_operation(
             self._store, evict(self._commands, check_client(client), died=check_bool(died, "died"))
         )
 
     async def audit(self) -> list[str]:
         """What is wrong with the queue's records on the server: nothing, one hopes."""
-        return await follow(self._store, audit(self._commands))
+        return await run_operation(self._store, audit(self._commands))
 
 
 def check_wait_timeout(value: Seconds | None) -> float | None:

@@ -1,6 +1,6 @@
 """The same for code that does not await: Django, Flask, scripts.
 
-Nothing is decided here. Each method hands the same command or flow as its async sibling to a
+Nothing is decided here. Each method hands the same command or operation as its async sibling to a
 store that does not await; a test compares the signatures.
 """
 
@@ -17,7 +17,8 @@ from queasy.codec import Codec, CodecName
 from queasy.dispatch import Dispatch, new_id
 from queasy.job import Job, JobError
 from queasy.lease import BaseLease
-from queasy.operations import audit, drop, evict, follow_sync, requeue, take_one, trim, until_done
+from queasy.operation import run_operation_sync
+from queasy.operations import audit, drop, evict, requeue, take_one, trim, until_done
 from queasy.options import (
     MAX_COUNT,
     Durability,
@@ -184,14 +185,14 @@ class SyncQueue(NamedQueue):
         answer the job goes to the next who asks.
         """
         # A waiter of its own for each call: threads wait side by side.
-        flow = take_one(
+        operation = take_one(
             self._commands,
             check_lease(seconds),
             check_wait_timeout(timeout),
             new_id(),
             lambda: self._store.connected,
         )
-        job = follow_sync(self._store, flow)
+        job = run_operation_sync(self._store, operation)
         return None if job is None else SyncLease(job, self._commands, self._store)
 
     def get(self, id: str) -> Job | None:  # noqa: A002
@@ -251,32 +252,32 @@ class SyncQueue(NamedQueue):
 
     def requeue(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
         """Let failed (or broken) jobs run again, with fresh counts; how many do."""
-        flow = requeue(self._commands, check_kind(kind), check_ids(ids))
-        return follow_sync(self._store, flow)
+        operation = requeue(self._commands, check_kind(kind), check_ids(ids))
+        return run_operation_sync(self._store, operation)
 
     def drop(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
         """Forget failed (or broken) jobs; how many there were."""
-        flow = drop(self._commands, check_kind(kind), check_ids(ids))
-        return follow_sync(self._store, flow)
+        operation = drop(self._commands, check_kind(kind), check_ids(ids))
+        return run_operation_sync(self._store, operation)
 
     def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
         """Keep the newest records only; how many were dropped."""
         check_whole(keep, "keep", 0, MAX_COUNT)
-        return follow_sync(self._store, trim(self._commands, check_kind(kind), keep))
+        return run_operation_sync(self._store, trim(self._commands, check_kind(kind), keep))
 
     def sweep(self) -> int:
         """Return the jobs of dead clients now; whoever takes or extends does it anyway."""
-        return follow_sync(self._store, until_done(self._commands.sweep))
+        return run_operation_sync(self._store, until_done(self._commands.sweep))
 
     def evict(self, client: str, *, died: bool = True) -> int:
         """Take all jobs from a client. `died` counts a stall against each of them."""
-        return follow_sync(
+        return run_operation_sync(
             self._store, evict(self._commands, check_client(client), died=check_bool(died, "died"))
         )
 
     def audit(self) -> list[str]:
         """What is wrong with the queue's records on the server: nothing, one hopes."""
-        return follow_sync(self._store, audit(self._commands))
+        return run_operation_sync(self._store, audit(self._commands))
 
 
 class SyncClient:
@@ -312,7 +313,7 @@ class SyncClient:
 
     def workers(self, queues: Collection[str]) -> list[WorkerInfo]:
         """Who is working on these queues, anywhere."""
-        return follow_sync(self._store, roster(self._settings.place, queues))
+        return run_operation_sync(self._store, roster(self._settings.place, queues))
 
     def connect(self) -> None:
         """Connect and look at the server now, rather than at the first call."""

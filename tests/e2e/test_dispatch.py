@@ -344,7 +344,7 @@ async def test_a_queue_called_like_a_fail_queue_is_another(client: Client) -> No
 async def test_a_dispatch_can_wait_for_the_disk(client: Client, kind: ServerKind) -> None:
     queue = client.queue("q")
     if kind is ServerKind.REDIS:  # 7.0 has no WAITAOF
-        with pytest.raises(NotDurable, match=r"accepted, .* WAITAOF, of Redis 7\.2"):
+        with pytest.raises(NotDurable, match=r"accepted, .* WAITAOF, which Redis 7\.2"):
             await queue.dispatch(1, durability="fsynced")
     else:
         assert (await queue.dispatch(1, durability="fsynced")).status == "created"

@@ -71,16 +71,16 @@ async def test_a_worker_is_ordered_about_where_its_slot_is_now(cluster: Cluster)
     heard: asyncio.Queue[str] = asyncio.Queue()
     async with Client(cluster.url) as one, Client(cluster.url) as other:
         listener = one._store.listener
-        listener.attend(channel, heard.put_nowait)
+        listener.add_callback(channel, heard.put_nowait)
         await one.connect()
         await other.connect()
         assert await listener.subscribe(channel) is not None
-        assert await other._store.listener.tell(channel, "first") == 1
+        assert await other._store.listener.publish(channel, "first") == 1
         new = cluster.other_primary(slot, random.Random())
         await asyncio.to_thread(cluster.migrate_slot, slot, new)
         assert [await heard.get(), await heard.get()] == ["first", ""]
         assert await listener.subscribe(channel) is not None  # the first time it tries
-        assert await other._store.listener.tell(channel, "second") == 1
+        assert await other._store.listener.publish(channel, "second") == 1
         assert await heard.get() == "second"
 
 

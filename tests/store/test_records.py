@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from queasy.job import NOT_CANCELLED, Job
-from queasy.operations import evict, follow_sync
+from queasy.operation import run_operation_sync
+from queasy.operations import evict
 from queasy.options import JobOptions
 from queasy.store.commands import QueueCommands
 from tests.store.harness import START, Harness
@@ -78,7 +79,7 @@ def test_of_a_client_that_died_what_it_had_started_stalls(
     h.take("c1", limit=150)
     store: Any = SimpleNamespace(run=h.call)
     flow = evict(h.commands, "c1", died=died, started=started)
-    assert follow_sync(store, flow) == 150
+    assert run_operation_sync(store, flow) == 150
     jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))
     assert sum(job.suspect for job in jobs) == stalled
     assert sum(job.stall_count for job in jobs) == stalled

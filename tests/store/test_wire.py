@@ -266,7 +266,7 @@ def test_an_answer_that_nobody_asked_for_is_nobodys(run: Run) -> None:
             assert await echo(wire, "first") == [b"yes"]
             fake.line.write(b"+and another\r\n")
             await fake.left.wait()
-            assert "nobody asked for" in str(wire.over)
+            assert "a reply without a call" in str(wire.over)
 
     run(work())
 
@@ -391,8 +391,8 @@ def test_a_burst_of_messages_is_heard_in_order(run: Run, server: Server) -> None
                 enough.set()
 
         lost: list[Exception] = []
-        line = await transport.open_line(target.addresses[0], hear, lost.append)
-        line.tell([("SSUBSCRIBE", "queasy:{burst}:wake")])
+        line = await transport.open_push_connection(target.addresses[0], hear, lost.append)
+        line.send([("SSUBSCRIBE", "queasy:{burst}:wake")])
         async with opened(endpoint_of(server)) as wire:
             while not heard:
                 await asyncio.sleep(0.001)

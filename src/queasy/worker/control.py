@@ -44,7 +44,7 @@ class Control:
     def listen(self, channels: set[str]) -> None:
         """On these, too, from now on."""
         for channel in channels - self._channels:
-            self._store.listener.attend(channel, self._told)
+            self._store.listener.add_callback(channel, self._told)
             self._deaf.set()
         self._channels |= channels
         if self._task is None:
@@ -92,7 +92,7 @@ class Control:
 
     async def close(self) -> None:
         for channel in self._channels:
-            self._store.listener.leave(channel)
+            self._store.listener.remove_callback(channel)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from queasy.errors import InvalidQueue
 from queasy.job import Job
-from queasy.operations import Flow
+from queasy.operation import Operation
 from queasy.options import LATEST_EPOCH, check_name
 from queasy.worker.plan import Place, Record
 
@@ -46,7 +46,7 @@ class _Seen:
     jobs: list[Job] = field(default_factory=list[Job])
 
 
-def roster(place: Place, queues: Collection[str]) -> Flow[list[WorkerInfo]]:
+def roster(place: Place, queues: Collection[str]) -> Operation[list[WorkerInfo]]:
     """Of the queues named, and those that their workers serve besides."""
     seen: dict[str, _Seen] = {}
     asked: set[str] = set()
@@ -78,7 +78,7 @@ def _is_queue(name: str) -> bool:
     return True
 
 
-def _ask(place: Place, name: str, seen: dict[str, _Seen]) -> Flow[None]:
+def _ask(place: Place, name: str, seen: dict[str, _Seen]) -> Operation[None]:
     fail = name.endswith("}-fail")
     commands = place.commands(name[1:-6] if fail else name, fail=fail)
     holders: set[str] = set()

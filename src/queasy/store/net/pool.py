@@ -1,6 +1,6 @@
-"""Bytes to servers and back: which connection a call takes, and who opens and closes it.
+"""Transports: they choose a connection for each exchange, and open and close connections.
 
-Twice, because one awaits and the other does not; neither knows what it carries.
+There are two, one for event loops and one for threads. Neither knows what it transports.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ T = TypeVar("T")
 log = logging.getLogger("queasy")
 
 MAX_CONNECTIONS = 50
-# More bytes than this would hold up the calls behind them.
+# A larger call would delay the calls after it, so it gets a connection of its own.
 LARGE_CALL_BYTES = 512 * 1024
-# For connections to be closed in good order, TLS being slow about it.
+# How long a TLS connection may take to close properly.
 CLOSE_TIMEOUT_SECONDS = 1.0
 
 
 class _ServerConnections:
-    """The connections to one server: one that ordinary calls share, and some for one call each."""
+    """The connections to one server: one that is shared, and others for one call at a time."""
 
     def __init__(self, endpoint: Endpoint, connections: int) -> None:
         self.endpoint = endpoint
         self.shared: Wire | None = None
         self.idle: list[Wire] = []
-        # Who finds none free stands in line, first come first served.
+        # Calls that need a connection of their own wait here, in order.
         self.turns = asyncio.Semaphore(max(1, connections - 1))
 
 
 class AsyncTransport:
-    """Carries steps out in an event loop.
+    """Performs effects in an event loop.
 
-    To one server there are at most so many `connections`: the one that calls share, and others
-    for calls that would hold up the rest, because they are large or wait on the server.
+    It opens at most `connections` connections to one server: one that most calls share, and others
+    for calls that would delay the rest, because they are large or wait on the server.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class AsyncTransport:
         self._timeout = timeout
         self._folder = folder
         self._connections = connections
-        self._lines: dict[tuple[Address, bool], _ServerConnections] = {}
+        self._servers: dict[tuple[Address, bool], _ServerConnections] = {}
         self._wires: set[Wire] = set()
 
     async def run(self, steps: Generator[Effect, Any, T]) -> T:
-        """Performs each step and returns what the last one came to."""
+        """Performs the effects that a generator yields; returns the generator's result."""
         try:
             effect = next(steps)
             while True:
@@ -76,7 +76,7 @@ class AsyncTransport:
                         answer = await self.exchange(effect)
                     else:
                         answer = await self._perform(effect)
-                except Exception as problem:  # the steps decide what it means
+                except Exception as problem:  # the generator decides what it means
                     effect = steps.throw(problem)
                 else:
                     effect = steps.send(answer)
@@ -100,83 +100,85 @@ class AsyncTransport:
 
     def exchange(self, exchange: Exchange) -> Awaitable[list[Any]]:
         """The replies to commands."""
-        lines = self._lines.get((exchange.address, exchange.sentinel))
-        if lines is None:
-            lines = self._find(exchange.address, exchange.sentinel)
+        server = self._servers.get((exchange.address, exchange.sentinel))
+        if server is None:
+            server = self._add_server(exchange.address, exchange.sentinel)
         if exchange.alone:
-            return self._exchange_apart(exchange, lines)
+            return self._exchange_alone(exchange, server)
         commands = exchange.commands
         packed = pack(commands)
         if len(packed) > LARGE_CALL_BYTES:
-            return self._exchange_apart(exchange, lines)
-        wire = lines.shared
+            return self._exchange_alone(exchange, server)
+        wire = server.shared
         if wire is None or wire.over is not None:
-            wire = lines.shared = self._open(lines.endpoint)
+            wire = server.shared = self._open(server.endpoint)
         return wire.call(packed, len(commands))
 
-    async def _exchange_apart(self, exchange: Exchange, lines: _ServerConnections) -> list[Any]:
-        """Over a connection that nobody else uses meanwhile."""
-        deadline = asyncio.get_running_loop().time() + lines.endpoint.limit
+    async def _exchange_alone(self, exchange: Exchange, server: _ServerConnections) -> list[Any]:
+        """Uses a connection that no other call uses meanwhile."""
+        deadline = asyncio.get_running_loop().time() + server.endpoint.limit
         try:
             async with asyncio.timeout_at(deadline):
-                await lines.turns.acquire()
+                await server.turns.acquire()
         except TimeoutError as problem:
-            raise NotSent(lines.endpoint.late) from problem
+            raise NotSent(server.endpoint.late) from problem
         wire = None
         try:
-            while lines.idle and (wire is None or wire.over is not None):
-                wire = lines.idle.pop()
+            while server.idle and (wire is None or wire.over is not None):
+                wire = server.idle.pop()
             if wire is None or wire.over is not None:
-                wire = self._open(lines.endpoint)
-            # Packed as late as this: while they stand in line, one copy of the bytes will do.
+                wire = self._open(server.endpoint)
+            # Packed only now, so that a call that waits does not need twice the memory.
             replies = await wire.call(pack(exchange.commands), len(exchange.commands), deadline)
-            lines.idle.append(wire)
+            server.idle.append(wire)
             return replies
         except BaseException:
-            if wire is not None:  # the server may be busy with what nobody waits for any more
+            if wire is not None:  # the server may still be busy with the abandoned call
                 wire.end()
             raise
         finally:
-            lines.turns.release()
+            server.turns.release()
 
-    def _find(self, address: Address, sentinel: bool) -> _ServerConnections:
+    def _add_server(self, address: Address, sentinel: bool) -> _ServerConnections:
         endpoint = Endpoint.to(self._target, address, self._timeout, sentinel)
-        lines = self._lines[address, sentinel] = _ServerConnections(endpoint, self._connections)
-        return lines
+        server = self._servers[address, sentinel] = _ServerConnections(endpoint, self._connections)
+        return server
 
     def _open(self, endpoint: Endpoint) -> Wire:
-        wire = self._follow(Wire(endpoint))
+        wire = self._track(Wire(endpoint))
         wire.begin()
         return wire
 
-    def _follow(self, wire: Wire) -> Wire:
+    def _track(self, wire: Wire) -> Wire:
         self._wires.add(wire)
         wire.gone.add_done_callback(lambda _: self._wires.discard(wire))
         return wire
 
     def _hang_up(self, address: Address) -> None:
-        """One that is being opened leads to whomever the name stands for now."""
-        lines = self._lines.get((address, False))
-        if lines is None:
+        """Retires open connections. One that is still being opened already leads to the server
+        that the name stands for now.
+        """
+        server = self._servers.get((address, False))
+        if server is None:
             return
-        if lines.shared is not None and lines.shared.greeted:
-            lines.shared.retire()
-            lines.shared = None
-        idle, lines.idle = lines.idle, []
+        if server.shared is not None and server.shared.greeted:
+            server.shared.retire()
+            server.shared = None
+        idle, server.idle = server.idle, []
         for wire in idle:
             wire.retire()
 
-    async def open_line(
-        self, address: Address, heard: Callable[[Any], None], lost: Callable[[Exception], None]
+    async def open_push_connection(
+        self, address: Address, on_push: Callable[[Any], None], on_lost: Callable[[Exception], None]
     ) -> Wire:
-        """A connection of its own, for hearing what the server says by itself."""
+        """A separate connection, for messages that the server sends without a call."""
         endpoint = Endpoint.to(self._target, address, self._timeout, False)
-        wire = self._follow(Wire(endpoint, heard, lost))
+        wire = self._track(Wire(endpoint, on_push, on_lost))
         await wire.open()
         return wire
 
     def in_time(self) -> asyncio.Timeout:
-        """How long an answer may take."""
+        """A timeout of the time that an answer may take."""
         return asyncio.timeout(self.limit)
 
     @property
@@ -184,7 +186,7 @@ class AsyncTransport:
         return limit_of(self._target, self._timeout)
 
     async def close(self) -> None:
-        self._lines = {}
+        self._servers = {}
         wires = list(self._wires)
         for wire in wires:
             wire.retire()
@@ -197,7 +199,7 @@ class AsyncTransport:
 
 
 class SyncTransport:
-    """Carries steps out in the calling thread; safe to share between threads."""
+    """Performs effects in the calling thread; safe to share between threads."""
 
     def __init__(self, target: Target, timeout: float, folder: Path | None) -> None:
         self._target = target
@@ -208,7 +210,7 @@ class SyncTransport:
         self._process = os.getpid()
 
     def run(self, steps: Generator[Effect, Any, T]) -> T:
-        """Performs each step and returns what the last one came to."""
+        """Performs the effects that a generator yields; returns the generator's result."""
         try:
             effect = next(steps)
             while True:
@@ -217,7 +219,7 @@ class SyncTransport:
                         answer = self.exchange(effect)
                     else:
                         answer = self._perform(effect)
-                except Exception as problem:  # the steps decide what it means
+                except Exception as problem:  # the generator decides what it means
                     effect = steps.throw(problem)
                 else:
                     effect = steps.send(answer)
@@ -251,7 +253,7 @@ class SyncTransport:
         idle = self._idle_of(key)
         wire = None
         while wire is None or wire.has_more():
-            if wire is not None:  # it was closed by the server while it rested
+            if wire is not None:  # the server closed it while it was idle
                 wire.close()
             try:
                 wire = idle.pop()
@@ -262,19 +264,19 @@ class SyncTransport:
                 break
         try:
             replies = wire.call(packed, len(commands))
-        except BaseException:  # also KeyboardInterrupt: the reply would be the next call's
+        except BaseException:  # also KeyboardInterrupt: the next call would read this reply
             wire.close()
             raise
         with self._lock:
             if self._idle.get(key) is idle:
                 idle.append(wire)
                 return replies
-        wire.close()  # all that rested were closed meanwhile
+        wire.close()  # the idle connections were closed meanwhile
         return replies
 
     def _idle_of(self, key: tuple[Address, bool]) -> list[SyncWire]:
-        """The connections that rest, the last used last."""
-        if self._process != os.getpid():  # forked: these are the parent's, who goes on using them
+        """The idle connections to a server; the one that was used last comes last."""
+        if self._process != os.getpid():  # forked: the parent goes on using these connections
             self._lock, self._process = threading.Lock(), os.getpid()
             self.close()
         idle = self._idle.get(key)
@@ -283,13 +285,13 @@ class SyncTransport:
                 idle = self._idle.setdefault(key, [])
         return idle
 
-    def open_line(self, address: Address) -> SyncWire:
-        """A connection of its own, on which one may wait for ever."""
+    def open_push_connection(self, address: Address) -> SyncWire:
+        """A separate connection, for messages that the server sends without a call."""
         return SyncWire(Endpoint.to(self._target, address, self._timeout, False))
 
     def close(self) -> None:
         with self._lock:
-            resting, self._idle = list(self._idle.values()), {}
-        for idle in resting:
+            servers, self._idle = list(self._idle.values()), {}
+        for idle in servers:
             for wire in idle:
                 wire.close()

@@ -68,8 +68,10 @@ def key_slot(key: bytes) -> int:
 class Route:
     """One server at a fixed address."""
 
+    is_fixed = True
+    """Whether the URL names the one address for every key."""
     can_change = False
-    """Whether looking again may give another address."""
+    """Whether locating a key again may give another address."""
     has_slots = False
     """Whether keys are on several servers, which say where."""
     is_group = False
@@ -77,11 +79,8 @@ class Route:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-
-    @property
-    def known(self) -> Address | None:
-        """The one address for every key, if there is one and it is known."""
-        return self.target.addresses[0]
+        self.known: Address | None = target.addresses[0] if self.is_fixed else None
+        """The one address for every key, if there is one and it is known. Read for every call."""
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         """The address that has `key`; any primary for None."""
@@ -105,48 +104,39 @@ class Route:
 class EmbeddedRoute(Route):
     """The embedded server of this folder, started when it is needed."""
 
+    is_fixed = False
     can_change = True
 
-    def __init__(self, target: Target) -> None:
-        super().__init__(target)
-        self._address: Address | None = None
-
-    @property
-    def known(self) -> Address | None:
-        return self._address
-
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
-        if self._address is None:
-            self._address = yield EnsureEmbedded()
-        assert self._address is not None
-        return self._address
+        address = self.known
+        if address is None:
+            address = self.known = yield EnsureEmbedded()
+        assert address is not None
+        return address
 
     def forget(self, failed: Address | None = None) -> None:
-        self._address = None
+        self.known = None
 
 
 class SentinelRoute(Route):
     """The primary of a service, as the sentinels name it."""
 
+    is_fixed = False
     can_change = True
     is_group = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self._address: Address | None = None
         self._sentinels = list(target.addresses)
 
-    @property
-    def known(self) -> Address | None:
-        return self._address
-
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
-        if self._address is None:
-            self._address = yield from self._ask()
-        return self._address
+        address = self.known
+        if address is None:
+            address = self.known = yield from self._ask()
+        return address
 
     def forget(self, failed: Address | None = None) -> None:
-        self._address = None
+        self.known = None
 
     def _ask(self) -> Generator[Effect, Any, Address]:
         problems: list[str] = []
@@ -181,6 +171,7 @@ def _put_last(addresses: list[Address], failed: Address) -> None:
 class ClusterRoute(Route):
     """The primary of a slot, as the cluster's nodes say."""
 
+    is_fixed = False
     can_change = True
     has_slots = True
     is_group = True
@@ -191,10 +182,6 @@ class ClusterRoute(Route):
         self._ranges: list[tuple[int, int, Address]] = []
         # All that were heard of: those in the URL may be gone one day.
         self._nodes = list(target.addresses)
-
-    @property
-    def known(self) -> Address | None:
-        return None
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         if not self._ranges:

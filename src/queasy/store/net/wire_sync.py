@@ -1,4 +1,4 @@
-"""One connection for code that does not await: a call, its answer, the next call."""
+"""One connection for code that does not await: one call at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import socket
 import ssl
 from typing import Any, cast
 
-from queasy.store.net.connection import INCOMPLETE, Endpoint, RawCommands, new_reader, pack, welcome
+from queasy.store.net.connection import (
+    INCOMPLETE,
+    Endpoint,
+    RawCommands,
+    check_greeting,
+    new_reader,
+    pack,
+)
 from queasy.store.net.faults import Lost, NotSent
 from queasy.store.net.server_errors import ProtocolError, ResponseError
 
@@ -18,8 +25,8 @@ HAS_POLL = hasattr(select, "poll")
 
 
 class SyncWire:
-    """Of one thread at a time. Whoever does not get all answers must close it: the rest would be
-    taken for the next call's.
+    """A connection for one thread at a time. After a call that did not read all its replies it must
+    be closed: the next call would take them for its own.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -30,7 +37,7 @@ class SyncWire:
         try:
             self._socket = self._connect()
             greeting = endpoint.greeting()
-            welcome(self.call(pack(greeting), len(greeting)))
+            check_greeting(self.call(pack(greeting), len(greeting)))
         except BaseException as problem:
             self.close()
             if isinstance(problem, Lost):
@@ -38,7 +45,7 @@ class SyncWire:
             if isinstance(problem, (NotSent, ResponseError)) or not isinstance(problem, Exception):
                 raise
             raise NotSent(endpoint.why(problem)) from problem
-        if HAS_POLL:  # no descriptor of its own, and none too large for it
+        if HAS_POLL:  # unlike select, it has no limit on descriptor numbers
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLIN)
 
@@ -46,7 +53,7 @@ class SyncWire:
         endpoint, address = self._endpoint, self._endpoint.address
         if address.path:
             opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._socket = opened  # to be closed, should it fail
+            self._socket = opened  # so that it is closed if connecting fails
             opened.settimeout(endpoint.limit)
             opened.connect(address.path)
             return opened
@@ -59,11 +66,11 @@ class SyncWire:
         return context.wrap_socket(opened, server_hostname=address.host)
 
     def call(self, packed: bytes, awaited: int) -> list[Any]:
-        """Sends packed commands and waits for so many replies, errors as values."""
+        """Sends packed commands and returns `awaited` replies, errors as values."""
         self._send(packed)
         return [self.read() for _ in range(awaited)]
 
-    def tell(self, commands: RawCommands) -> None:
+    def send(self, commands: RawCommands) -> None:
         self._send(pack(commands))
 
     def _send(self, packed: bytes) -> None:
@@ -91,7 +98,7 @@ class SyncWire:
         return reply
 
     def confirm(self) -> None:
-        """Raises the next reply, if it is an error."""
+        """Reads the next reply; raises it if it is an error."""
         if isinstance(reply := self.read(), Exception):
             raise reply
 
@@ -103,7 +110,9 @@ class SyncWire:
         return str(problem) or type(problem).__name__
 
     def has_more(self, seconds: float = 0.0) -> bool:
-        """Whether there is something to read, be it the end. Of one that rests: it is no good."""
+        """Whether there is something to read, or the connection has ended. An idle connection that
+        has more cannot be used again.
+        """
         opened = self._socket
         if opened is None or self._reader.has_data():
             return True

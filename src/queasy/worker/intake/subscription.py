@@ -21,7 +21,8 @@ from queasy.errors import (
     Unanswered,
 )
 from queasy.job import Job, JobError
-from queasy.operations import evict, follow, pass_on
+from queasy.operation import run_operation
+from queasy.operations import evict, forward_wakeup
 from queasy.outcomes import Fail, Release
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Ending, Taken
@@ -145,7 +146,7 @@ class Line:
         if handler.fail:
             keys = replace(self._commands.keys, fail=False)
             await run(QueueCommands(keys).configure(fail_handler=True))
-        self._store.listener.attend(self._channel, told)
+        self._store.listener.add_callback(self._channel, told)
         sent = time.monotonic()
         if await run(self._commands.register(self.client, IDLE_LEASE, record)) == "lost":
             raise LeaseLost(f"queue {self.service.name!r}: swept while registering")
@@ -163,17 +164,17 @@ class Line:
         """Nobody keeps its leases any more."""
         self.open, self.next_look = False, 0.0
         self._table.rest(self.index, 0.0)
-        self._store.listener.leave(self._channel)
+        self._store.listener.remove_callback(self._channel)
 
     async def leave(self) -> None:
         """Ends what the queue knows of this worker; what it still holds is released."""
         self.abandon()
-        await follow(self._store, evict(self._commands, self.client, died=False))
+        await run_operation(self._store, evict(self._commands, self.client, died=False))
 
     def pass_on(self) -> None:
         """There is no room for what this worker was woken for: another one is."""
         self.woken = False
-        self._store.run_later(pass_on(self._commands))
+        self._store.run_later(forward_wakeup(self._commands))
 
     def look_again(self) -> None:
         """The server does not think that this worker waits, whatever an answer says that was given
@@ -187,7 +188,7 @@ class Line:
         """
         self.next_look, self.woken = 0.0, False
         with contextlib.suppress(QueasyError):  # best effort, as all waking is
-            await self._store.run(pass_on(self._commands, self.client))
+            await self._store.run(forward_wakeup(self._commands, self.client))
 
     # Talking
 

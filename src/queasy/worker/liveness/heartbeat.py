@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from queasy.errors import EmbeddedServerError, NotReady, NotRunning, ProtocolError, QueasyError
-from queasy.operations import pass_on
+from queasy.operations import forward_wakeup
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
@@ -165,7 +165,7 @@ class Heartbeat:
         try:
             for index, commands in enumerate(pulse.queues):
                 if not pulse.gone and pulse.table.rests_until(index):  # it serves this queue
-                    await self._store.run(pass_on(commands, pulse.client))
+                    await self._store.run(forward_wakeup(commands, pulse.client))
         except QueasyError:  # best effort, as all waking is
             pass
         finally:

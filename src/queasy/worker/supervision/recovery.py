@@ -15,7 +15,8 @@ from typing import Any
 
 from queasy.errors import QueasyError
 from queasy.job import JobError
-from queasy.operations import evict, follow
+from queasy.operation import run_operation
+from queasy.operations import evict
 from queasy.outcomes import TimedOut
 from queasy.store.records import Ending
 from queasy.store.store import AsyncStore
@@ -75,7 +76,9 @@ async def _return_jobs(
     if overdue:
         await store.run(commands.settle(overdue))
     guilty = [entry.id for entry in started] if died else []
-    ended = await follow(store, evict(commands, client, died=bool(guilty), started=guilty or None))
+    ended = await run_operation(
+        store, evict(commands, client, died=bool(guilty), started=guilty or None)
+    )
     return len(overdue) + ended
 
 

@@ -13,6 +13,7 @@ from queasy.job import Job
 from queasy.options import JobOptions
 from queasy.outcomes import Finish
 from queasy.store.command import Argument, Command
+from queasy.store.job_reader import JobReader
 from queasy.store.keys import QueueKeys
 from queasy.store.records import (
     AuditPage,
@@ -23,7 +24,6 @@ from queasy.store.records import (
     DispatchItem,
     DispatchStatus,
     Ending,
-    JobReader,
     Stat,
     Taken,
     decode_text,

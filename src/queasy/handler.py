@@ -145,7 +145,7 @@ class Handler:
     """What runs the jobs of a queue or, with `fail`, the jobs that the queue gave up."""
 
     queue: str
-    """The queue's name; for a fail handler, the queue whose failures it handles."""
+    """The queue's name; for a fail handler, the queue that gave the jobs up."""
     fail: bool
     options: HandlerOptions
     target: Callable[..., Any] | str
@@ -255,7 +255,7 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
 
 
 def of_three(target: Callable[..., Any], count: int) -> Callable[[Any, Job, JobError | None], Any]:
-    # Called for every job, so there is no wrapper that is not needed.
+    # Called for every job: a function of three arguments needs no wrapper.
     match count:
         case 0:
             return lambda data, job, error: target()

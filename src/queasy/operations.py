@@ -42,7 +42,7 @@ def take_one(
     While the server is unreachable the operation waits for it, if the server `was_reached` before.
     A server that never answered is most likely a wrong URL: that error is raised at once.
 
-    A job whose payload cannot be decoded is set aside as broken, and the next one is taken. After
+    A job that cannot be decoded is set aside as broken, and the next one is taken. After
     `MAX_BROKEN_IN_A_ROW` of them the consumer's codec is most likely wrong, and
     `UndecodablePayload` is raised.
     """

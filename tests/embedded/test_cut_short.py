@@ -47,13 +47,13 @@ def starts_and_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     cut(folder, missing=50)  # inside a command inside the last call
     with caplog.at_level(logging.WARNING, "queasy"):
         assert ids(folder) == {"whole"}
-    assert "found its data without an end" in caplog.text
+    assert "the end of the data" in caplog.text
 
     dispatch(folder, "after")
     kill(folder)
     caplog.clear()
     assert ids(folder) == {"whole", "after"}
-    assert "without an end" not in caplog.text
+    assert "the end of the data" not in caplog.text
 
 
 def test_an_embedded_server_whose_file_was_cut_short_starts_and_says_so(

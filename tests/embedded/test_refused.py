@@ -55,7 +55,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     project.mkdir(mode=0o755)
     (project / "main.py").touch()
 
-    with pytest.raises(EmbeddedServerError, match=r"not a folder of Queasy's.*main\.py"):
+    with pytest.raises(EmbeddedServerError, match=r"not a folder of Queasy.*main\.py"):
         ensure(project)
     assert [entry.name for entry in project.iterdir()] == ["main.py"]
     assert project.stat().st_mode & 0o777 == 0o755

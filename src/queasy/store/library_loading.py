@@ -42,8 +42,8 @@ def load_library_on(address: Address) -> Generator[Effect, Any, None]:
         ):
             if isinstance(loaded, OutOfMemoryError):
                 raise OutOfMemory(
-                    f"{address}: there is no memory left to load the library, and without it no "
-                    "queue can drain. Raise maxmemory, if only for a moment"
+                    f"{address}: the server has no memory left to load the library, and without it "
+                    "no queue can drain. Raise maxmemory, if only for a moment"
                 )
             # "already exists": another client loaded it first. The next attempt checks which one.
             if isinstance(loaded, Exception) and "already exists" not in str(loaded):

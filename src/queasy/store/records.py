@@ -73,7 +73,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """A run whose cancellation was requested."""
+    """A run to cancel, on request."""
 
     id: str
     token: int

@@ -82,8 +82,8 @@ def call(
     """The answer to a command; raises what prevented it.
 
     Waits up to `patience` seconds for a server that is away. If the server was never reached
-    (not `connected`) the URL is most likely wrong, and the error is raised at once. A call whose
-    answer was lost is sent again: every function is safe to repeat. With `failed`, the first
+    (not `connected`) the URL is most likely wrong, and the error is raised at once. A call is sent
+    again when its answer was lost: every function is safe to repeat. With `failed`, the first
     try has been made already.
     """
     address = None if failed is None else failed.address
@@ -119,7 +119,7 @@ def call(
 
 
 class _Pauses:
-    """The pauses between tries: each longer than the last, None when there is no time left."""
+    """The pauses between tries: each longer than the last, None when the time is up."""
 
     def __init__(self, give_up_at: float) -> None:
         self._give_up_at = give_up_at
@@ -239,7 +239,7 @@ class _Attempt:
         return fault.error
 
     def prepare_next(self, fault: Fault, problem: Exception, route: Route) -> None:
-        """Prepares the next try as the remedy says, or raises when there is no remedy."""
+        """Prepares the next try as the remedy says, or raises when nothing helps."""
         self.repeated |= fault.uncertain
         match fault.remedy:
             case Remedy.NONE:
@@ -300,7 +300,7 @@ def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
 
 def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
     """Replaces an older library if possible. If not, a compatible one is used as it is: workers
-    must be able to drain a server whose memory is full.
+    must be able to drain a server that has run out of memory.
     """
     try:
         yield from load_library(route)
@@ -309,10 +309,10 @@ def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
             raise ProtocolError(
                 f"{route.target} has revision {revision} of the library, which is too old for this "
                 f"version of Queasy, and revision {library.revision()} cannot be loaded "
-                f"({problem}). Free memory, and connect a client whose user may load functions"
+                f"({problem}). Free memory, and connect a client with a user that may load it"
             ) from None
         log.warning(
             "%s has revision %d of the library, and revision %d cannot be loaded (%s). Using the "
-            "older one; free memory, and connect a client whose user may load functions",
+            "older one; free memory, and connect a client with a user that may load functions",
             route.target, revision, library.revision(), problem,
         )  # fmt: skip

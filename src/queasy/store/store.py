@@ -144,7 +144,7 @@ class AsyncStore:
     def undo_later(
         self, running: asyncio.Future[Any], undo: UndoCommand, expires_in: float
     ) -> None:
-        """Undoes, in the background, a call whose answer cannot reach its caller."""
+        """Undoes, in the background, a call that can no longer reach its caller."""
         self._in_background(
             undo_once_answered(running, undo, expires_in, self.run, self._sleep_unless_closing)
         )

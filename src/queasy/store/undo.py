@@ -1,4 +1,4 @@
-"""Taking back a command whose answer did not reach its caller.
+"""Taking back a command when its answer did not reach the caller.
 
 A lease may be granted although its caller never learns of it: the caller was interrupted, or the
 answer was lost. Without an undo, the job would be held until that lease expires.
@@ -59,7 +59,7 @@ async def undo_once_answered(
 
     Sent earlier, over another connection, the undo could overtake the call. A call that was given
     up may still arrive when a stalled network recovers, so the undo is repeated. `sleep` returns
-    False when there is no time for another attempt.
+    False when another attempt is not wanted.
     """
     await asyncio.wait([running])
     failure = running.exception()

@@ -1,11 +1,11 @@
-"""The embedded server: a real Valkey in a folder, for when there is no URL.
+"""The embedded server: a real Valkey in a folder, for clients without a URL.
 
-`ensure` makes sure that one runs and says where. Every process that names the same folder
-shares it; a small `keeper` process ends it when nobody is connected any more.
+`ensure` makes sure that a server runs, and returns its URL. All processes that name the same
+folder share it. A small `keeper` process ends it when no client is connected any more.
 
-A URL is good for an immediate connection: the server stays for `IDLE_SECONDS` with nobody
-connected, counted from the last `ensure` or connection. Who comes later, or lost the
-connection, calls `ensure` again, which is quick.
+The URL is meant for an immediate connection: without clients the server stays for
+`IDLE_SECONDS`, counted from the last `ensure` or connection. Later, or after a lost connection,
+call `ensure` again, which is quick.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ log = logging.getLogger("queasy")
 
 _DEFAULT_FOLDER = Path(".queasy")
 _OLDEST_SERVER = (7, 0)
-_START_TIMEOUT_SECONDS = 60.0  # a large append-only file takes its time to load
+_START_TIMEOUT_SECONDS = 60.0  # a large append-only file takes long to load
 _POLL_SECONDS = 0.005
-_MAX_SOCKET_PATH_BYTES = 103  # bytes, on macOS; Linux has room for four more
-_MAX_LOG_BYTES = 1_000_000  # bytes; above this a start begins a new one
+_MAX_SOCKET_PATH_BYTES = 103  # on macOS; Linux allows four more
+_MAX_LOG_BYTES = 1_000_000  # above this, a start begins a new log
 _OWN_FILES = frozenset(
     {".gitignore", keeper.SOCKET, keeper.DATA, keeper.LOG, keeper.KEEPER_LOCK, keeper.SERVER_LOCK}
 )
@@ -56,9 +56,9 @@ def ensure(folder: Path | None = None) -> str:
     """
     deadline = time.monotonic() + _START_TIMEOUT_SECONDS
     home = _prepare(folder or _DEFAULT_FOLDER)
-    # The keeper decides to stop its server under the same lock, and only after it has
-    # found that nobody connected since it last looked. So the server found or started
-    # here cannot be on its way out, and the PING below has just restarted its clock.
+    # The keeper decides to stop its server under the same lock, and only if no client
+    # connected since its last check. So the server that is found or started here is not
+    # about to stop, and the PING below has just restarted its idle time.
     with _deciding(home, deadline):
         address = _socket_address(home)
         while not _is_served(home, address):
@@ -66,7 +66,7 @@ def ensure(folder: Path | None = None) -> str:
                 _start_keeper(home, deadline)
             elif time.monotonic() > deadline:
                 raise _too_slow(home)
-            else:  # another's keeper: its server is loading, or has just ended
+            else:  # another process started a keeper: its server is loading, or just ended
                 time.sleep(_POLL_SECONDS)
     return "unix://" + quote(address)
 
@@ -96,14 +96,14 @@ def find_server() -> Path:
 
 
 def _version(server: str) -> tuple[int, ...]:
-    """What the server says of itself; nothing if it cannot be run or understood."""
+    """The version of a server program; empty if it cannot be run or read."""
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [server, "--version"], capture_output=True, text=True, timeout=10, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    match = re.search(r"\bv=(\d+(?:\.\d+)*)", said)
+    match = re.search(r"\bv=(\d+(?:\.\d+)*)", output)
     return tuple(map(int, match[1].split("."))) if match else ()
 
 
@@ -119,13 +119,13 @@ def _prepare(folder: Path) -> Path:
                 f" {os.geteuid()}: the embedded server is for one user. Run as that user, name"
                 f" another folder, {_OR_SET_URL}."
             )
-        # The start lock is the first file ever made here, so a folder with other files
-        # and without it is not Queasy's: most likely a project, which we must not hide
-        # from git or from its group.
+        # The start lock is the first file that is made here, so a folder with other files
+        # and without it does not belong to Queasy. It is most likely a project, which we
+        # must not hide from git or from its group.
         strangers = {entry.name for entry in home.iterdir()} - _OWN_FILES
         if strangers and not (home / keeper.START_LOCK).exists():
             raise EmbeddedServerError(
-                f"{home} is not a folder of Queasy's: it holds {min(strangers)!r}. Name a new or"
+                f"{home} is not a folder of Queasy: it contains {min(strangers)!r}. Name a new or"
                 f" an empty folder, {_OR_SET_URL}."
             )
         if stat.S_IMODE(found.st_mode) != 0o700:
@@ -137,7 +137,7 @@ def _prepare(folder: Path) -> Path:
 
 @contextmanager
 def _deciding(home: Path, deadline: float) -> Generator[None]:
-    """Hold the folder's start lock."""
+    """Holds the folder's start lock."""
     try:
         while (lock := keeper.try_lock(str(home / keeper.START_LOCK))) is None:
             if time.monotonic() > deadline:
@@ -156,7 +156,7 @@ def _socket_address(home: Path) -> str:
 
     The socket is always in the folder. If that path is too long for a socket address, a
     link in a private folder below the temporary one makes it shorter: unlike a socket
-    there it can be made again at any time, by processes with different TMPDIRs too.
+    there, the link can be made again at any time, also by processes with another TMPDIR.
     """
     address = home / keeper.SOCKET
     if len(os.fsencode(address)) <= _MAX_SOCKET_PATH_BYTES:
@@ -181,7 +181,9 @@ def _socket_address(home: Path) -> str:
 
 
 def _check_private(links: Path) -> None:
-    """In a shared /tmp anyone may have made this before us, to send us to their own server."""
+    """Raises unless the folder is private: in a shared /tmp another user may have made it, to
+    lead us to a server of theirs.
+    """
     found = links.lstat()
     private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o077 == 0
     if not private or found.st_uid != os.geteuid():
@@ -193,7 +195,7 @@ def _check_private(links: Path) -> None:
 
 
 def _is_served(home: Path, address: str) -> bool:
-    # A server without its keeper is dying or will never be stopped: it does not count.
+    # A server without its keeper is dying, or would never be stopped: it does not count.
     return keeper.probe(address, timeout=1.0) == "ready" and not _keeper_is_gone(home)
 
 
@@ -209,7 +211,7 @@ def _keeper_is_gone(home: Path) -> bool:
 
 
 def _start_keeper(home: Path, deadline: float) -> None:
-    """Start the folder's keeper and wait until it says that its server is ready."""
+    """Start the folder's keeper and wait until it reports that its server is ready."""
     server = find_server()
     idle = _idle_seconds()
     log_path = home / keeper.LOG
@@ -224,26 +226,26 @@ def _start_keeper(home: Path, deadline: float) -> None:
         raise _unusable(home, error) from error
     with log_file:
         before = log_file.tell()
-        told = _run_keeper([str(home), str(server), str(idle)], log_file.fileno(), deadline)
-    if told is None:
+        report = _run_keeper([str(home), str(server), str(idle)], log_file.fileno(), deadline)
+    if report is None:
         raise _too_slow(home)
-    if told == keeper.CUT_SHORT:
+    if report == keeper.CUT_SHORT:
         log.warning(
-            "the embedded server in %s found its data without an end, as a power cut leaves it: "
-            "what was accepted last, within some two seconds, is lost; see %s",
+            "the end of the data of the embedded server in %s is missing, as after a power cut: "
+            "changes of about the last two seconds before it are lost; see %s",
             home,
             log_path,
         )
-    elif told not in (keeper.READY, keeper.TAKEN):  # taken: by a keeper whose starter was killed
+    elif report not in (keeper.READY, keeper.TAKEN):  # TAKEN: the other keeper's starter was killed
         raise EmbeddedServerError(
             f"The embedded server {server} could not be started in {home}:"
-            f" {told or 'its keeper ended'}. See {log_path}, {_OR_SET_URL}."
+            f" {report or 'its keeper ended'}. See {log_path}, {_OR_SET_URL}."
             f"{_last_words(log_path, before)}"
         )
 
 
 def _run_keeper(arguments: list[str], log: int, deadline: float) -> str | None:
-    """Run keeper.py, detached from this process; return what it tells, None if it is late."""
+    """Run keeper.py, detached from this process; return its report, None if it is late."""
     try:
         process = subprocess.Popen(
             # -I and -S keep the application's environment out and make the start quick.
@@ -258,20 +260,20 @@ def _run_keeper(arguments: list[str], log: int, deadline: float) -> str | None:
     with process:
         assert process.stdout is not None
         # Not communicate(): it waits for the end of the pipe, which a child forked at
-        # this moment by another thread would hold open.
-        told = select.poll()
-        told.register(process.stdout, select.POLLIN)
-        if not told.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        # this moment by another thread would keep open.
+        report = select.poll()
+        report.register(process.stdout, select.POLLIN)
+        if not report.poll(max(0.0, deadline - time.monotonic()) * 1000):
             return None
         return os.read(process.stdout.fileno(), 4096).decode()
 
 
 def _idle_seconds() -> float:
-    said = os.environ.get("QUEASY_EMBEDDED_IDLE", str(IDLE_SECONDS))
+    given = os.environ.get("QUEASY_EMBEDDED_IDLE", str(IDLE_SECONDS))
     with suppress(ValueError):
-        if (seconds := float(said)) > 0 and math.isfinite(seconds):
+        if (seconds := float(given)) > 0 and math.isfinite(seconds):
             return seconds
-    raise EmbeddedServerError(f"QUEASY_EMBEDDED_IDLE: expected seconds above 0, got {said!r}.")
+    raise EmbeddedServerError(f"QUEASY_EMBEDDED_IDLE: expected seconds above 0, got {given!r}.")
 
 
 def _last_words(log: Path, start: int) -> str:

@@ -238,7 +238,7 @@ class AsyncListener:
             self._drop(address, subscriber)
 
     def _watch(self, address: Address, subscriber: _Subscriber) -> None:
-        """Checks the connection after a long silence; drops it when there is no answer."""
+        """Checks the connection after a long silence; drops it if no answer comes."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         silence = SILENCE_IN_GROUP_SECONDS if self._route.is_group else SILENCE_SECONDS

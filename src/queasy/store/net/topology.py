@@ -1,7 +1,7 @@
-"""Which server has a key: the only difference between one server, Sentinel and Cluster.
+"""Routes: which server has a key. One server, Sentinel and Cluster differ in nothing else.
 
-A route is asked for the address of a slot and told when that turned out wrong. It talks to
-servers by yielding `Exchange`, so that it serves async and sync callers alike.
+A route locates the server of a key, and forgets it when that turned out to be wrong. It talks to
+servers by yielding `Exchange`, so that it serves async and sync transports alike.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = [
 
 
 class Exchange(NamedTuple):  # made for every call, and cheaper than a frozen dataclass
-    """Send commands over one connection; answered with their replies, errors as values."""
+    """Send commands over one connection; the result is their replies, errors as values."""
 
     address: Address
     commands: tuple[RawCommand, ...]
     sentinel: bool = False
     alone: bool = False
-    """They wait on the server: who shared the connection would wait with them."""
+    """Use a connection of its own: the commands wait on the server, and would delay others."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -41,11 +41,11 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class EnsureEmbedded(msgspec.Struct, frozen=True):
-    """Start the embedded server if it is not running; answered with its address."""
+    """Start the embedded server if it is not running; the result is its address."""
 
 
 class HangUp(msgspec.Struct, frozen=True):
-    """Close the idle connections to an address: its name may stand for another server by now."""
+    """Close the idle connections to an address: its name may stand for another server now."""
 
     address: Address
 
@@ -55,12 +55,12 @@ Steps = Generator[Effect, Any, Any]
 
 
 def redirected(problem: AskError, asked: Address) -> Address:
-    """Where a server sends us. One that does not know its own host means the one we asked."""
+    """Where a redirection leads. A server that does not know its own host leaves it out."""
     return Address(problem.host or asked.host, problem.port)
 
 
 def key_slot(key: bytes) -> int:
-    """The part of a cluster that has a key: of what is in its braces, if anything is."""
+    """The cluster slot of a key: the hash of the text in its braces, if there is any."""
     tag, closed, _ = key.partition(b"{")[2].partition(b"}")
     return crc_hqx(tag if tag and closed else key, 0) % 16384
 
@@ -73,7 +73,7 @@ class Route:
     can_change = False
     """Whether locating a key again may give another address."""
     has_slots = False
-    """Whether keys are on several servers, which say where."""
+    """Whether keys are on several servers, which redirect calls."""
     is_group = False
     """Whether one server may take the place of another."""
 
@@ -85,7 +85,7 @@ class Route:
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         """The address that has `key`; any primary for None."""
         return self.target.addresses[0]
-        yield  # a generator, like its siblings
+        yield  # makes it a generator, as in the subclasses
 
     def primaries(self) -> Generator[Effect, Any, list[Address]]:
         """Every server that takes writes."""
@@ -93,16 +93,16 @@ class Route:
         return [address]
 
     def forget(self, failed: Address | None = None) -> None:
-        """What is known may be wrong: look again before the next call, and do not begin with the
-        one that failed.
+        """Discards what is known, so that the next call locates its server again. The server that
+        failed is asked last.
         """
 
     def moved(self, slot: int, address: Address) -> None:
-        """A server said that it has handed a slot to another."""
+        """Records a redirection: another server has the slot now."""
 
 
 class EmbeddedRoute(Route):
-    """The embedded server of this folder, started when it is needed."""
+    """The embedded server of a folder, which is started when it is needed."""
 
     is_fixed = False
     can_change = True
@@ -132,13 +132,13 @@ class SentinelRoute(Route):
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         address = self.known
         if address is None:
-            address = self.known = yield from self._ask()
+            address = self.known = yield from self._ask_sentinels()
         return address
 
     def forget(self, failed: Address | None = None) -> None:
         self.known = None
 
-    def _ask(self) -> Generator[Effect, Any, Address]:
+    def _ask_sentinels(self) -> Generator[Effect, Any, Address]:
         problems: list[str] = []
         refused = 0
         for sentinel in list(self._sentinels):
@@ -162,14 +162,14 @@ class SentinelRoute(Route):
 
 
 def _put_last(addresses: list[Address], failed: Address) -> None:
-    """Whoever does not answer keeps others waiting: the next time, others are asked first."""
+    """Moves a server that failed to the end: waiting for it delays a call."""
     if failed in addresses:
         addresses.remove(failed)
         addresses.append(failed)
 
 
 class ClusterRoute(Route):
-    """The primary of a slot, as the cluster's nodes say."""
+    """The primary of a slot, as the nodes of the cluster name it."""
 
     is_fixed = False
     can_change = True
@@ -180,12 +180,12 @@ class ClusterRoute(Route):
         super().__init__(target)
         self._slots: dict[int, Address] = {}
         self._ranges: list[tuple[int, int, Address]] = []
-        # All that were heard of: those in the URL may be gone one day.
+        # All known nodes: those in the URL may be removed one day.
         self._nodes = list(target.addresses)
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         if not self._ranges:
-            yield from self._ask()
+            yield from self._ask_nodes()
         if key is None:
             return self._ranges[0][2]
         slot = key_slot(key.encode())
@@ -200,7 +200,7 @@ class ClusterRoute(Route):
 
     def primaries(self) -> Generator[Effect, Any, list[Address]]:
         if not self._ranges:
-            yield from self._ask()
+            yield from self._ask_nodes()
         return list(dict.fromkeys(address for _, _, address in self._ranges))
 
     def forget(self, failed: Address | None = None) -> None:
@@ -212,7 +212,7 @@ class ClusterRoute(Route):
     def moved(self, slot: int, address: Address) -> None:
         self._slots[slot] = address
 
-    def _ask(self) -> Generator[Effect, Any, None]:
+    def _ask_nodes(self) -> Generator[Effect, Any, None]:
         problems: list[str] = []
         for node in list(self._nodes):
             try:
@@ -222,7 +222,7 @@ class ClusterRoute(Route):
             if isinstance(answer, Exception):
                 if "cluster support disabled" in str(answer):
                     raise ServerError(
-                        f"{node} is no cluster node: use redis:// instead of redis+cluster://"
+                        f"{node} is not a cluster node: use redis:// instead of redis+cluster://"
                     )
                 problems.append(f"{node}: {answer}")
             elif self._learn(node, answer):
@@ -233,9 +233,11 @@ class ClusterRoute(Route):
         raise NotSent(f"no node of the cluster answered: {'; '.join(problems)}")
 
     def _learn(self, node: Address, answer: list[Any]) -> bool:
-        """From what a node says of all slots; False when it knows of none."""
+        """Reads a node's table of slots; False when it is empty."""
 
-        def address(entry: list[Any]) -> Address:  # of one that does not know its host: empty
+        def address(
+            entry: list[Any],
+        ) -> Address:  # a node that does not know its host leaves it out
             return Address((entry[0] or b"").decode() or node.host, entry[1])
 
         self._slots = {}

@@ -221,7 +221,7 @@ class Wire(asyncio.BufferedProtocol):
         return answer
 
     def send(self, commands: RawCommands) -> None:
-        """Sends commands whose replies, if any, go to `on_push`."""
+        """Sends commands; their replies, if any, go to `on_push`."""
         if self.over is None:
             self._transport.write(pack(commands))
 

@@ -71,7 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="queasy", description=__doc__)
     parser.add_argument("--version", action="version", version=f"queasy {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True)
+    _add_worker(commands)
+    _add_workers(commands)
+    _add_health(commands)
+    _add_orders(commands)
+    return parser
 
+
+def _add_worker(commands: Any) -> None:
     worker = commands.add_parser("worker", help="run the handlers of an application")
     _app(worker)
     worker.add_argument(
@@ -129,11 +136,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     worker.set_defaults(command=_worker)
 
+
+def _add_workers(commands: Any) -> None:
     workers = commands.add_parser("workers", help="list the workers and what they run")
     _app(workers)
     workers.add_argument("--json", action="store_true", help="print a JSON object for each worker")
     workers.set_defaults(command=_workers)
 
+
+def _add_health(commands: Any) -> None:
     health = commands.add_parser(
         "health", help="check the server and the workers; exit code 0 if all is well, else 1"
     )
@@ -141,6 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     health.add_argument("--json", action="store_true", help="print one JSON object")
     health.set_defaults(command=_health)
 
+
+def _add_orders(commands: Any) -> None:
     for do, what in (
         ("serve", "make running workers take jobs of a queue again"),
         ("unserve", "make running workers take no more jobs of a queue"),
@@ -162,7 +175,6 @@ def _parser() -> argparse.ArgumentParser:
                 help="release the jobs that run now, instead of letting them end",
             )
         order.set_defaults(command=_order, do=do, release=False)
-    return parser
 
 
 def _app(parser: argparse.ArgumentParser) -> None:

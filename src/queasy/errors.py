@@ -152,4 +152,4 @@ class UndecodablePayload(QueasyError):
 
 
 class LeaseLost(QueasyError):
-    """The lease ended (expired, evicted, or ended by someone else) before this call."""
+    """The lease ended (expired, evicted, or ended by another client) before this call."""

@@ -1,4 +1,4 @@
-"""The operations of a queue: everything an application asks for that takes several commands."""
+"""The operations of a queue: everything that takes several commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections: whose answer is whose, and what is said of calls when one breaks."""
+"""Connections: each call gets its own answer, and an honest error when the connection breaks."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ def run(request: pytest.FixtureRequest, kind: ServerKind) -> Run:
     def run(work: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
             runner.run(asyncio.wait_for(work, 30))
-        gc.collect()  # what nobody closed would be an error
+        gc.collect()  # a connection that was not closed is an error
 
     return run
 
@@ -73,7 +73,7 @@ def exchange(*exchanges: Effect) -> Generator[Effect, Any, Any]:
     return answer
 
 
-def test_each_call_gets_its_own_answer_and_those_of_one_pass_leave_together(
+def test_each_call_gets_its_own_answer_and_calls_of_one_pass_share_a_write(
     run: Run, server: Server
 ) -> None:
     def reads() -> int:
@@ -91,14 +91,14 @@ def test_each_call_gets_its_own_answer_and_those_of_one_pass_leave_together(
     run(work())
 
 
-def test_who_leaves_harms_nobody_else(run: Run, server: Server) -> None:
+def test_a_cancelled_call_does_not_affect_the_others(run: Run, server: Server) -> None:
     async def work() -> None:
         chance = random.Random(1)
         async with opened(endpoint_of(server)) as wire:
             for _ in range(20):
                 calls = [echo(wire, str(number)) for number in range(200)]
                 gone = chance.sample(calls, 60)
-                for call in gone[:30]:  # not yet written, but for the first
+                for call in gone[:30]:  # not yet written, except for the first
                     call.cancel()
                 for _ in range(chance.randrange(4)):
                     await asyncio.sleep(0)
@@ -114,7 +114,7 @@ def test_who_leaves_harms_nobody_else(run: Run, server: Server) -> None:
 
 
 class Fake(asyncio.Protocol):
-    """A server that greets, reads `takes` bytes, answers `answers` commands, and goes silent."""
+    """A server that greets, reads `takes` bytes, answers `answers` commands, then does nothing."""
 
     def __init__(self, takes: int, answers: int = 0) -> None:
         self.takes = takes
@@ -152,7 +152,7 @@ class Fake(asyncio.Protocol):
             await served.wait_closed()
 
 
-def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest_was_not_sent(
+def test_when_a_connection_breaks_written_calls_are_lost_and_the_rest_not_sent(
     run: Run,
 ) -> None:
     async def work() -> None:
@@ -161,7 +161,7 @@ def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest
             texts = [f"<{number}>" + "x" * 40_000 for number in range(1000)]
             calls = [echo(wire, text) for text in texts]
             await fake.full.wait()
-            # Writing goes on as far as the two ends of the line have room, and no further.
+            # Both socket buffers are full: the rest of the calls wait.
             for call in calls[-3:]:
                 call.cancel()
             fake.line.abort()
@@ -170,7 +170,7 @@ def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest
             unsent = [number for number, answer in enumerate(answers) if type(answer) is NotSent]
             assert lost == list(range(len(lost)))
             assert len(lost) + len(unsent) == 997
-            assert unsent, "all was taken at once: nothing was learnt"
+            assert unsent, "all was accepted at once: the test shows nothing"
             arrived = {int(number) for number in re.findall(rb"<(\d+)>", fake.got)}
             assert arrived
             assert arrived <= set(lost)
@@ -179,14 +179,14 @@ def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest
     run(work())
 
 
-def test_no_more_calls_are_on_their_way_than_may_become_uncertain(run: Run) -> None:
+def test_the_calls_in_flight_are_bounded(run: Run) -> None:
     async def work() -> None:
         fake = Fake(takes=10**9)
         async with fake.serving() as endpoint, opened(endpoint) as wire:
             calls = [echo(wire, "a") for _ in range(3 * MAX_CALLS_IN_FLIGHT)]
             while fake.got.count(b"ECHO") < MAX_CALLS_IN_FLIGHT:
                 await asyncio.sleep(0.001)
-            fake.line.write(b"+yes\r\n" * 500)  # as many as are answered leave behind them
+            fake.line.write(b"+yes\r\n" * 500)  # each answer makes room for another call
             while fake.got.count(b"ECHO") < MAX_CALLS_IN_FLIGHT + 500:
                 await asyncio.sleep(0.001)
             fake.line.abort()
@@ -199,7 +199,7 @@ def test_no_more_calls_are_on_their_way_than_may_become_uncertain(run: Run) -> N
     run(work())
 
 
-def test_what_is_not_answered_in_time_ends_the_connection(run: Run) -> None:
+def test_a_late_answer_ends_the_connection(run: Run) -> None:
     async def work() -> None:
         fake = Fake(takes=10_000, answers=1)
         async with fake.serving(limit=0.3) as endpoint, opened(endpoint) as wire:
@@ -219,7 +219,7 @@ def test_what_is_not_answered_in_time_ends_the_connection(run: Run) -> None:
     run(work())
 
 
-def test_an_answer_that_came_while_the_loop_was_held_up_is_not_late(
+def test_an_answer_that_came_while_the_loop_was_blocked_is_not_late(
     run: Run, server: Server
 ) -> None:
     async def work() -> None:
@@ -227,7 +227,7 @@ def test_an_answer_that_came_while_the_loop_was_held_up_is_not_late(
             await echo(wire, "first")
             calls = [echo(wire, "a"), echo(wire, "b")]
             await asyncio.sleep(0)
-            # As a handler does that computes: the answers are there, and nobody has read them.
+            # Block the loop, as a computing handler does, while the answers arrive.
             select.select([wire._transport.get_extra_info("socket").fileno()], [], [])
             time.sleep(0.4)
             assert await gather(calls) == [[b"a"], [b"b"]]
@@ -235,7 +235,7 @@ def test_an_answer_that_came_while_the_loop_was_held_up_is_not_late(
     run(work())
 
 
-def test_nothing_leaves_before_the_greeting_is_answered(run: Run, server: Server) -> None:
+def test_no_call_is_sent_before_the_greeting_is_answered(run: Run, server: Server) -> None:
     async def work() -> None:
         wrong = endpoint_of(server, username="nobody", password="wrong")
         async with opened(wrong) as wire:
@@ -259,7 +259,7 @@ def test_nothing_leaves_before_the_greeting_is_answered(run: Run, server: Server
     run(work())
 
 
-def test_an_answer_that_nobody_asked_for_is_nobodys(run: Run) -> None:
+def test_a_reply_without_a_call_ends_the_connection(run: Run) -> None:
     async def work() -> None:
         fake = Fake(takes=10_000, answers=1)
         async with fake.serving() as endpoint, opened(endpoint) as wire:
@@ -271,9 +271,7 @@ def test_an_answer_that_nobody_asked_for_is_nobodys(run: Run) -> None:
     run(work())
 
 
-def test_whoever_is_cancelled_while_connecting_leaves_nothing_behind(
-    run: Run, server: Server
-) -> None:
+def test_a_wire_cancelled_while_connecting_leaves_no_connection(run: Run, server: Server) -> None:
     def there() -> int:
         return server.call("CLIENT", "LIST").count("name=queasy")
 
@@ -289,16 +287,16 @@ def test_whoever_is_cancelled_while_connecting_leaves_nothing_behind(
             wire.end()
             with suppress(asyncio.CancelledError):
                 await opening
-                cancelled.end()  # it was open before
+                cancelled.end()  # it had been opened
             with suppress(NotSent, Lost):
                 await call
 
     before = there()
     run(work())
-    wait_until(lambda: there() <= before, "all are closed")
+    wait_until(lambda: there() <= before, "every connection is closed")
 
 
-def test_what_is_large_does_not_hold_up_what_is_small(run: Run, server: Server) -> None:
+def test_large_calls_do_not_delay_small_ones(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         address = target.addresses[0]
@@ -322,7 +320,7 @@ def test_what_is_large_does_not_hold_up_what_is_small(run: Run, server: Server) 
     run(work())
 
 
-def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Server) -> None:
+def test_calls_that_wait_on_the_server_do_not_delay_others(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         address = target.addresses[0]
@@ -334,7 +332,7 @@ def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Serv
             await transport.run(exchange(Exchange(address, (("PING",),))))
         assert not any(task.done() for task in waiting)
         assert server.call("CLIENT", "LIST").count("name=queasy") - before <= 4
-        waiting[0].cancel()  # its connection waits on for nobody, and is closed
+        waiting[0].cancel()  # its connection is closed, although the server still waits
         answers = await gather(waiting)
         assert answers[1:] == [[b"PONG", 0]] * 5
         await transport.close()
@@ -342,11 +340,11 @@ def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Serv
     run(work())
 
 
-def test_what_was_called_before_it_is_closed_is_answered(run: Run, server: Server) -> None:
+def test_calls_made_before_close_are_answered(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         ask = Exchange(target.addresses[0], (("PING",),))
-        for turns in range(8):  # not yet connected, greeting, asking
+        for turns in range(8):  # before connecting, while greeting, during the call
             transport = AsyncTransport(target, 20, None)
             calls = [asyncio.create_task(transport.run(exchange(ask))) for _ in range(3)]
             for _ in range(turns + 1):
@@ -357,7 +355,7 @@ def test_what_was_called_before_it_is_closed_is_answered(run: Run, server: Serve
     run(work())
 
 
-def test_hanging_up_lets_answers_come_and_opens_only_one_more(run: Run, server: Server) -> None:
+def test_hanging_up_waits_for_answers_and_opens_one_connection(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         address = target.addresses[0]
@@ -378,7 +376,7 @@ def test_hanging_up_lets_answers_come_and_opens_only_one_more(run: Run, server: 
     run(work())
 
 
-def test_a_burst_of_messages_is_heard_in_order(run: Run, server: Server) -> None:
+def test_a_burst_of_messages_arrives_in_order(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         transport = AsyncTransport(target, 20, None)

@@ -153,11 +153,7 @@ class QueueCommands:
             for number in lost:
                 words[number - 1] = "lost"
             if others:
-                each, of_finishes = iter(_words(settled)), iter(words)
-                words = [
-                    next(of_finishes if finishes and isinstance(e.outcome, Finish) else each)
-                    for e in endings
-                ]
+                words = _in_order(endings, words, _words(settled))
             return Taken(
                 state=_word(state),
                 next_in=None if next_in < 0 else next_in / 1000,
@@ -337,6 +333,15 @@ def _dispatched(ids: Sequence[str], reply: list[bytes]) -> list[Dispatched]:
     return [
         Dispatched(id_, STATUSES.get(status) or _word(status))
         for id_, status in zip(ids, reply, strict=True)
+    ]
+
+
+def _in_order(endings: Sequence[Ending], of_finishes: list[str], of_others: list[str]) -> list[str]:
+    """The results in the order of the endings. Finishes may have been sent with the others."""
+    finishes, others = iter(of_finishes), iter(of_others)
+    return [
+        next(finishes if of_finishes and isinstance(ending.outcome, Finish) else others)
+        for ending in endings
     ]
 
 

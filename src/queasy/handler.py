@@ -216,7 +216,7 @@ def function_of(target: object, what: str, *, fail: bool) -> Function:
     if any(inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind) for kind in kinds):
         raise InvalidOption(f"{what}: expected a function that returns, got one that yields")
     is_async = any(map(inspect.iscoroutinefunction, kinds))
-    return Function(of_three(target, arity(target, what, fail=fail)), is_async, name_of(target))
+    return Function(adapt(target, arity(target, what, fail=fail)), is_async, name_of(target))
 
 
 def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
@@ -254,8 +254,9 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
     return count
 
 
-def of_three(target: Callable[..., Any], count: int) -> Callable[[Any, Job, JobError | None], Any]:
-    # Called for every job: a function of three arguments needs no wrapper.
+def adapt(target: Callable[..., Any], count: int) -> Callable[[Any, Job, JobError | None], Any]:
+    """The function as one of data, job and error."""
+    # Called for every job: a function that takes all three is not wrapped.
     match count:
         case 0:
             return lambda data, job, error: target()

@@ -205,7 +205,7 @@ def test_a_key_of_the_wrong_type_is_named_and_no_other_queue_suffers(
             verb(scene.queue)
         except ProtocolError as error:
             assert f"key {key} is a {wrong}, expected a " in str(error), error
-            assert "delete that key" in str(error)
+            assert "rename or delete it" in str(error)
     assert scene.redis.type(key).decode() == wrong, "nobody writes over it"
     lease = scene.other.lease(timeout=0)
     assert lease is not None

@@ -488,7 +488,7 @@ def test_what_cannot_be_a_reference_is_refused(
 
 
 def test_fail_options_need_a_fail_handler(emails: Queue) -> None:
-    with pytest.raises(InvalidOption, match="fail_options: expected a fail_handler to go with"):
+    with pytest.raises(InvalidOption, match="fail_options: expected a fail_handler as well"):
         emails.listen("shop:send", fail_options={})
     with pytest.raises(InvalidOption, match="fail_options: expected a mapping, got HandlerOptions"):
         emails.listen("shop", fail_options=HandlerOptions())  # type: ignore[arg-type]

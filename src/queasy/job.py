@@ -74,6 +74,9 @@ class CancelFlag:
 
     on: bool = False
 
+    def raise_flag(self) -> None:
+        self.on = True
+
     def __eq__(self, other: object) -> bool:
         """All flags are equal: two jobs that differ only in this are the same job."""
         return isinstance(other, CancelFlag)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Collection
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from queasy.codec import Codec, encode
 from queasy.errors import InvalidOption, InvalidTime
 from queasy.options import (
+    Durability,
     JobOptions,
     Seconds,
     UpdateRunAt,
@@ -24,9 +25,12 @@ from queasy.options import (
 )
 from queasy.store.records import DEFAULT_FLAGS, DispatchItem, pack_options, when_arg
 
-__all__ = ["Dispatch", "item_of", "new_id", "new_ids"]
+__all__ = ["Dispatch", "check_durability", "item_of", "new_id", "new_ids"]
 
 RUN_AT_MODES: dict[Any, str] = {True: "t", False: "f", "if_later": "l", "if_earlier": "e"}
+
+
+DURABILITIES: tuple[str, ...] = get_args(Durability)
 
 
 class Dispatch(msgspec.Struct, frozen=True):
@@ -98,6 +102,12 @@ class Dispatch(msgspec.Struct, frozen=True):
         if not isinstance(options, JobOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"options: expected JobOptions, got {type(options).__name__}")
         return pack_options(options, check_update_options(self.update_options))
+
+
+def check_durability(value: str) -> Durability:
+    if value not in DURABILITIES:
+        raise InvalidOption(f"durability: expected 'ack', 'fsynced' or 'replicated', got {value!r}")
+    return value  # pyright: ignore[reportReturnType]
 
 
 def item_of(job: object, codec: Codec, max_payload: int) -> DispatchItem:

@@ -7,14 +7,14 @@ from typing import Any, overload
 
 from queasy.bulk import chunks, put_all
 from queasy.codec import Codec, CodecName
-from queasy.dispatch import Dispatch
+from queasy.dispatch import Dispatch, check_durability
 from queasy.handler import Registry
 from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
 from queasy.operation import run_operation
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.registration import HandledQueue
-from queasy.requests import MAX_LISTED_CLIENTS, check_durability, was_cancelled
+from queasy.requests import MAX_LISTED_CLIENTS, was_cancelled
 from queasy.store.commands import ListState, RecordKind
 from queasy.store.keys import QueueKeys
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat

@@ -16,7 +16,6 @@ from queasy.operation import Operation
 from queasy.operations import audit, drop, evict, requeue, take_one, trim, until_done
 from queasy.options import (
     MAX_COUNT,
-    Durability,
     JobOptions,
     Seconds,
     check_bool,
@@ -29,12 +28,11 @@ from queasy.store.command import Command
 from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.keys import QueueKeys
 
-__all__ = ["QueueRequests", "check_durability"]
+__all__ = ["QueueRequests", "was_cancelled"]
 
 JOBS_PAGE_SIZE = 100
 MAX_LISTED_CLIENTS = 1000
 MIN_LEASE_SECONDS = 0.001
-DURABILITIES: tuple[str, ...] = get_args(Durability)
 
 
 class QueueRequests:
@@ -114,12 +112,6 @@ class QueueRequests:
 def was_cancelled(words: list[str]) -> bool:
     """Whether a cancel took effect: the job is gone, or its run was asked to stop."""
     return words[0] in ("cancelled", "requested")
-
-
-def check_durability(value: str) -> Durability:
-    if value not in DURABILITIES:
-        raise InvalidOption(f"durability: expected 'ack', 'fsynced' or 'replicated', got {value!r}")
-    return value  # pyright: ignore[reportReturnType]
 
 
 def check_state(value: str) -> ListState:

@@ -14,14 +14,14 @@ from typing import Any, Self, overload
 from queasy.bulk import chunks, put_all_sync
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
-from queasy.dispatch import Dispatch, new_id
+from queasy.dispatch import Dispatch, check_durability, new_id
 from queasy.job import Job, JobError
 from queasy.lease import BaseLease
 from queasy.operation import run_operation_sync
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.outcomes import Cancel, Fail, Finish, Release
 from queasy.registration import keys_of
-from queasy.requests import MAX_LISTED_CLIENTS, QueueRequests, check_durability, was_cancelled
+from queasy.requests import MAX_LISTED_CLIENTS, QueueRequests, was_cancelled
 from queasy.store.command import Command
 from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.health import Health

@@ -20,11 +20,10 @@ from benchmarks.harness.competitor import Competitor
 from queasy import Client
 from queasy.dispatch import new_id
 from queasy.outcomes import Finish
-from queasy.store.net.connection import Dial, pack
+from queasy.store.net.connection import Endpoint, pack
 from queasy.store.net.url import parse_url
 from queasy.store.net.wire import Wire
 from queasy.store.records import Ending
-from queasy.store.retrying import words_of
 
 CALLS, TURNS = 300, 8
 DATA = "x" * 100
@@ -52,7 +51,7 @@ class BareConnection:
 
     def __init__(self, url: str) -> None:
         target = parse_url(url)
-        self._wire = Wire(Dial.to(target, target.addresses[0], 10.0, sentinel=False))
+        self._wire = Wire(Endpoint.to(target, target.addresses[0], 10.0, sentinel=False))
 
     async def open(self) -> None:
         await self._wire.open()
@@ -77,7 +76,7 @@ async def _run(server: Any, calls: int) -> dict[str, float]:
         commands = _similar_calls(first, second)
         bare = BareConnection(server.url)
         await bare.open()
-        settle = words_of(queue._commands.settle([Ending("", 0, Finish())]))[:-4]
+        settle = queue._commands.settle([Ending("", 0, Finish())]).words()[:-4]
         library = redis.asyncio.Redis.from_url(server.url)
 
         async def lease() -> None:
@@ -86,7 +85,7 @@ async def _run(server: Any, calls: int) -> dict[str, float]:
 
         async def lease_by_two_bare_calls() -> None:
             dequeue = queue._commands.dequeue(f"~{new_id()}", lease=30, limit=1)
-            taken = await bare.call(*words_of(dequeue))
+            taken = await bare.call(*dequeue.words())
             id_, token = taken[3][:2]
             assert await bare.call(*settle, id_, token, "", b"") == [b"finished"]
 

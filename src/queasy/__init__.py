@@ -33,7 +33,7 @@ from queasy.handler import HandlerOptions, OnException
 from queasy.job import Job, JobError, State
 from queasy.lease import Lease, LeaseRequest
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
-from queasy.outcomes import Failure, PermanentError, Retry
+from queasy.outcomes import Failure, Interrupted, PermanentError, Retry
 from queasy.queue import Queue
 from queasy.store.health import Health
 from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
@@ -57,6 +57,7 @@ __all__ = [
     "HandlerNotFound",
     "HandlerOptions",
     "Health",
+    "Interrupted",
     "InvalidId",
     "InvalidInput",
     "InvalidOption",

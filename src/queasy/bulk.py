@@ -1,4 +1,4 @@
-"""Many jobs in as many calls as they need, one at a time, in order."""
+"""Dispatches many jobs: in as many calls as they need, one after another, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queasy.store.store import AsyncStore, SyncStore
 __all__ = ["chunks", "put_all", "put_all_sync"]
 
 T = TypeVar("T")
-# One call's worth: only payloads, of jobs that are nothing else, or items.
+# The jobs of one call: payloads alone if the jobs have nothing else, or items.
 Chunk = tuple[bytes, ...] | list[DispatchItem]
 
 
@@ -32,7 +32,7 @@ async def put_all(
     chunks: Iterable[Chunk],
     durability: Durability,
 ) -> list[Dispatched]:
-    """Prepares the next call while the server does the one before."""
+    """Dispatches all chunks; prepares each call while the server works on the last one."""
     with store.callers.one() as caller:
         return await _run_all(store, _prepared(commands, chunks, caller), durability)
 
@@ -40,36 +40,35 @@ async def put_all(
 def _prepared(
     commands: QueueCommands, chunks: Iterable[Chunk], caller: Caller
 ) -> Iterator[Command[list[Dispatched]]]:
-    """Down to the bytes: the server waits from one answer to the next call, and for no longer."""
+    """The calls, packed into bytes, so that the server does not wait for that between two calls."""
     for chunk in chunks:
-        caller.calls += 1
-        yield packed(_command(commands, chunk).with_number(caller.id, caller.calls))
+        yield packed(_command(commands, chunk).with_number(*caller.next_call()))
 
 
 async def _run_all(
     store: AsyncStore, calls: Iterable[Command[list[Dispatched]]], durability: Durability
 ) -> list[Dispatched]:
     results: list[Dispatched] = []
-    under_way: asyncio.Task[list[Dispatched]] | None = None
+    in_flight: asyncio.Task[list[Dispatched]] | None = None
     try:
         for command in calls:
-            if under_way is not None:
-                results += await under_way
-            under_way = asyncio.create_task(store.run(command, durability))
-            await asyncio.sleep(0)  # it leaves now, not when the next is prepared
+            if in_flight is not None:
+                results += await in_flight
+            in_flight = asyncio.create_task(store.run(command, durability))
+            await asyncio.sleep(0)  # it is sent now, not after the next one was prepared
     except asyncio.CancelledError:
-        if under_way is not None:
-            under_way.cancel()
-            await asyncio.wait([under_way])
+        if in_flight is not None:
+            in_flight.cancel()
+            await asyncio.wait([in_flight])
         raise
     except BaseException:
-        # Of a job that is refused, or of the caller's generator: what came before it is put, and
-        # if that fails it is what the caller hears first.
-        if under_way is not None:
-            await under_way
+        # A job was refused, or the caller's generator raised. The jobs before it are put. If that
+        # fails, its error is raised instead: it came first.
+        if in_flight is not None:
+            await in_flight
         raise
-    if under_way is not None:
-        results += await under_way
+    if in_flight is not None:
+        results += await in_flight
     return results
 
 
@@ -92,21 +91,21 @@ def _command(commands: QueueCommands, chunk: Chunk) -> Command[list[Dispatched]]
 
 
 def chunks(things: Iterable[Any], codec: Codec, max_payload: int) -> Iterable[Chunk]:
-    """Dispatches as calls take them.
+    """The jobs, checked and encoded, in chunks for one call each.
 
-    What has a length is checked whole before any of it is sent; of anything else only a chunk
-    or two are held at a time.
+    A list is checked completely before any of it is sent. Of a generator, only one or two chunks
+    are in memory at a time.
     """
     if isinstance(things, (str, bytes, bytearray, Mapping)) or not isinstance(things, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         kind = type(cast("object", things)).__name__
         raise InvalidInput(f"dispatch_many: expected a list or iterable of jobs, got one {kind}")
     if isinstance(things, Sized):
-        return _released(list(_checked(things, codec, max_payload)))
+        return _popped(list(_checked(things, codec, max_payload)))
     return _cut(_items(things, 0, lambda one: item_of(one, codec, max_payload)))
 
 
 def _checked(things: Iterable[Any], codec: Codec, max_payload: int) -> Iterator[Chunk]:
-    """A chunk of data is encoded at once; most are data and nothing else."""
+    """The jobs in chunks. Data is encoded a chunk at a time: most jobs have nothing but data."""
     rest, at = iter(things), 0
     while piece := list(islice(rest, CHUNK_JOBS)):
         data = piece
@@ -151,15 +150,15 @@ def _cut(items: Iterable[DispatchItem]) -> Iterator[list[DispatchItem]]:
                 chunk, size = [], len(item.payload)
             chunk.append(item)
     except Exception:
-        if chunk:  # what came before is put
+        if chunk:  # the jobs before the bad one are put
             yield chunk
         raise
     if chunk:
         yield chunk
 
 
-def _released(chunks: list[Chunk]) -> Iterator[Chunk]:
-    """One after another, none of which is kept."""
+def _popped(chunks: list[Chunk]) -> Iterator[Chunk]:
+    """The chunks in order; each is removed from the list, to free its memory."""
     chunks.reverse()
     while chunks:
         yield chunks.pop()

@@ -1,6 +1,6 @@
-"""Run workers of an application, and see and steer those that run.
+"""Run the workers of an application, list them, and control them.
 
-An application is named by the client in it: `queasy worker app:client`.
+Name an application by its client: `queasy worker app:client`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command, and ends the process with its exit code."""
+    """Runs a command, and exits with its exit code."""
     options = _parser().parse_args(arguments)
     if "" not in sys.path:
-        sys.path.insert(0, "")  # the application is where one is, as with `python -m`
-    # Before a worker listens to signals there is nothing to stop, and afterwards nothing either.
-    signal.signal(signal.SIGTERM, _end)
+        sys.path.insert(0, "")  # import from the current folder, as `python -m` does
+    # Before and after a worker handles signals itself there is nothing to stop: exit at once.
+    signal.signal(signal.SIGTERM, _exit)
     try:
         _run(options.command(options))
     except QueasyError as problem:
-        logging.shutdown()  # so that this is the last line
+        logging.shutdown()  # so that the error is the last line
         sys.exit(f"queasy: {problem}")
     except KeyboardInterrupt:
         sys.exit(130)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _end(number: int, frame: object) -> None:
+def _exit(number: int, frame: object) -> None:
     os._exit(0)
 
 
@@ -71,7 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="queasy", description=__doc__)
     parser.add_argument("--version", action="version", version=f"queasy {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True)
+    _add_worker(commands)
+    _add_workers(commands)
+    _add_health(commands)
+    _add_orders(commands)
+    return parser
 
+
+def _add_worker(commands: Any) -> None:
     worker = commands.add_parser("worker", help="run the handlers of an application")
     _app(worker)
     worker.add_argument(
@@ -94,34 +101,34 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="how long jobs may go on after SIGTERM (default: %(default)g)",
+        help="seconds that jobs may continue after SIGTERM (default: %(default)g)",
     )
     worker.add_argument(
         "--capacity",
         type=int,
         default=CAPACITY,
         metavar="N",
-        help="what one process takes on at a time (default: %(default)s)",
+        help="total size of the jobs that one process runs at a time (default: %(default)s)",
     )
     worker.add_argument(
-        "--max-jobs", type=int, metavar="N", help="replace a process after so many jobs"
+        "--max-jobs", type=int, metavar="N", help="replace a process after it ran N jobs"
     )
     worker.add_argument(
         "--max-memory",
         type=_bytes,
         metavar="BYTES",
-        help="replace a process that has more, as 512M or 2G",
+        help="replace a process that uses more memory, such as 512M or 2G",
     )
     worker.add_argument(
         "--reload",
         action="store_true",
-        help="new processes whenever a Python file changes (for development)",
+        help="restart the processes when a Python file changes (for development)",
     )
     worker.add_argument(
         "--log-errors",
         choices=("traceback", "type"),
         default="traceback",
-        help="what to log of what handlers raise; messages may quote the data",
+        help="how much of a handler's exception to log; its message may quote the data",
     )
     worker.add_argument("--log-format", choices=FORMATS, default="text")
     worker.add_argument(
@@ -129,20 +136,29 @@ def _parser() -> argparse.ArgumentParser:
     )
     worker.set_defaults(command=_worker)
 
-    workers = commands.add_parser("workers", help="show who is working, and on what")
+
+def _add_workers(commands: Any) -> None:
+    workers = commands.add_parser("workers", help="list the workers and what they run")
     _app(workers)
-    workers.add_argument("--json", action="store_true", help="one object for each worker")
+    workers.add_argument("--json", action="store_true", help="print a JSON object for each worker")
     workers.set_defaults(command=_workers)
 
+
+def _add_health(commands: Any) -> None:
     health = commands.add_parser(
-        "health", help="show whether the server and workers are there; exit code 0 if so, else 1"
+        "health", help="check the server and the workers; exit code 0 if all is well, else 1"
     )
     _app(health)
-    health.add_argument("--json", action="store_true", help="as one object")
+    health.add_argument("--json", action="store_true", help="print one JSON object")
     health.set_defaults(command=_health)
 
-    for do, what in (("serve", "take jobs of a queue again"), ("unserve", "leave a queue alone")):
-        order = commands.add_parser(do, help=f"tell running workers to {what}")
+
+def _add_orders(commands: Any) -> None:
+    for do, what in (
+        ("serve", "make running workers take jobs of a queue again"),
+        ("unserve", "make running workers take no more jobs of a queue"),
+    ):
+        order = commands.add_parser(do, help=what)
         _app(order)
         order.add_argument("queue")
         order.add_argument(
@@ -150,16 +166,15 @@ def _parser() -> argparse.ArgumentParser:
             action="append",
             dest="workers",
             metavar="GROUP",
-            help="only these, as `queasy workers` shows them (default: all)",
+            help="only this group, as `queasy workers` shows it (default: all)",
         )
         if do == "unserve":
             order.add_argument(
                 "--release",
                 action="store_true",
-                help="give back what they hold of it, instead of letting it end",
+                help="release the jobs that run now, instead of letting them end",
             )
         order.set_defaults(command=_order, do=do, release=False)
-    return parser
 
 
 def _app(parser: argparse.ArgumentParser) -> None:
@@ -175,7 +190,7 @@ def _cpus() -> int:
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text, re.IGNORECASE)
     if match is None:
-        raise argparse.ArgumentTypeError(f"expected bytes, as 512M or 2G, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected bytes, such as 512M or 2G, got {text!r}")
     return int(match[1]) * UNITS[match[2].upper()]
 
 
@@ -186,7 +201,8 @@ async def _worker(options: argparse.Namespace) -> None:
         set_up(options.log_level, options.log_format, options.log_errors)
         await InlineWorker(plan, capacity=options.capacity, grace=options.grace).run()
         return
-    # Who keeps the leases of others must not wait until somebody reads what it says.
+    # The supervisor keeps the leases of its workers alive, so it must not block on a log stream
+    # that is not read.
     set_up(options.log_level, options.log_format, unblocked=True)
     chosen = SupervisorOptions(
         app=options.app,
@@ -220,13 +236,13 @@ async def _workers(options: argparse.Namespace) -> None:
         for worker in found:
             print(msgspec.json.encode(_shown(worker)).decode())
     elif not found:
-        print("nobody is working: start workers with queasy worker")
+        print("no workers: start some with queasy worker")
     else:
         _print_table(found)
 
 
 async def _health(options: argparse.Namespace) -> None:
-    logging.getLogger("queasy").setLevel(logging.ERROR)  # its warnings are shown below
+    logging.getLogger("queasy").setLevel(logging.ERROR)  # its warnings are printed below
     client = _client(options.app)
     try:
         health = await client.health()
@@ -247,7 +263,7 @@ async def _health(options: argparse.Namespace) -> None:
         what = f"{health.server} {health.version} {health.role}".strip()
         print(f"address  {health.address}")
         if health.reachable:
-            print(f"server   {what or 'says not what it is'}, {health.round_trip * 1000:.1f} ms")
+            print(f"server   {what or 'unknown'}, {health.round_trip * 1000:.1f} ms")
         if problem:
             print(f"problem  {problem}")
         for warning in health.warnings:
@@ -276,7 +292,7 @@ def _shown(worker: WorkerInfo) -> dict[str, Any]:
 
 
 def _printable(id_: str) -> str:
-    # Other programs may have put ids that are no UTF-8.
+    # Other programs may have dispatched ids that are not UTF-8.
     return id_.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -314,13 +330,15 @@ def _duration(seconds: float) -> str:
 
 async def _order(options: argparse.Namespace) -> None:
     async with _client(options.app) as client:
-        heard = await client.tell_workers(
+        received = await client.tell_workers(
             options.do, options.queue, release=options.release, workers=options.workers
         )
-    if not heard:
-        who = "none of them is there" if options.workers else f"none serves {options.queue!r}"
-        raise QueasyError(f"no worker heard it, {who}: see `queasy workers` for those there are")
-    print(f"{heard} heard it")
+    if not received:
+        why = "these groups are not running"
+        if not options.workers:
+            why = f"no worker serves {options.queue!r}"
+        raise QueasyError(f"no worker received it: {why}. `queasy workers` lists those that run")
+    print(f"received by {received} worker{'s' * (received != 1)}")
 
 
 if __name__ == "__main__":

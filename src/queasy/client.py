@@ -1,4 +1,4 @@
-"""A client: where the server is, and the queues on it."""
+"""A client: the connection to a server, its queues and its workers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ from queasy.codec import Codec, CodecName
 from queasy.dispatch import new_id
 from queasy.errors import InvalidOption
 from queasy.handler import Registry
-from queasy.operations import follow
-from queasy.options import Seconds, check_bool, check_name, check_whole, seconds
+from queasy.operation import run_operation
+from queasy.options import (
+    Seconds,
+    check_bool,
+    check_name,
+    check_whole,
+    positive_seconds,
+    seconds,
+)
 from queasy.queue import Queue
 from queasy.registration import keys_of
 from queasy.store.health import Health
@@ -38,7 +45,7 @@ def check_folder(value: object) -> Path | None:
 
 
 class Settings:
-    """The arguments of a client, checked; the same for both kinds."""
+    """The checked arguments of a `Client` or a `SyncClient`."""
 
     def __init__(
         self,
@@ -51,18 +58,16 @@ class Settings:
     ) -> None:
         if not isinstance(max_payload, int) or isinstance(max_payload, bool) or max_payload < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"max_payload: expected bytes, 1 or more, got {max_payload!r}")
-        self.timeout = seconds(timeout, "timeout")
-        if self.timeout <= 0:
-            raise InvalidOption(f"timeout: expected more than 0 seconds, got {timeout!r}")
+        self.timeout = positive_seconds(timeout, "timeout")
         self.prefix = check_name(prefix, "prefix")
         self.max_payload = max_payload
         self.folder = check_folder(folder)
         if url is not None and folder is not None:
             raise InvalidOption("expected a url or a folder (for the embedded server), got both")
-        if url is None and folder is None:  # who names a folder wants the embedded server
+        if url is None and folder is None:  # a folder means the embedded server
             url = os.environ.get("QUEASY_URL") or None
         self.url = url
-        if url is None:  # now: whoever changes folders later still means this one
+        if url is None:  # now: the process may change its current folder later
             self.folder = (self.folder or Path(".queasy")).absolute()
         self.target = target_of(url, self.folder)
 
@@ -76,7 +81,7 @@ class Settings:
 
 
 class WorkOptions(TypedDict, total=False):
-    """How a worker is run: see `Client.worker`."""
+    """The options of a worker: see `Client.worker`."""
 
     processes: int
     capacity: int
@@ -91,7 +96,7 @@ class Running(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether it takes jobs: it has started, is not being stopped, and the server answers."""
+        """Whether it takes jobs: it has started, is not stopping, and the server answers."""
         ...
 
     async def run(self) -> None:
@@ -99,7 +104,7 @@ class Running(Protocol):
         ...
 
     def stop(self, grace: float | None = None) -> None:
-        """Take nothing more; what runs has `grace` seconds to end. A second call: none."""
+        """Take no more jobs. Running jobs have `grace` seconds to end, none after a second call."""
         ...
 
     async def serve(self, queue: str) -> None:
@@ -107,7 +112,7 @@ class Running(Protocol):
         ...
 
     async def unserve(self, queue: str, *, release: bool = False) -> None:
-        """Take no more jobs of this queue; those it holds may end, or are released."""
+        """Take no more jobs of this queue. Jobs that run may end, or are released."""
         ...
 
 
@@ -115,11 +120,11 @@ class Client:
     """A connection with an identity.
 
     `url` is redis://, rediss:// (TLS), unix://, redis+sentinel://host,host/service or
-    redis+cluster://host,host. Without one it is taken from QUEASY_URL, and without that, or
-    with a `folder`, an embedded server keeps the jobs there (default ./.queasy).
+    redis+cluster://host,host. The default is the environment variable QUEASY_URL. Without a URL,
+    or with a `folder`, an embedded server keeps the jobs in that folder (default ./.queasy).
 
-    `prefix` begins every key. `timeout` is how many seconds a call may take, a server that
-    is away included. `max_payload` bounds a job's encoded data, in bytes.
+    `prefix` begins every key. `timeout` is how many seconds a call may take, including the wait
+    for a server that is unreachable. `max_payload` bounds a job's encoded data, in bytes.
 
         async with Client() as client:
             emails = client.queue("emails")
@@ -145,7 +150,7 @@ class Client:
         self.id = new_id()
 
     def queue(self, name: str, codec: CodecName | Codec = "json") -> Queue:
-        """The queue of this name. It needs no creating: the first dispatch does.
+        """The queue of this name. The first dispatch creates it.
 
         `codec` is "json", "raw" (bytes, untouched) or an object with encode and decode.
         """
@@ -154,7 +159,7 @@ class Client:
         return Queue(keys, codec, max_payload, self._store, self.id, self._registry)
 
     def plan(self, queues: Collection[str] | None = None) -> Plan:
-        """What a worker for this client does: every handler, imported; or those of `queues`."""
+        """What a worker of this client needs: all handlers, imported, or those of `queues`."""
         return Plan.of(self._place, self._registry.resolved(queues))
 
     @property
@@ -174,20 +179,21 @@ class Client:
     ) -> Running:
         """A worker for the handlers of this client; `await` its `run()`.
 
-        With `processes=0` handlers run in this event loop. With more a supervisor starts so many
+        With `processes=0` handlers run in this event loop. With more, a supervisor starts that many
         child processes: they use all CPUs, and a handler that hangs or crashes is killed without
-        harm to others. Children import the client by its name, so it must be a global of its
-        module; `queasy worker module:client` does the same from the command line.
+        harm to jobs in other processes. Children import the client by its name, so it must be a
+        global of its module. `queasy worker module:client` does the same from the command line.
 
-        `queues` are those to serve; None for all that have handlers. `capacity` is what each
-        process may take on at a time, `grace` how many seconds jobs have to end when the worker
-        is stopped (by SIGTERM or SIGINT, with `signals`; a second one means: at once). A child is
-        replaced after `max_jobs`, or when it has more than `max_memory` bytes.
+        `queues` are the queues to serve; None for all that have handlers. `capacity` is the total
+        size of the jobs that one process runs at a time. `grace` is how many seconds jobs have to
+        end when the worker is stopped: with `signals`, by SIGTERM or SIGINT, and a second signal
+        stops it at once. A child is replaced after `max_jobs`, or when it uses more than
+        `max_memory` bytes.
         """
         self._registry.check_names(queues)
         check_whole(processes, "processes", 0, MOST_PROCESSES)
         check_whole(capacity, "capacity", 1, MOST_CAPACITY)
-        patience = seconds(grace, "grace")
+        grace_seconds = seconds(grace, "grace")
         if processes:
             from queasy.worker.app import check_not_importing, reference_to
             from queasy.worker.supervision.options import SupervisorOptions
@@ -199,28 +205,30 @@ class Client:
                 processes=processes,
                 queues=None if queues is None else tuple(queues),
                 capacity=capacity,
-                grace=patience,
+                grace=grace_seconds,
                 max_jobs=max_jobs,
                 max_memory=max_memory,
             )
             return Supervisor(options, signals=signals)
         from queasy.worker.inline import InlineWorker
 
-        return InlineWorker(self.plan(queues), capacity=capacity, grace=patience, signals=signals)
+        return InlineWorker(
+            self.plan(queues), capacity=capacity, grace=grace_seconds, signals=signals
+        )
 
     async def work(
         self, queues: Collection[str] | None = None, **options: Unpack[WorkOptions]
     ) -> None:
         """Run the handlers of this client until stopped; the arguments are those of `worker`.
 
-        Cancelling it releases what runs, at once.
+        Cancelling it releases the jobs that run, at once.
         """
         await self.worker(queues, **options).run()
 
     async def workers(self, queues: Collection[str] | None = None) -> list[WorkerInfo]:
-        """Who is working on the queues named (None: those with handlers), anywhere."""
+        """The workers that serve these queues (None: all with handlers), on any host."""
         names = self._registry.names() if queues is None else queues
-        return await follow(self._store, roster(self._place, names))
+        return await run_operation(self._store, roster(self._place, names))
 
     async def tell_workers(
         self,
@@ -230,16 +238,16 @@ class Client:
         release: bool = False,
         workers: Collection[str] | None = None,
     ) -> int:
-        """Tell running workers to serve a queue, or not to; how many heard it.
+        """Make running workers serve a queue, or stop serving it; how many received the order.
 
-        All of them, or those whose `WorkerInfo.group` is named. Jobs they hold of a queue that
-        they no longer serve may end, or (`release`) go back to the front of it. One that is just
-        starting may not hear yet.
+        The order goes to all workers, or to the groups named (`WorkerInfo.group`). Jobs that run
+        when a worker stops serving their queue may end or, with `release`, go back to its front.
+        A worker that is just starting may not receive it.
         """
         if do not in ("serve", "unserve"):
             raise InvalidOption(f"do: expected 'serve' or 'unserve', got {do!r}")
-        told = {"do": do, "queue": check_name(queue), "release": check_bool(release, "release")}
-        order = msgspec.json.encode(told)
+        fields = {"do": do, "queue": check_name(queue), "release": check_bool(release, "release")}
+        order = msgspec.json.encode(fields)
         place = self._place
         channels = [place.queue_control(queue)]
         if workers is not None:
@@ -247,23 +255,23 @@ class Client:
                 raise InvalidOption(f"workers: expected groups in a list, got {workers!r}")
             channels = [place.group_control(group) for group in workers]
         await self.connect()
-        return sum([await self._store.listener.tell(name, order.decode()) for name in channels])
+        return sum([await self._store.listener.publish(name, order.decode()) for name in channels])
 
     async def connect(self) -> None:
-        """Connect and look at the server now, rather than at the first call."""
+        """Connect and check the server now, rather than at the first call."""
         await self._store.connect()
 
     async def health(self) -> Health:
-        """Look at the server now, once: whether it can serve, and what is wrong with it.
+        """Inspect the server once: whether it can serve, and what is wrong with it.
 
-        Never raises for a server that is away or refuses; `problem` says so.
+        Does not raise for a server that is unreachable or refuses: `problem` says so.
         """
         return await self._store.health()
 
     async def close(self) -> None:
-        """Send what is being dispatched, then close every connection.
+        """Send the dispatches that wait, then close every connection.
 
-        A client that is used again connects again.
+        A closed client connects again when it is used.
         """
         await self._store.close()
 

@@ -1,4 +1,4 @@
-"""How data becomes a payload and back."""
+"""Codecs: how data becomes a payload and back."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Codec", "CodecName", "JsonCodec", "RawCodec"]
 
 CodecName = Literal["json", "raw"]
 QUOTE = ord('"')
-# What is surely no bytes, as a whole, and no `Dispatch`.
+# Types that are neither bytes nor a `Dispatch`, nor a subclass of them.
 PLAIN = frozenset({str, int, float, bool, type(None), dict, list, tuple})
 
 
 @runtime_checkable
 class Codec(Protocol):
-    """Anything with `encode` and `decode`: a queue's own way to write its payloads."""
+    """An object with `encode` and `decode`, for the payloads of a queue."""
 
     def encode(self, data: Any, /) -> bytes: ...
 
@@ -29,9 +29,9 @@ class Codec(Protocol):
 
 
 class JsonCodec:
-    """JSON. Dataclasses, datetimes, UUIDs and msgspec structs are written as JSON has them.
+    """JSON. Dataclasses, datetimes, UUIDs and msgspec structs are encoded, too.
 
-    With `type`, payloads are validated against it when they are read.
+    With a `type`, payloads are validated against it when they are decoded.
     """
 
     def __init__(self, type: Any = Any) -> None:  # noqa: A002 - the word msgspec uses
@@ -41,21 +41,21 @@ class JsonCodec:
 
     def encode(self, data: Any, /) -> bytes:
         payload = self._write(data)
-        # The encoder writes bytes as a string: only what became one need be looked at.
+        # The encoder writes bytes as a string, so only a payload that is a string can be wrong.
         if payload[0] == QUOTE and isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError("JSON has no bytes; use codec='raw'")
-        # JSON has no NaN and the encoder writes null: refuse rather than change the data.
-        # (`in` would first try to read the word as a number, and take three times as long.)
+        # JSON has no NaN, and the encoder writes null: refuse it rather than change the data.
+        # (`in` would take three times as long: it first tries to read b"null" as a number.)
         if payload.find(b"null") >= 0 and _holds_nan(data):
             raise ValueError("JSON cannot hold NaN or infinity")
         return payload
 
     def encode_lines(self, plain: Sequence[Any], /) -> list[bytes] | None:
-        """Of what is `PLAIN`, many for less than one by one; None if one is better looked at."""
+        """Payloads of `PLAIN` data, faster than one by one; None if one of them needs a check."""
         lines = self._write_lines(plain)
         payloads = lines.split(b"\n")
         payloads.pop()
-        if len(payloads) != len(plain):  # one holds JSON of the caller's own making
+        if len(payloads) != len(plain):  # one of them contains raw JSON with a newline
             return None
         if b"null" in lines:
             pairs = zip(payloads, plain, strict=True)
@@ -94,14 +94,14 @@ def codec_of(codec: CodecName | Codec) -> Codec:
 
 
 def encode(codec: Codec, data: object, limit: int) -> bytes:
-    """The payload of `data`, or a typed error that says why there is none."""
+    """The payload of `data`; raises InvalidPayload when it cannot be encoded or is too large."""
     try:
         payload = codec.encode(data)
     except Exception as error:
-        # A codec is the user's code: whatever it raises means "not encodable".
+        # A codec is the user's code: any exception means that the data cannot be encoded.
         raise InvalidPayload(
             f"data of type {type(data).__name__} cannot be encoded: {error}. Convert it to what "
-            "the codec knows, or give the queue another codec"
+            "the codec supports, or give the queue another codec"
         ) from error
     if not isinstance(payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidPayload(f"the codec returned {type(payload).__name__}, expected bytes")
@@ -114,10 +114,10 @@ def encode(codec: Codec, data: object, limit: int) -> bytes:
 
 
 def encode_many(codec: Codec, data: Sequence[object], limit: int) -> Sequence[bytes] | None:
-    """The payloads of all, for less than one by one; None if one is wrong, or more than data."""
+    """All payloads, faster than one by one; None if they must be encoded one by one."""
     kinds = set(map(type, data))
     payloads: Sequence[bytes] | None = None
-    if type(codec) is JsonCodec and kinds <= PLAIN:  # its own: another may do more in `encode`
+    if type(codec) is JsonCodec and kinds <= PLAIN:  # a subclass may have its own `encode`
         with contextlib.suppress(Exception):
             payloads = codec.encode_lines(data)
     elif type(codec) is RawCodec and kinds == {bytes}:

@@ -1,17 +1,18 @@
-"""A dispatch as a value: data, and how it is to be put. Everything is checked here."""
+"""A dispatch as a value: the data of a job, and how to put it. Every field is checked here."""
 
 from __future__ import annotations
 
 import base64
 import os
 from collections.abc import Collection
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from queasy.codec import Codec, encode
 from queasy.errors import InvalidOption, InvalidTime
 from queasy.options import (
+    Durability,
     JobOptions,
     Seconds,
     UpdateRunAt,
@@ -24,9 +25,12 @@ from queasy.options import (
 )
 from queasy.store.records import DEFAULT_FLAGS, DispatchItem, pack_options, when_arg
 
-__all__ = ["Dispatch", "item_of", "new_id", "new_ids"]
+__all__ = ["Dispatch", "check_durability", "item_of", "new_id", "new_ids"]
 
 RUN_AT_MODES: dict[Any, str] = {True: "t", False: "f", "if_later": "l", "if_earlier": "e"}
+
+
+DURABILITIES: tuple[str, ...] = get_args(Durability)
 
 
 class Dispatch(msgspec.Struct, frozen=True):
@@ -46,18 +50,18 @@ class Dispatch(msgspec.Struct, frozen=True):
     reset_counts: bool | None = None
 
     def item(self, codec: Codec, max_payload: int) -> DispatchItem:
-        """What is sent; raises InvalidInput when something is not as it must be."""
+        """The item to send; raises InvalidInput when a field is not valid."""
         return self.item_with(encode(codec, self.data, max_payload))
 
     def item_with(self, payload: bytes) -> DispatchItem:
-        """The same, with its data encoded."""
+        """The item to send, with data that is already encoded."""
         id_ = new_id() if self.id is None else check_id(self.id)
-        if self._asks_for_nothing_else():
+        if self._has_only_data():
             return DispatchItem(id_, payload)
         return DispatchItem(id_, payload, self._when(), self._flags(), self._options())
 
-    def _asks_for_nothing_else(self) -> bool:
-        """Most do not, and defaults of ours need no checks."""
+    def _has_only_data(self) -> bool:
+        """Whether all other fields are defaults, as in most dispatches: they need no checks."""
         return (
             self.run_at is None
             and self.delay is None
@@ -100,30 +104,36 @@ class Dispatch(msgspec.Struct, frozen=True):
         return pack_options(options, check_update_options(self.update_options))
 
 
+def check_durability(value: str) -> Durability:
+    if value not in DURABILITIES:
+        raise InvalidOption(f"durability: expected 'ack', 'fsynced' or 'replicated', got {value!r}")
+    return value  # pyright: ignore[reportReturnType]
+
+
 def item_of(job: object, codec: Codec, max_payload: int) -> DispatchItem:
-    """What is sent for a `Dispatch`, or for data that needs no more than to be put."""
+    """The item to send for a `Dispatch`, or for data alone."""
     if isinstance(job, Dispatch):
         return job.item(codec, max_payload)
     return DispatchItem(new_id(), encode(codec, job, max_payload))
 
 
-# Ids made beforehand, for a system call takes longer than all the rest: many are asked for at once.
-_BLOCK = 256
-_ready: list[str] = []
-# A child that is forked off would use what its parent uses, too.
-os.register_at_fork(after_in_child=_ready.clear)
+# Ids are made in blocks, because a system call for each would cost more than everything else.
+_IDS_PER_BLOCK = 256
+_spare_ids: list[str] = []
+# A forked child must not use the ids of its parent.
+os.register_at_fork(after_in_child=_spare_ids.clear)
 
 
 def new_id() -> str:
-    """Twelve characters nobody else has: 72 random bits, and the most that the server stores in
+    """A unique id of twelve characters: 72 random bits, and the longest that the server stores in
     16 bytes.
     """
     try:
-        return _ready.pop()  # threads may share it
+        return _spare_ids.pop()  # safe between threads
     except IndexError:
-        ids = new_ids(_BLOCK)
+        ids = new_ids(_IDS_PER_BLOCK)
         mine = ids.pop()
-        _ready.extend(ids)
+        _spare_ids.extend(ids)
         return mine
 
 

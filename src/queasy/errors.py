@@ -1,29 +1,32 @@
 """Every error Queasy raises, in one tree.
 
 QueasyError
-├── InvalidInput            what you passed was refused before anything was written
+├── InvalidInput            an argument was refused before anything was written
 │   ├── InvalidQueue
 │   ├── InvalidId
 │   ├── InvalidOption
 │   ├── InvalidTime
 │   ├── InvalidPayload      not encodable, or over the limit
 │   └── InvalidUrl
-├── ServerError             the server could not, or would not
+├── ServerError             the server failed or refused
 │   ├── Unreachable         no answer; the message says which address
-│   │   ├── NotRunning      nobody listens at that address
-│   │   └── Unanswered      the call was sent, the answer was lost: it may have happened
+│   │   ├── NotRunning      no server listens at that address
+│   │   └── Unanswered      the answer was lost: the call may have been carried out
 │   ├── AccessDenied        wrong password, or a permission is missing
-│   ├── NotReady            it is there, but refuses: loading, busy, its disk full, in failover
+│   ├── NotReady            it refuses for now: loading, busy, disk full, failover
 │   ├── ReadOnly            this is a replica
 │   ├── OutOfMemory         the server refuses to grow
-│   ├── NotDurable          accepted, but not as durably as was asked
+│   ├── NotDurable          accepted, but not as durable as requested
 │   ├── Unsupported         too old, or a newer protocol than this one
-│   └── ProtocolError       the server answered something Queasy does not understand
+│   └── ProtocolError       an answer that Queasy does not understand
 ├── EmbeddedServerError     the embedded server could not be started
 ├── CannotWork              no worker process could start
 ├── HandlerNotFound         a handler that cannot be imported
 ├── UndecodablePayload      bytes in the queue that the codec refuses
 └── LeaseLost               the lease ended before you ended it
+
+`queasy.Interrupted` is not an error of Queasy's but a BaseException, raised inside a plain handler
+to end its run: see `queasy.outcomes`.
 """
 
 from __future__ import annotations
@@ -57,11 +60,11 @@ __all__ = [
 
 
 class QueasyError(Exception):
-    """The root: catch this to catch all of Queasy's errors."""
+    """The root: catch it to catch all errors of Queasy."""
 
 
 class InvalidInput(QueasyError, ValueError):
-    """What you passed was refused before anything was written."""
+    """An argument was refused before anything was written."""
 
 
 class InvalidQueue(InvalidInput):
@@ -89,7 +92,7 @@ class InvalidUrl(InvalidInput):
 
 
 class ServerError(QueasyError):
-    """The server could not, or would not, do what was asked."""
+    """The server failed, or refused a call."""
 
 
 class Unreachable(ServerError, ConnectionError):
@@ -97,11 +100,11 @@ class Unreachable(ServerError, ConnectionError):
 
 
 class NotRunning(Unreachable):
-    """Nobody listens at the server's address: it is down, for everybody."""
+    """No server listens at the address: it is down, for all clients."""
 
 
 class Unanswered(Unreachable):
-    """The call was sent but its answer was lost: it may or may not have happened."""
+    """The call was sent, but its answer was lost: it may have been carried out."""
 
 
 class AccessDenied(ServerError):
@@ -109,7 +112,7 @@ class AccessDenied(ServerError):
 
 
 class NotReady(ServerError):
-    """The server is there, but cannot serve for now. Nothing was done; try again."""
+    """The server answers, but cannot serve for now. Nothing was changed; try again."""
 
 
 class ReadOnly(ServerError):
@@ -121,7 +124,7 @@ class OutOfMemory(ServerError):
 
 
 class NotDurable(ServerError):
-    """The write was accepted, but the durability asked for was not reached in time."""
+    """The write was accepted, but the requested durability was not reached in time."""
 
 
 class Unsupported(ServerError):
@@ -137,7 +140,7 @@ class EmbeddedServerError(QueasyError):
 
 
 class CannotWork(QueasyError):
-    """No worker process could start: its message says why."""
+    """No worker process could start; the message says why."""
 
 
 class HandlerNotFound(QueasyError):
@@ -149,4 +152,4 @@ class UndecodablePayload(QueasyError):
 
 
 class LeaseLost(QueasyError):
-    """The lease ended (expired, evicted, or ended by someone else) before this call."""
+    """The lease ended (expired, evicted, or ended by another client) before this call."""

@@ -1,4 +1,7 @@
-"""Who runs a queue's jobs, and how: values, without I/O but the import of what they name."""
+"""Handlers: the functions that run jobs, their options, and the registry of a client.
+
+These are values. The only I/O is the import of a handler that was named by a reference.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,15 @@ import msgspec
 from queasy.codec import Codec
 from queasy.errors import HandlerNotFound, InvalidOption
 from queasy.job import Job, JobError
-from queasy.options import MAX_COUNT, OPTION_NAMES, JobOptions, Seconds, check_whole, seconds
+from queasy.options import (
+    MAX_COUNT,
+    OPTION_NAMES,
+    JobOptions,
+    Seconds,
+    check_whole,
+    positive_seconds,
+    seconds,
+)
 
 __all__ = [
     "FAIL_DEFAULTS",
@@ -52,7 +63,7 @@ FAIL_DEFAULTS: HandlerOptionsDict = {
     "max_backoff": 900.0,
     "size": 2,
 }
-"""What a fail handler has instead: it is the last to see a job, so it is tried for longer."""
+"""Defaults of a fail handler. It is the last to see a job, so it is retried for longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +72,12 @@ class HandlerOptions:
 
     A job is given up after `max_retries` retries, at its `max_stalls`-th stall or at its
     `max_timeouts`-th timeout. Between retries it waits `min_backoff` seconds, doubled each
-    time, up to `max_backoff`. `timeout` is how many seconds a run may take; None: for ever.
-    A job may ask for others of these itself: see `JobOptions`.
+    time, up to `max_backoff`. `timeout` is how many seconds a run may take; None: no limit.
+    A job may override these options: see `JobOptions`.
 
-    `size` is what a run costs of a worker's 100. None: a plain function costs 10, an async
-    one as little as it proves to, 1 to 10. Queues with a higher `priority` are served first.
-    `on_exception` says whether a job whose handler raises is retried or given up.
+    `size` is what a run costs of a worker's capacity of 100. None: a plain function costs 10, an
+    async one between 1 and 10, as measured. Queues with a higher `priority` are served first.
+    `on_exception` says whether a job is retried or given up when its handler raises.
     """
 
     max_retries: int = 10
@@ -84,7 +95,7 @@ class HandlerOptions:
             check_whole(getattr(self, name), name, 0, MAX_COUNT)
         for name in ("min_backoff", "max_backoff"):
             object.__setattr__(self, name, seconds(getattr(self, name), name))
-        object.__setattr__(self, "timeout", run_timeout(self.timeout))
+        object.__setattr__(self, "timeout", check_run_timeout(self.timeout))
         if self.size is not None:
             check_whole(self.size, "size", 1, MAX_SIZE)
         check_whole(self.priority, "priority", 0, MAX_PRIORITY)
@@ -95,7 +106,7 @@ class HandlerOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], *, fail: bool = False) -> HandlerOptions:
-        """From keywords, over the defaults of a handler or a fail handler."""
+        """Options from keywords; the rest are the defaults of a handler or a fail handler."""
         unknown = [str(name) for name in given if name not in HANDLER_OPTION_NAMES]
         if unknown:
             raise InvalidOption(
@@ -105,41 +116,36 @@ class HandlerOptions:
 
     @property
     def limits(self) -> JobOptions:
-        """Those that a job may override."""
+        """The options that a job may override."""
         return JobOptions(**{name: getattr(self, name) for name in OPTION_NAMES})
 
 
 HANDLER_OPTION_NAMES = tuple(field.name for field in fields(HandlerOptions))
 
 
-def run_timeout(value: Seconds | None) -> float | None:
+def check_run_timeout(value: Seconds | None) -> float | None:
     if value is None:
         return None
-    length = seconds(value, "timeout")
-    if length <= 0:
-        raise InvalidOption(
-            f"timeout: expected more than 0 seconds, or None for no limit, got {value!r}"
-        )
-    return length
+    return positive_seconds(value, "timeout", ", or None for no limit")
 
 
 class Function(msgspec.Struct, frozen=True):
     """A handler's function, ready to be called."""
 
     call: Callable[[Any, Job, JobError | None], Any]
-    """With data, job and error, however many of them the function takes."""
+    """Called with data, job and error; passes on as many of them as the function takes."""
     is_async: bool
-    """Whether what it returns is to be awaited."""
+    """Whether the result must be awaited."""
     name: str
     """module:qualname"""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """What runs the jobs of a queue or, with `fail`, those it gave up."""
+    """What runs the jobs of a queue or, with `fail`, the jobs that the queue gave up."""
 
     queue: str
-    """Its name; for a fail handler, that of the queue whose failures it handles."""
+    """The queue's name; for a fail handler, the queue that gave the jobs up."""
     fail: bool
     options: HandlerOptions
     target: Callable[..., Any] | str
@@ -150,7 +156,7 @@ class Handler:
         if isinstance(self.target, str):
             check_reference(self.target, "fail_handler" if self.fail else "handler")
         else:
-            self.function()  # told where it is registered, not where it is run
+            self.function()  # an unusable function is an error where it is registered
 
     @property
     def name(self) -> str:
@@ -158,7 +164,7 @@ class Handler:
         return self.target if isinstance(self.target, str) else name_of(self.target)
 
     def function(self) -> Function:
-        """The function, imported if need be; HandlerNotFound when it cannot be."""
+        """The function, imported if necessary; raises HandlerNotFound when the import fails."""
         if not isinstance(self.target, str):
             return function_of(self.target, str(self), fail=self.fail)
         module, _, path = self.target.partition(":")
@@ -175,7 +181,7 @@ class Handler:
         return function_of(target, str(self), fail=self.fail)
 
     def companion(self) -> Handler | None:
-        """The fail handler that a module named as a whole has beside its handler, if any."""
+        """The `handle_failure` of a module that was named without a function, if it has one."""
         if self.fail or not isinstance(self.target, str) or ":" in self.target:
             return None
         if not hasattr(import_module(self.target), "handle_failure"):
@@ -187,7 +193,7 @@ class Handler:
 
 
 def check_reference(value: object, name: str) -> str:
-    """A reference that can be one; whether there is anything shows when it is imported."""
+    """A well-formed reference. Whether the function exists is known after the import."""
     if not isinstance(value, str):
         hint = "; register a function with @queue." + name if callable(value) else ""
         raise InvalidOption(
@@ -202,15 +208,15 @@ def check_reference(value: object, name: str) -> str:
 
 
 def function_of(target: object, what: str, *, fail: bool) -> Function:
-    """A user's function as one of three arguments; InvalidOption when it cannot be a handler."""
+    """A user's function as a `Function`; raises InvalidOption when it cannot be a handler."""
     if not callable(target) or inspect.isclass(target):
         raise InvalidOption(f"{what}: expected a function, got {target!r}")
     bare = unwrapped(target)
-    kinds = (bare, getattr(bare, "__call__", None))  # noqa: B004 - an object's own may be async
+    kinds = (bare, getattr(bare, "__call__", None))  # noqa: B004 - an object's own __call__ may be async
     if any(inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind) for kind in kinds):
         raise InvalidOption(f"{what}: expected a function that returns, got one that yields")
     is_async = any(map(inspect.iscoroutinefunction, kinds))
-    return Function(of_three(target, arity(target, what, fail=fail)), is_async, name_of(target))
+    return Function(adapt(target, arity(target, what, fail=fail)), is_async, name_of(target))
 
 
 def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
@@ -220,7 +226,7 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
         expected = f"(data, job, error), {expected}"
     try:
         signature = inspect.signature(target)
-    except (TypeError, ValueError) as error:  # some of those written in C
+    except (TypeError, ValueError) as error:  # some functions written in C
         raise InvalidOption(f"{what}: expected a function of {expected}: {error}") from error
     parameters = signature.parameters.values()
     positional = [
@@ -235,11 +241,12 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
         for parameter in parameters
     ):
         raise InvalidOption(f"{what}: expected a function of {expected}, got {signature}")
-    if len(positional) == 2 and positional[1].name == "error":  # it would be given the job
+    if len(positional) == 2 and positional[1].name == "error":  # it would receive the job
         raise InvalidOption(f"{what}: expected a function of {expected}, got {signature}")
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return len(offered)
-    # `lambda data, n=n: ...` wants its n, not the job: a default stays unless the name says so.
+    # `lambda data, n=n: ...` must keep its n: a parameter with a default receives the job or the
+    # error only if it has that name.
     for parameter, name in zip(positional[count:], offered[count:], strict=False):
         if count and parameter.name != name:
             break
@@ -247,8 +254,9 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
     return count
 
 
-def of_three(target: Callable[..., Any], count: int) -> Callable[[Any, Job, JobError | None], Any]:
-    # Called for every job: as little as possible in between.
+def adapt(target: Callable[..., Any], count: int) -> Callable[[Any, Job, JobError | None], Any]:
+    """The function as one of data, job and error."""
+    # Called for every job: a function that takes all three is not wrapped.
     match count:
         case 0:
             return lambda data, job, error: target()
@@ -275,13 +283,13 @@ def name_of(target: object) -> str:
 
 
 class Registry:
-    """The handlers of a client, by queue."""
+    """The handlers of a client, one handler and one fail handler for each queue."""
 
     def __init__(self) -> None:
         self._handlers: dict[tuple[str, bool], Handler] = {}
 
     def register(self, *handlers: Handler) -> None:
-        """All of them or none: a queue has one handler and one fail handler."""
+        """Registers all of them or, when a queue already has such a handler, none."""
         for handler in handlers:
             if other := self.get(handler.queue, handler.fail):
                 raise InvalidOption(
@@ -295,7 +303,7 @@ class Registry:
         return self._handlers.get((queue, fail))
 
     def handlers(self) -> list[Handler]:
-        """In order of registration."""
+        """All handlers, in order of registration."""
         return list(self._handlers.values())
 
     def names(self) -> list[str]:
@@ -303,14 +311,14 @@ class Registry:
         return list(dict.fromkeys(handler.queue for handler in self.handlers()))
 
     def resolved(self, names: Collection[str] | None = None) -> list[tuple[Handler, Function]]:
-        """All handlers, or those of the queues named, with their functions imported.
+        """All handlers, or those of the queues in `names`, with their functions imported.
 
-        A module named as a whole brings its `handle_failure` along, unless the queue has
+        A module named without a function adds its `handle_failure`, unless the queue has
         another fail handler.
         """
         self.check_names(names)
         found: list[tuple[Handler, Function]] = []
-        # One at a time: a module that is imported may register more.
+        # One at a time: importing a module may register more handlers.
         while len(found) < len(chosen := self._chosen(names)):
             handler = chosen[len(found)]
             found.append((handler, handler.function()))
@@ -325,7 +333,7 @@ class Registry:
         return [handler for handler in self.handlers() if names is None or handler.queue in names]
 
     def check_names(self, names: Collection[str] | None) -> None:
-        """That there are handlers, and for all queues that are named."""
+        """Raises InvalidOption unless there are handlers, and one for each queue in `names`."""
         known = self.names()
         if not known:
             raise InvalidOption(

@@ -1,4 +1,4 @@
-"""A job as the server has it: a value, without I/O."""
+"""A job as the server has it: a value without I/O."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from queasy.codec import Codec, decode
-from queasy.options import EARLIEST, LATEST, JobOptions
+from queasy.options import EARLIEST_EPOCH, LATEST_EPOCH, JobOptions
 from queasy.trace import trace_of
 
-__all__ = ["Flag", "Job", "JobError", "State"]
+__all__ = ["CancelFlag", "Job", "JobError", "State"]
 
 State = Literal["due", "scheduled", "active", "blocked", "failed", "broken"]
 ErrorKind = Literal["permanent", "retriable", "stall", "timeout", "broken"]
 
-# Enough to find the fault; a queue is no log store.
-MAX_MESSAGE = 2_000
-MAX_TRACEBACK = 8_000
+# Enough to find the fault; a queue is not a log store.
+MAX_MESSAGE_CHARACTERS = 2_000
+MAX_TRACEBACK_CHARACTERS = 8_000
 NO_OPTIONS = JobOptions()
 
 
@@ -34,7 +34,7 @@ class JobError:
 
     @classmethod
     def of(cls, error: object, kind: ErrorKind = "retriable") -> JobError | None:
-        """From an exception, a text, another JobError, or nothing."""
+        """A JobError from an exception, a text or another JobError; None from None."""
         match error:
             case None:
                 return None
@@ -46,17 +46,17 @@ class JobError:
                 return cls(message=_text(error), kind=kind).clean()
 
     def clean(self) -> JobError:
-        """Text that UTF-8 can hold, and not too much of it."""
+        """The same error with text that is valid UTF-8 and not too long."""
         return JobError(
-            type=_clean(self.type)[:MAX_MESSAGE],
-            message=_clean(self.message)[:MAX_MESSAGE],
+            type=_clean(self.type)[:MAX_MESSAGE_CHARACTERS],
+            message=_clean(self.message)[:MAX_MESSAGE_CHARACTERS],
             kind=self.kind if self.kind in get_args(ErrorKind) else "retriable",
-            traceback=_clean(self.traceback)[-MAX_TRACEBACK:],
+            traceback=_clean(self.traceback)[-MAX_TRACEBACK_CHARACTERS:],
         )
 
 
 def _text(value: object) -> str:
-    """What it says, if it can say anything: an exception's own `__str__` may raise."""
+    """The text of a value; an exception's own `__str__` may raise."""
     try:
         return str(value)
     except BaseException as problem:
@@ -64,13 +64,13 @@ def _text(value: object) -> str:
 
 
 def _clean(value: object) -> str:
-    """Text that UTF-8 can hold: a message may quote anything."""
+    """Text that is valid UTF-8: a message may quote anything."""
     return _text(value).encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(slots=True, eq=False)
-class Flag:
-    """What may be learnt of a run while it runs: that somebody asked to cancel it."""
+class CancelFlag:
+    """Whether the cancellation of a run was requested. It may be set while the job runs."""
 
     on: bool = False
 
@@ -78,18 +78,18 @@ class Flag:
         self.on = True
 
     def __eq__(self, other: object) -> bool:
-        """It is no part of what a job is: two that are otherwise the same are."""
-        return isinstance(other, Flag)
+        """All flags are equal: two jobs that differ only in this are the same job."""
+        return isinstance(other, CancelFlag)
 
     def __hash__(self) -> int:
         return 0
 
 
-NEVER = Flag()
-"""Of jobs that do not run here; nobody sets it."""
+NOT_CANCELLED = CancelFlag()
+"""The flag of jobs that do not run in this process. It is never set."""
 
 
-# A struct, and no dataclass, which would take five times as long to make: a worker makes many.
+# A struct, because a worker makes many: a dataclass takes five times as long to make.
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One job in one state."""
 
@@ -97,25 +97,25 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     state: State
     payload: bytes
-    """The bytes the caller dispatched (or encoded its data to)."""
+    """The bytes that were dispatched: the encoded data."""
     token: int = 0
-    """Of the lease that holds it, or held it last; 0 for none. Increasing: fence outside systems
-    with it."""
+    """The token of its lease, or of the last one; 0 for none. Tokens increase: use them to fence
+    outside systems."""
     client: str = ""
-    """Who holds it."""
+    """The id of the client that holds it."""
     retry_count: int = 0
     stall_count: int = 0
     timeout_count: int = 0
     options: JobOptions = NO_OPTIONS
-    """What this job asked for itself, the rest is as its queue says; of a job that a worker runs,
-    what holds for it."""
+    """The job's own options; the rest are those of its queue. For a job that a worker runs: all
+    options in force."""
     error: JobError | None = None
     """Why the last run did not finish."""
     readable: bool = True
-    """False when its record on the server cannot be read; `error` says why."""
+    """False when its record on the server cannot be decoded; `error` says why."""
     suspect: bool = False
-    """It was running when a worker died: its next run is alone."""
-    flag: Flag = NEVER
+    """It was running when a worker died: it next runs alone, or with fewer other jobs."""
+    flag: CancelFlag = NOT_CANCELLED
     origin: Job | None = None
     """In a fail queue: the job that was given up."""
     run_at_epoch: float = 0.0
@@ -124,7 +124,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     codec: Codec | None = None
 
     def __repr__(self) -> str:
-        """What is worth a look; never the payload, which may be large or secret."""
+        """The fields that are set; never the payload, which may be large or secret."""
         shown = {"id": self.id, "queue": self.queue, "state": self.state}
         names = ("token", "retry_count", "stall_count", "timeout_count")
         names += ("suspect", "cancelled", "error")
@@ -141,14 +141,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cancelled(self) -> bool:
-        """Somebody asked to cancel this run. May become true while it runs."""
+        """Whether the cancellation of this run was requested. May become True while it runs."""
         return self.flag.on
 
     @property
     def leased_at(self) -> datetime | None:
-        """Since when its run holds it, or the last one held it."""
+        """When its lease, or its last one, began."""
         # Tokens follow the server's clock, in microseconds.
-        plausible = EARLIEST * 1e6 <= self.token < LATEST * 1e6
+        plausible = EARLIEST_EPOCH * 1e6 <= self.token < LATEST_EPOCH * 1e6
         return _time(self.token / 1e6) if plausible else None
 
     @property
@@ -168,5 +168,5 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _time(epoch: float) -> datetime | None:
-    # Another program may have put a time that no calendar has.
-    return datetime.fromtimestamp(epoch, UTC) if 0 < epoch < LATEST else None
+    # Another program may have written a time that is not a valid date.
+    return datetime.fromtimestamp(epoch, UTC) if 0 < epoch < LATEST_EPOCH else None

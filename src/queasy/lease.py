@@ -1,4 +1,4 @@
-"""A lease: one job that is yours until its time runs out."""
+"""A lease: one job that belongs to its holder until the lease expires."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from queasy.errors import InvalidTime, LeaseLost, Unanswered
+from queasy.errors import LeaseLost, Unanswered
 from queasy.job import Job, JobError
-from queasy.options import Seconds, When, epoch, seconds
-from queasy.outcomes import Cancel, Fail, Finish, Outcome, Release, RetryLater
+from queasy.options import Seconds, When, seconds
+from queasy.outcomes import (
+    Cancel,
+    Fail,
+    Finish,
+    Outcome,
+    Release,
+    RetryLater,
+    check_retry_time,
+)
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Ending
@@ -18,18 +26,19 @@ from queasy.store.records import Ending
 __all__ = ["Lease", "LeaseRequest"]
 
 
-class Held:
-    """What a lease knows and decides; its two kinds differ in how they talk to the server."""
+class BaseLease:
+    """State and decisions of a lease. `Lease` awaits the server, `SyncLease` does not."""
 
     def __init__(self, job: Job, commands: QueueCommands) -> None:
         self.job = job
         self.data: Any = job.data
         self.token = job.token
         self.cancelled = job.cancelled
-        """Somebody asked to cancel this job; learnt when the lease is extended."""
+        """Whether the cancellation of this job was requested; updated by `extend`."""
         self.ended: str | None = None
-        """The server's word once it ended: finished, retried, failed, released, lost ..."""
-        self._unsure = False
+        """How the lease ended, as the server says: finished, retried, failed, released, lost ..."""
+        self._answer_lost = False
+        """The answer to an earlier end of this lease was lost: it may have taken effect."""
         self._commands = commands
 
     def _ending(self, outcome: Outcome) -> Command[list[str]]:
@@ -37,33 +46,25 @@ class Held:
 
     @contextmanager
     def _settling(self) -> Generator[None]:
-        """Remembers that the answer to an ending was lost: it may be what ended the lease."""
+        """Notes when the answer is lost: that call may have ended the lease."""
         try:
             yield
         except Unanswered:
-            self._unsure = True
+            self._answer_lost = True
             raise
 
     def _end(self, words: list[str]) -> bool:
-        if words[0] == "lost" and self._unsure:
+        if words[0] == "lost" and self._answer_lost:
             raise Unanswered(
-                f"job {self.job.id!r} of queue {self.job.queue!r}: the lease is over, and whether "
-                "by an earlier call, whose answer was lost, or by itself cannot be told"
+                f"job {self.job.id!r} of queue {self.job.queue!r}: the lease is over. Either an "
+                "earlier call ended it, and its answer was lost, or it expired"
             )
-        if self.ended is None:  # the first word stands
+        if self.ended is None:  # the first answer counts
             self.ended = words[0]
         return words[0] != "lost"
 
     def _retry(self, at: When | None, after: Seconds | None, error: object) -> Command[list[str]]:
-        if at is not None and after is not None:
-            raise InvalidTime("expected at or after, got both")
-        return self._ending(
-            RetryLater(
-                JobError.of(error),
-                None if at is None else epoch(at, "at"),
-                None if after is None else seconds(after, "after"),
-            )
-        )
+        return self._ending(RetryLater(JobError.of(error), *check_retry_time(at, after)))
 
     def _extension(self, lease: Seconds) -> Command[str]:
         return self._commands.extend(self.job.id, self.token, seconds(lease, "seconds"))
@@ -75,7 +76,7 @@ class Held:
         return word != "lost"
 
     def _outcome_of(self, error: BaseException | None) -> Outcome | None:
-        """How a `with` block ends the lease; None when its body did that."""
+        """The outcome of a `with` block; None when its body has ended the lease."""
         if self.ended is not None:
             return None
         match error:
@@ -83,14 +84,14 @@ class Held:
                 return Finish()
             case Exception():
                 return RetryLater(JobError.of(error))
-            case _:  # cancelled, interrupted: no attempt
+            case _:  # cancelled or interrupted: not counted as an attempt
                 return Release()
 
     def _check_end(self, error: BaseException | None) -> None:
         if error is None and self.ended == "lost":
             raise LeaseLost(
                 f"job {self.job.id!r} of queue {self.job.queue!r}: the work is done, but the lease "
-                "ended before; the job runs again. Ask for more seconds, or extend the lease"
+                "ended before; the job runs again. Lease it for more seconds, or extend the lease"
             )
 
     def __repr__(self) -> str:
@@ -102,8 +103,8 @@ class Runner(Protocol):
     async def run(self, command: Command[Any]) -> Any: ...
 
 
-class Lease(Held):
-    """A leased job. Every method answers True when it took effect, False when the lease was
+class Lease(BaseLease):
+    """A leased job. Every method returns True when it took effect, False when the lease was
     over: expired, evicted, or ended before.
     """
 
@@ -116,32 +117,32 @@ class Lease(Held):
             return self._end(await self._store.run(ending))
 
     async def complete(self) -> bool:
-        """The job is done. True for exactly one caller, ever."""
+        """Finish the job. True for exactly one caller, ever."""
         return await self._settle(self._ending(Finish()))
 
     async def retry(
         self, *, at: When | None = None, after: Seconds | None = None, error: object = None
     ) -> bool:
-        """Again, at a time, after some seconds, or (default) after its backoff.
+        """Run the job again, at a time, after some seconds, or (default) after its backoff.
 
-        A job without retries left is given up instead: `ended` says "failed".
+        A job without retries left is given up instead: `ended` is "failed".
         """
         return await self._settle(self._retry(at, after, error))
 
     async def fail(self, error: object = None) -> bool:
-        """Give the job up: into the failed record, and to the fail handler if there is one."""
+        """Give the job up: it goes into the failed record, and to the fail handler if any."""
         return await self._settle(self._ending(Fail(JobError.of(error, "permanent"))))
 
     async def release(self) -> bool:
-        """Back to the front of the queue; not counted as an attempt."""
+        """Put the job back to the front of the queue; not counted as an attempt."""
         return await self._settle(self._ending(Release()))
 
     async def cancel(self) -> bool:
-        """Give in to a cancel request: the job is gone."""
+        """Accept a cancel request: the job is deleted."""
         return await self._settle(self._ending(Cancel()))
 
     async def extend(self, seconds: Seconds) -> bool:
-        """That many seconds from now. Also tells whether somebody asked to cancel."""
+        """Extend the lease to `seconds` from now. Updates `cancelled`, too."""
         return self._extended(await self._store.run(self._extension(seconds)))
 
     async def __aenter__(self) -> Self:
@@ -161,13 +162,13 @@ class Lease(Held):
 
 
 L = TypeVar("L", bound=Lease | None)
-"""Without a timeout a lease comes, however long it takes; with one it may be None."""
+"""A `Lease` without a timeout; with a timeout it may be None."""
 
 
 class LeaseRequest(Coroutine[Any, Any, L], Generic[L]):
     """What `Queue.lease` returns: await it for a lease, or use it in `async with`.
 
-    A coroutine in every respect, so `asyncio.create_task` takes it too.
+    It is a coroutine, so `asyncio.create_task` accepts it, too.
     """
 
     def __init__(self, take: Coroutine[Any, Any, L]) -> None:

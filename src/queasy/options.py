@@ -1,4 +1,4 @@
-"""What a job may ask for, and the checks every value passes before it goes anywhere."""
+"""The options of a job, and the checks that every value from a caller passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Literal, cast
 
-from queasy.errors import InvalidId, InvalidOption, InvalidQueue, InvalidTime
+from queasy.errors import InvalidId, InvalidInput, InvalidOption, InvalidQueue, InvalidTime
 
 __all__ = ["Durability", "JobOptions", "Seconds", "UpdateRunAt", "When"]
 
@@ -25,20 +25,21 @@ Durability = Literal["ack", "fsynced", "replicated"]
 MAX_ID_BYTES = 512
 MAX_NAME_BYTES = 200
 MAX_COUNT = 2**31
-# Doubles hold microseconds until well after this; a time beyond it is a mistake in units.
-EARLIEST = 1e8  # 1973: a smaller number is a duration
-LATEST = 253_402_300_800.0  # the year 10,000
-LONGEST = 100 * 366 * 86_400.0
+# A double is exact to the microsecond well beyond the year 10,000. A later time is a mistake in
+# units, most likely milliseconds.
+EARLIEST_EPOCH = 1e8  # 1973: a smaller number is a duration
+LATEST_EPOCH = 253_402_300_800.0  # the year 10,000
+MAX_DURATION_SECONDS = 100 * 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """Limits of one job. What is left out (None) is as its queue says: see `Queue.configure`.
+    """Limits of one job. An option left out (None) has the queue's value: see `Queue.configure`.
 
     A job is given up after `max_retries` retries, at its `max_stalls`-th stall or at its
     `max_timeouts`-th timeout. Between retries it waits `min_backoff` seconds, doubled each
-    time, up to `max_backoff`. `timeout` is how many seconds a run may take; workers see to
-    that, a pull lease has the seconds it asked for.
+    time, up to `max_backoff`. `timeout` is how many seconds a run may take. Workers enforce
+    it; a pull lease lasts as many seconds as it asked for.
     """
 
     max_retries: int | None = None
@@ -50,7 +51,7 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         for name in ("max_retries", "max_stalls", "max_timeouts"):
-            check_count(getattr(self, name), name)
+            check_optional_count(getattr(self, name), name)
         for name in ("min_backoff", "max_backoff", "timeout"):
             value = getattr(self, name)
             if value is not None:
@@ -66,11 +67,9 @@ OPTION_NAMES = tuple(field.name for field in fields(JobOptions))
 DURATION_OPTIONS = frozenset({"min_backoff", "max_backoff", "timeout"})
 
 
-def check_count(value: object, name: str) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
-        raise InvalidOption(f"{name}: expected a whole number from 0 to {MAX_COUNT}, got {value!r}")
+def check_optional_count(value: object, name: str) -> None:
+    if value is not None:
+        check_whole(value, name, 0, MAX_COUNT)
 
 
 def check_whole(value: object, name: str, least: int, most: int) -> int:
@@ -88,9 +87,19 @@ def seconds(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidTime(f"{name}: expected seconds or a timedelta, got {value!r}")
     value = _as_float(value)
-    if not math.isfinite(value) or not 0 <= value <= LONGEST:
-        raise InvalidTime(f"{name}: expected 0 to {LONGEST:.0f} seconds, got {value!r}")
+    if not math.isfinite(value) or not 0 <= value <= MAX_DURATION_SECONDS:
+        raise InvalidTime(
+            f"{name}: expected 0 to {MAX_DURATION_SECONDS:.0f} seconds, got {value!r}"
+        )
     return float(value)
+
+
+def positive_seconds(value: object, name: str, alternative: str = "") -> float:
+    """A duration above 0 as seconds; the message names the `alternative`, if there is one."""
+    length = seconds(value, name)
+    if length <= 0:
+        raise InvalidOption(f"{name}: expected more than 0 seconds{alternative}, got {value!r}")
+    return length
 
 
 def epoch(value: object, name: str) -> float:
@@ -106,13 +115,13 @@ def epoch(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidTime(f"{name}: expected a datetime or seconds since the epoch, got {value!r}")
     value = _as_float(value)
-    if 0 < value < EARLIEST and not given_as_datetime:
+    if 0 < value < EARLIEST_EPOCH and not given_as_datetime:
         raise InvalidTime(
             f"{name}: expected a time, got {value!r}; for seconds from now use a delay"
         )
-    if not math.isfinite(value) or not 0 <= value <= LATEST:
-        hint = " (milliseconds? give seconds)" if 1e11 < value / 1000 < LATEST else ""
-        if math.isfinite(value) and abs(value / 1000 - time.time()) < LONGEST:
+    if not math.isfinite(value) or not 0 <= value <= LATEST_EPOCH:
+        hint = " (milliseconds? give seconds)" if 1e11 < value / 1000 < LATEST_EPOCH else ""
+        if math.isfinite(value) and abs(value / 1000 - time.time()) < MAX_DURATION_SECONDS:
             hint = " (these look like milliseconds: divide by 1000)"
         raise InvalidTime(f"{name}: expected a time from 1970 to 9999, got {value!r}{hint}")
     return float(value)
@@ -126,7 +135,9 @@ def _as_float(value: float) -> float:
 
 
 def check_known_id(value: object) -> str:
-    """An id that the server may have: longer in a fail queue, and of other programs' making."""
+    """An id to look up. The server may have longer ids than `check_id` allows: ids in a fail queue
+    carry a token, and other programs may have dispatched under any id.
+    """
     if not isinstance(value, str):
         hint = "; give its .id" if hasattr(value, "id") else ""
         raise InvalidId(f"id: expected a str, got {type(value).__name__}{hint}")
@@ -144,32 +155,29 @@ def _encodable(value: str) -> bool:
 
 
 def check_id(value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidId(f"id: expected a str, got {type(value).__name__}")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise InvalidId(f"id: expected text that UTF-8 can hold, got {value[:40]!r}") from None
-    if not 1 <= size <= MAX_ID_BYTES:
-        raise InvalidId(f"id: expected 1 to {MAX_ID_BYTES} bytes, got {size}")
-    return value
+    return _check_text(value, "id", MAX_ID_BYTES, InvalidId)
 
 
 def check_name(value: object, what: str = "queue name") -> str:
-    """A name that becomes part of a key: of a queue, or the prefix of all."""
-    if not isinstance(value, str):
-        raise InvalidQueue(f"{what}: expected a str, got {type(value).__name__}")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise InvalidQueue(f"{what}: expected text that UTF-8 can hold, got {value!r}") from None
-    if not 1 <= size <= MAX_NAME_BYTES:
-        raise InvalidQueue(f"{what}: expected 1 to {MAX_NAME_BYTES} bytes, got {size}")
+    """A name that becomes part of a key: the name of a queue, or the prefix of every key."""
+    value = _check_text(value, what, MAX_NAME_BYTES, InvalidQueue)
     for character in value:
         if character in "{}" or character.isspace() or not character.isprintable():
             raise InvalidQueue(
                 f"{what}: expected no braces, spaces or control characters, got {value!r}"
             )
+    return value
+
+
+def _check_text(value: object, what: str, max_bytes: int, error: type[InvalidInput]) -> str:
+    if not isinstance(value, str):
+        raise error(f"{what}: expected a str, got {type(value).__name__}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise error(f"{what}: expected text that UTF-8 can hold, got {value[:40]!r}") from None
+    if not 1 <= size <= max_bytes:
+        raise error(f"{what}: expected 1 to {max_bytes} bytes, got {size}")
     return value
 
 

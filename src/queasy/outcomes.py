@@ -18,6 +18,7 @@ __all__ = [
     "Fail",
     "Failure",
     "Finish",
+    "Interrupted",
     "Outcome",
     "PermanentError",
     "Release",
@@ -30,8 +31,8 @@ __all__ = [
 class Retry(Exception):
     """Run the job again: a handler may return it or raise it.
 
-    At a time, after some seconds, or (default) after its backoff. It counts as a retry: a job
-    that has none left is given up.
+    The job runs at a time, after some seconds, or (default) after its backoff. It counts as a
+    retry: a job without retries left is given up.
 
         raise Retry("the mail server is busy", after=30)
     """
@@ -39,18 +40,24 @@ class Retry(Exception):
     def __init__(
         self, message: str = "", *, at: When | None = None, after: Seconds | None = None
     ) -> None:
-        if at is not None and after is not None:
-            raise InvalidTime("expected at or after, got both")
+        self.at, self.after = check_retry_time(at, after)
+        """Seconds since the epoch, and seconds from the end of the run; at most one is set."""
         super().__init__(message)
         self.message = message
-        self.at = None if at is None else epoch(at, "at")
-        """Seconds since the epoch."""
-        self.after = None if after is None else seconds(after, "after")
-        """Seconds from when the run ended."""
+
+
+def check_retry_time(at: When | None, after: Seconds | None) -> tuple[float | None, float | None]:
+    """When to retry, as seconds since the epoch or as a delay; raises when both are given."""
+    if at is not None and after is not None:
+        raise InvalidTime("expected at or after, got both")
+    return (
+        None if at is None else epoch(at, "at"),
+        None if after is None else seconds(after, "after"),
+    )
 
 
 class Failure(Exception):
-    """Give the job up, whatever retries it has left: a handler may return it or raise it.
+    """Give the job up, even if it has retries left: a handler may return it or raise it.
 
     The job goes into the failed record, and to the fail handler if there is one.
     """
@@ -61,23 +68,31 @@ class Failure(Exception):
 
 
 class PermanentError(Failure):
-    """The same as `Failure`, by the name other queues use."""
+    """The same as `Failure`, under the name that other job queues use."""
+
+
+class Interrupted(BaseException):
+    """Raised inside a plain function to end its run: the run timed out, was cancelled, or the
+    worker is stopping.
+
+    Catch it only to clean up, and raise it again. `except Exception` does not catch it.
+    """
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """Done: nothing is kept of the job."""
+    """The job is done; its record is deleted."""
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Not done, and no attempt either: back to the front of the queue."""
+    """The job goes back to the front of the queue; not counted as an attempt."""
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """Somebody asked to cancel the job: it is gone."""
+    """The job was cancelled on request; its record is deleted."""
 
 
 class RetryLater(msgspec.Struct, frozen=True):
-    """Again: at a time (epoch seconds), after some seconds, or after its backoff."""
+    """The job runs again: at a time (epoch seconds), after some seconds, or after its backoff."""
 
     error: JobError | None = None
     at: float | None = None
@@ -85,19 +100,19 @@ class RetryLater(msgspec.Struct, frozen=True):
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """The run was ended because it took too long; retried until max_timeouts."""
+    """The run was ended because it took too long; the job is retried until max_timeouts."""
 
     error: JobError = msgspec.field(default_factory=lambda: JobError(kind="timeout"))
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """Given up: into the failed record, and to the fail handler if there is one."""
+    """The job is given up: it goes into the failed record, and to the fail handler if any."""
 
     error: JobError | None = None
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The payload cannot be decoded: set aside."""
+    """The payload cannot be decoded; the job is set aside in the broken record."""
 
     error: JobError
 

@@ -1,11 +1,11 @@
-"""A queue without a server: its name, its codec, and what runs its jobs."""
+"""How an application registers the handlers of a queue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
-from queasy.codec import Codec, CodecName, codec_of
+from queasy.codec import Codec, CodecName
 from queasy.errors import InvalidInput, InvalidOption
 from queasy.handler import (
     Handler,
@@ -16,41 +16,24 @@ from queasy.handler import (
 )
 from queasy.job import Job
 from queasy.options import check_name
-from queasy.store.commands import QueueCommands
+from queasy.requests import QueueRequests
 from queasy.store.keys import QueueKeys
 
-__all__ = ["HandledQueue", "NamedQueue", "keys_of"]
-
-
-class NamedQueue:
-    """What a queue is without a server: its name, its codec, its checks."""
-
-    def __init__(self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int) -> None:
-        self.keys = keys
-        self.codec = codec_of(codec)
-        self._max_payload = max_payload
-        self._commands = QueueCommands(keys, self.codec)
-
-    @property
-    def name(self) -> str:
-        return self.keys.name
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}>"
+__all__ = ["HandledQueue", "keys_of"]
 
 
 def keys_of(prefix: str, name: str) -> QueueKeys:
     return QueueKeys(prefix, check_name(name))
 
 
-# The parameters too are checked by a type checker; what is returned is the function as it was.
+# For type checkers: they check the parameters of a handler, and see the function unchanged.
 OnJob = Callable[[], Any] | Callable[[Any], Any] | Callable[[Any, Job], Any]
 H = TypeVar("H", bound=OnJob)
 F = TypeVar("F", bound=OnJob | Callable[[Any, Job, Any], Any])
 
 
-class HandledQueue(NamedQueue):
-    """Where an application says what runs a queue's jobs. Nothing runs yet: workers do that."""
+class HandledQueue(QueueRequests):
+    """A queue with handlers. Registering one runs nothing: workers run jobs."""
 
     def __init__(
         self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int, registry: Registry
@@ -67,7 +50,7 @@ class HandledQueue(NamedQueue):
     ) -> Callable[[H], H]: ...
 
     def handler(self, function: Any = None, /, **options: Unpack[HandlerOptionsDict]) -> Any:
-        """Let a function run the jobs of this queue; a decorator, with options or without.
+        """Register the function that runs the jobs of this queue. Use it as a decorator.
 
             @emails.handler(timeout=30)
             async def send(data, job): ...
@@ -78,9 +61,9 @@ class HandledQueue(NamedQueue):
 
         - `max_retries` (10), `max_stalls` (3), `max_timeouts` (3): when a job is given up
         - `min_backoff` (2), `max_backoff` (300): seconds between retries, doubled each time
-        - `timeout` (60): seconds a run may take; None: for ever
-        - `size` (None): what a run costs of a worker's 100; None: 10 for a plain function, for
-          an async one as little as it proves to, 1 to 10
+        - `timeout` (60): seconds a run may take; None: no limit
+        - `size` (None): what a run costs of a worker's capacity of 100; None: 10 for a plain
+          function, 1 to 10 for an async one, as measured
         - `priority` (100): queues with a higher one are served first
         - `on_exception` ("retry"): or "fail"
         """
@@ -95,13 +78,13 @@ class HandledQueue(NamedQueue):
     ) -> Callable[[F], F]: ...
 
     def fail_handler(self, function: Any = None, /, **options: Unpack[HandlerOptionsDict]) -> Any:
-        """Let a function see each job of this queue that is given up, at least once.
+        """Register the function that runs, at least once, for each job that is given up.
 
             @emails.fail_handler
-            async def tell(data, job, error): ...
+            async def report(data, job, error): ...
 
-        It takes (data, job, error), (data, job), (data) or (), and is run as a handler is: see
-        `handler`. It has the same options, but is tried for longer and costs less:
+        It takes (data, job, error), (data, job), (data) or (), and is run like a
+        handler: see `handler`. It has the same options, but is retried for longer and costs less:
         `max_retries` 100, `min_backoff` 10, `max_backoff` 900, `size` 2.
         """
         return self._decorate(function, options, fail=True)
@@ -114,7 +97,7 @@ class HandledQueue(NamedQueue):
         fail_options: Mapping[str, Any] | None = None,
         **options: Unpack[HandlerOptionsDict],
     ) -> None:
-        """Name the handler instead of importing it here: workers import it when they start.
+        """Register a handler by its name: workers import it when they start.
 
             emails.listen("shop.emails:send", timeout=30)
             emails.listen("shop.emails")
@@ -134,7 +117,7 @@ class HandledQueue(NamedQueue):
             )
         if fail_handler is None and fail_options is not None:
             if ":" in handler:
-                raise InvalidOption("fail_options: expected a fail_handler to go with them")
+                raise InvalidOption("fail_options: expected a fail_handler as well")
             fail_handler = handler
         if fail_handler is not None:
             check_reference(fail_handler, "fail_handler")
@@ -149,8 +132,8 @@ class HandledQueue(NamedQueue):
         def register(function: Any) -> Any:
             if isinstance(function, str):
                 raise InvalidOption(
-                    f"queue {self.name!r}: expected a function, got {function!r}; to name one that "
-                    "workers import use listen"
+                    f"queue {self.name!r}: expected a function, got {function!r}; to register a "
+                    "function by its name use listen"
                 )
             self._registry.register(Handler(self.name, fail, options, function, self.codec))
             return function
@@ -161,11 +144,11 @@ class HandledQueue(NamedQueue):
         try:
             return HandlerOptions.of(given, fail=fail)
         except InvalidInput as problem:
-            raise type(problem)(f"queue {self.name!r}, its handler's {problem}") from None
+            raise type(problem)(f"queue {self.name!r}, handler: {problem}") from None
 
     def _check_not_fail(self) -> None:
         if self.keys.fail:
             raise InvalidOption(
-                f"expected a queue, got the fail queue of {self.keys.queue!r}: use fail_handler on "
-                "the queue"
+                f"expected a queue, got the fail queue of {self.keys.queue!r}: register a "
+                "fail_handler on the queue itself"
             )

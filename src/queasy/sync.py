@@ -1,7 +1,7 @@
-"""The same for code that does not await: Django, Flask, scripts.
+"""Client, queue and lease for code that does not await: Django, Flask, scripts.
 
-Nothing is decided here. Each method hands the same command or flow as its async sibling to a
-store that does not await; a test compares the signatures.
+Nothing is decided here. Each method runs the same command or operation as its async sibling, in a
+store that does not await. A test compares the signatures.
 """
 
 from __future__ import annotations
@@ -14,36 +14,14 @@ from typing import Any, Self, overload
 from queasy.bulk import chunks, put_all_sync
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
-from queasy.dispatch import Dispatch, new_id
+from queasy.dispatch import Dispatch, check_durability, new_id
 from queasy.job import Job, JobError
-from queasy.lease import Held
-from queasy.operations import audit, drop, evict, follow_sync, requeue, take_one, trim, until_done
-from queasy.options import (
-    MAX_COUNT,
-    Durability,
-    JobOptions,
-    Seconds,
-    UpdateRunAt,
-    When,
-    check_bool,
-    check_count,
-    check_known_id,
-    check_whole,
-)
+from queasy.lease import BaseLease
+from queasy.operation import run_operation_sync
+from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.outcomes import Cancel, Fail, Finish, Release
-from queasy.queue import (
-    PAGE,
-    check_client,
-    check_durability,
-    check_flag,
-    check_ids,
-    check_kind,
-    check_lease,
-    check_limits,
-    check_state,
-    check_timeout,
-)
-from queasy.registration import NamedQueue, keys_of
+from queasy.registration import keys_of
+from queasy.requests import MAX_LISTED_CLIENTS, QueueRequests, was_cancelled
 from queasy.store.command import Command
 from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.health import Health
@@ -55,8 +33,8 @@ from queasy.worker.roster import WorkerInfo, roster
 __all__ = ["SyncClient", "SyncLease", "SyncQueue"]
 
 
-class SyncLease(Held):
-    """A leased job, for sync code. Every method answers True when it took effect, False when
+class SyncLease(BaseLease):
+    """A leased job, for sync code. Every method returns True when it took effect, False when
     the lease was over: expired, evicted, or ended before.
     """
 
@@ -69,29 +47,29 @@ class SyncLease(Held):
             return self._end(self._store.run(ending))
 
     def complete(self) -> bool:
-        """The job is done. True for exactly one caller, ever."""
+        """Finish the job. True for exactly one caller, ever."""
         return self._settle(self._ending(Finish()))
 
     def retry(
         self, *, at: When | None = None, after: Seconds | None = None, error: object = None
     ) -> bool:
-        """Again, at a time, after some seconds, or (default) after its backoff."""
+        """Run the job again, at a time, after some seconds, or (default) after its backoff."""
         return self._settle(self._retry(at, after, error))
 
     def fail(self, error: object = None) -> bool:
-        """Give the job up: into the failed record, and to the fail handler if there is one."""
+        """Give the job up: it goes into the failed record, and to the fail handler if any."""
         return self._settle(self._ending(Fail(JobError.of(error, "permanent"))))
 
     def release(self) -> bool:
-        """Back to the front of the queue; not counted as an attempt."""
+        """Put the job back to the front of the queue; not counted as an attempt."""
         return self._settle(self._ending(Release()))
 
     def cancel(self) -> bool:
-        """Give in to a cancel request: the job is gone."""
+        """Accept a cancel request: the job is deleted."""
         return self._settle(self._ending(Cancel()))
 
     def extend(self, seconds: Seconds) -> bool:
-        """That many seconds from now. Also tells whether somebody asked to cancel."""
+        """Extend the lease to `seconds` from now. Updates `cancelled`, too."""
         return self._extended(self._store.run(self._extension(seconds)))
 
     def __enter__(self) -> Self:
@@ -110,7 +88,7 @@ class SyncLease(Held):
             self._check_end(error)
 
 
-class SyncQueue(NamedQueue):
+class SyncQueue(QueueRequests):
     """A named set of jobs, for sync code. Get one from `SyncClient.queue`."""
 
     def __init__(
@@ -121,7 +99,7 @@ class SyncQueue(NamedQueue):
 
     @property
     def fail_queue(self) -> SyncQueue:
-        """Where jobs go that were given up, once `configure(fail_handler=True)` was called."""
+        """The queue of jobs that were given up, once `configure(fail_handler=True)` was called."""
         keys = QueueKeys(self.keys.prefix, self.keys.queue, fail=True)
         return SyncQueue(keys, self.codec, self._max_payload, self._store)
 
@@ -164,11 +142,8 @@ class SyncQueue(NamedQueue):
         return put_all_sync(self._store, self._commands, items, durability)
 
     def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
-        """Remove a job that waits or is held behind a run; with `running`, stop the run too."""
-        (word,) = self._store.run(
-            self._commands.cancel([check_known_id(id)], running=check_bool(running, "running"))
-        )
-        return word in ("cancelled", "requested")
+        """Remove a waiting job or a blocked dispatch; with `running`, cancel a run, too."""
+        return was_cancelled(self._store.run(self._cancel_command(id, running)))
 
     @overload
     def lease(self, seconds: Seconds = 60, *, timeout: None = None) -> SyncLease: ...
@@ -179,38 +154,31 @@ class SyncQueue(NamedQueue):
     def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> SyncLease | None:
         """Take one job for some seconds; the lease may be used in `with`.
 
-        Waits without polling until a job comes; None after `timeout` seconds, so look first:
-        `if lease := queue.lease(timeout=5): with lease: ...`. After `seconds` without an
-        answer the job goes to the next who asks.
+        Waits without polling until a job comes; None after `timeout` seconds, so check first:
+        `if lease := queue.lease(timeout=5): with lease: ...`. If the lease is neither ended nor
+        extended within `seconds`, the job goes to another client.
         """
-        # A waiter of its own for each call: threads wait side by side.
-        flow = take_one(
-            self._commands,
-            check_lease(seconds),
-            check_timeout(timeout),
-            new_id(),
-            lambda: self._store.connected,
-        )
-        job = follow_sync(self._store, flow)
+        # Each call is a waiter of its own, because threads wait at the same time.
+        operation = self._take_operation(seconds, timeout, new_id(), lambda: self._store.connected)
+        job = run_operation_sync(self._store, operation)
         return None if job is None else SyncLease(job, self._commands, self._store)
 
     def get(self, id: str) -> Job | None:  # noqa: A002
         """The job with this id: waiting or active, else its failed or broken record."""
-        rows = self._store.run(self._commands.get(check_known_id(id)))
+        rows = self._store.run(self._get_command(id))
         return rows[0] if rows else None
 
     def jobs(self, state: ListState = "waiting") -> Iterator[Job]:
         """Jobs in a state: waiting ones by time, failed and broken ones newest first."""
-        check_state(state)
         cursor = b""
         while True:
-            page, cursor = self._store.run(self._commands.jobs(state, cursor, PAGE))
+            page, cursor = self._store.run(self._page_command(state, cursor))
             yield from page
             if not cursor:
                 return
 
     def counts(self) -> Counts:
-        """How many jobs are in which state."""
+        """How many jobs are in each state."""
         return self._store.run(self._commands.counts())
 
     def stats(self) -> list[Stat]:
@@ -218,15 +186,15 @@ class SyncQueue(NamedQueue):
         return self._store.run(self._commands.stats())
 
     def clients(self) -> list[ClientInfo]:
-        """Who holds, or may take, jobs of this queue; the first thousand."""
-        return self._store.run(self._commands.clients(0, 1000))
+        """The clients that hold, or may take, jobs of this queue; the first thousand."""
+        return self._store.run(self._commands.clients(0, MAX_LISTED_CLIENTS))
 
     def pause(self) -> None:
-        """Hand out no more jobs. Those running go on; dispatches are accepted."""
+        """Stop giving out jobs. Jobs that run continue, and dispatches are accepted."""
         self._store.run(self._commands.configure(paused=True))
 
     def resume(self) -> None:
-        """Hand out jobs again."""
+        """Give out jobs again."""
         self._store.run(self._commands.configure(paused=False))
 
     def configure(
@@ -237,46 +205,33 @@ class SyncQueue(NamedQueue):
         failed_limit: int | None = None,
         broken_limit: int | None = None,
     ) -> None:
-        """Set what holds for every job of the queue; what is left out stays as it is."""
-        check_count(failed_limit, "failed_limit")
-        check_count(broken_limit, "broken_limit")
-        self._store.run(
-            self._commands.configure(
-                limits=check_limits(limits),
-                fail_handler=check_flag(fail_handler, "fail_handler"),
-                failed_limit=failed_limit,
-                broken_limit=broken_limit,
-            )
-        )
+        """Change settings of the whole queue; a setting left out stays as it is."""
+        command = self._configure_command(limits, fail_handler, failed_limit, broken_limit)
+        self._store.run(command)
 
     def requeue(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
-        """Let failed (or broken) jobs run again, with fresh counts; how many do."""
-        flow = requeue(self._commands, check_kind(kind), check_ids(ids))
-        return follow_sync(self._store, flow)
+        """Let failed (or broken) jobs run again, with their counts reset; how many will."""
+        return run_operation_sync(self._store, self._requeue_operation(ids, kind))
 
     def drop(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
-        """Forget failed (or broken) jobs; how many there were."""
-        flow = drop(self._commands, check_kind(kind), check_ids(ids))
-        return follow_sync(self._store, flow)
+        """Delete the records of failed (or broken) jobs; how many there were."""
+        return run_operation_sync(self._store, self._drop_operation(ids, kind))
 
     def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
         """Keep the newest records only; how many were dropped."""
-        check_whole(keep, "keep", 0, MAX_COUNT)
-        return follow_sync(self._store, trim(self._commands, check_kind(kind), keep))
+        return run_operation_sync(self._store, self._trim_operation(keep, kind))
 
     def sweep(self) -> int:
-        """Return the jobs of dead clients now; whoever takes or extends does it anyway."""
-        return follow_sync(self._store, until_done(self._commands.sweep))
+        """Return the jobs of dead clients now. Every dequeue and heartbeat does it, too."""
+        return run_operation_sync(self._store, self._sweep_operation())
 
     def evict(self, client: str, *, died: bool = True) -> int:
         """Take all jobs from a client. `died` counts a stall against each of them."""
-        return follow_sync(
-            self._store, evict(self._commands, check_client(client), died=check_bool(died, "died"))
-        )
+        return run_operation_sync(self._store, self._evict_operation(client, died))
 
     def audit(self) -> list[str]:
-        """What is wrong with the queue's records on the server: nothing, one hopes."""
-        return follow_sync(self._store, audit(self._commands))
+        """Every inconsistency in the queue's records on the server; empty for a healthy queue."""
+        return run_operation_sync(self._store, self._audit_operation())
 
 
 class SyncClient:
@@ -285,7 +240,7 @@ class SyncClient:
         with SyncClient() as client:
             client.queue("emails").dispatch({"to": "x@example.org"})
 
-    One may be shared by threads.
+    Threads may share it.
     """
 
     def __init__(
@@ -306,22 +261,22 @@ class SyncClient:
         self.id = new_id()
 
     def queue(self, name: str, codec: CodecName | Codec = "json") -> SyncQueue:
-        """The queue of this name. It needs no creating: the first dispatch does."""
+        """The queue of this name. The first dispatch creates it."""
         keys = keys_of(self._settings.prefix, name)
         return SyncQueue(keys, codec, self._settings.max_payload, self._store)
 
     def workers(self, queues: Collection[str]) -> list[WorkerInfo]:
-        """Who is working on these queues, anywhere."""
-        return follow_sync(self._store, roster(self._settings.place, queues))
+        """The workers that serve these queues, on any host."""
+        return run_operation_sync(self._store, roster(self._settings.place, queues))
 
     def connect(self) -> None:
-        """Connect and look at the server now, rather than at the first call."""
+        """Connect and check the server now, rather than at the first call."""
         self._store.connect()
 
     def health(self) -> Health:
-        """Look at the server now, once: whether it can serve, and what is wrong with it.
+        """Inspect the server once: whether it can serve, and what is wrong with it.
 
-        Never raises for a server that is away or refuses; `problem` says so.
+        Does not raise for a server that is unreachable or refuses: `problem` says so.
         """
         return self._store.health()
 

@@ -1,4 +1,4 @@
-"""Tracebacks as text, for little: the same few lines fail again and again."""
+"""Tracebacks as text. They are cached, because the same few lines fail again and again."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from types import CodeType, TracebackType
 
 __all__ = ["trace_of"]
 
-# Code that is equal may be of another file.
-Place = tuple[str, CodeType, int]
+# With the file name: code objects of two files may be equal.
+_Location = tuple[str, CodeType, int]
 
-# Of these there is more to show than type and message: a line of code, members, a suggestion.
-MORE = (SyntaxError, BaseExceptionGroup, NameError, AttributeError, ImportError)
-# Of the places in the code, not of the errors: a program has so many that fail.
-MOST_KEPT = 1000
-_kept: dict[tuple[Place, ...], str] = {}
+# Their text has more than type and message: a line of code, members, a suggestion.
+DETAILED_ERRORS = (SyntaxError, BaseExceptionGroup, NameError, AttributeError, ImportError)
+# Counts places in the code, not errors: a program has few places that fail.
+MAX_CACHED_STACKS = 1000
+_stack_texts: dict[tuple[_Location, ...], str] = {}
 
 
 def trace_of(error: BaseException) -> str:
-    """As `traceback.format_exception` has it; empty for one that breaks its own formatting."""
+    """The text of `traceback.format_exception`; empty when an exception breaks its formatting."""
     try:
         if _is_plain(error):
             return f"{_frames(error.__traceback__)}{_last_line(error)}"
@@ -28,26 +28,28 @@ def trace_of(error: BaseException) -> str:
 
 
 def _is_plain(error: BaseException) -> bool:
-    """One type, one message, one stack; and nothing that would be shown besides."""
+    """Whether the text is only a stack, a type and a message."""
     chained = error.__cause__ or (error.__context__ and not error.__suppress_context__)
-    return not chained and not isinstance(error, MORE) and not hasattr(error, "__notes__")
+    return (
+        not chained and not isinstance(error, DETAILED_ERRORS) and not hasattr(error, "__notes__")
+    )
 
 
 def _frames(stack: TracebackType | None) -> str:
-    places: list[Place] = []
+    places: list[_Location] = []
     entry = stack
     while entry is not None:
         code = entry.tb_frame.f_code
         places.append((code.co_filename, code, entry.tb_lasti))
         entry = entry.tb_next
     key = tuple(places)
-    text = _kept.get(key)
+    text = _stack_texts.get(key)
     if text is None:
         lines = traceback.format_tb(stack)
         text = "".join(["Traceback (most recent call last):\n", *lines]) if lines else ""
-        if len(_kept) >= MOST_KEPT:
-            _kept.clear()
-        _kept[key] = text
+        if len(_stack_texts) >= MAX_CACHED_STACKS:
+            _stack_texts.clear()
+        _stack_texts[key] = text
     return text
 
 
@@ -59,5 +61,5 @@ def _last_line(error: BaseException) -> str:
     try:
         message = str(error)
     except Exception:
-        message = "<exception str() failed>"  # as Python says it
+        message = "<exception str() failed>"  # the text that Python uses
     return f"{name}: {message}\n" if message else f"{name}\n"

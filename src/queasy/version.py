@@ -1,4 +1,4 @@
-"""Which version this is: the one place that says so, the package's build included."""
+"""The version of the package: the only place that states it. The build reads it from here."""
 
-# Not read from the installed package: what looks there takes longer to import than all of Queasy.
+# Not read from the installed package: importlib.metadata takes longer to import than Queasy.
 VERSION = "0.1.0"

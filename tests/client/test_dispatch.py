@@ -357,7 +357,7 @@ async def test_fsynced_dispatch_waits_for_the_disk_or_raises(
 ) -> None:
     queue = client.queue("q")
     if kind is ServerKind.REDIS:  # 7.0 has no WAITAOF
-        with pytest.raises(NotDurable, match=r"accepted, .* WAITAOF, of Redis 7\.2"):
+        with pytest.raises(NotDurable, match=r"accepted, .* WAITAOF, which Redis 7\.2"):
             await queue.dispatch(1, durability="fsynced")
     else:
         assert (await queue.dispatch(1, durability="fsynced")).status == "created"

@@ -53,7 +53,7 @@ def test_folder_with_other_files_is_rejected_and_left_unchanged(tmp_path: Path) 
     project.mkdir(mode=0o755)
     (project / "main.py").touch()
 
-    with pytest.raises(EmbeddedServerError, match=r"not a folder of Queasy's.*main\.py"):
+    with pytest.raises(EmbeddedServerError, match=r"not a folder of Queasy.*main\.py"):
         ensure(project)
     assert [entry.name for entry in project.iterdir()] == ["main.py"]
     assert project.stat().st_mode & 0o777 == 0o755

@@ -108,7 +108,7 @@ def test_orphaned_server_is_stopped_cleanly_and_replaced(folder: Path) -> None:
     os.close(lock)
     try:
         socket = folder / keeper.SOCKET
-        wait_for(lambda: keeper.look(str(socket), timeout=1) == "ready", "the orphan to serve")
+        wait_for(lambda: keeper.probe(str(socket), timeout=1) == "ready", "the orphan to serve")
         with client(f"unix://{socket}") as connected:
             connected.set("by the orphan", "yes")
 

@@ -47,13 +47,13 @@ def check_start_with_truncated_file(folder: Path, caplog: pytest.LogCaptureFixtu
     truncate(folder, missing=50)  # inside a command inside the last call
     with caplog.at_level(logging.WARNING, "queasy"):
         assert ids(folder) == {"whole"}
-    assert "found its data without an end" in caplog.text
+    assert "the end of the data" in caplog.text
 
     dispatch(folder, "after")
     kill(folder)
     caplog.clear()
     assert ids(folder) == {"whole", "after"}
-    assert "without an end" not in caplog.text
+    assert "the end of the data" not in caplog.text
 
 
 def test_embedded_server_with_a_truncated_file_starts_and_logs_it(

@@ -18,10 +18,11 @@ from queasy.errors import QueasyError
 from queasy.job import Job
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands, version
+from queasy.store.job_reader import JobReader
 from queasy.store.keys import QueueKeys
 from queasy.store.net.topology import Exchange, route_to
 from queasy.store.net.url import parse_url
-from queasy.store.records import DispatchItem, JobReader
+from queasy.store.records import DispatchItem
 from queasy.store.retrying import call
 from queasy.worker.control import Control
 from queasy.worker.record import WorkerRecord

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from queasy.job import NEVER, Job
-from queasy.operations import evict, follow_sync
+from queasy.job import NOT_CANCELLED, Job
+from queasy.operation import run_operation_sync
+from queasy.operations import evict
 from queasy.options import JobOptions
 from queasy.store.commands import QueueCommands
 from tests.store.harness import START, Harness
@@ -21,7 +22,7 @@ def test_a_cancel_is_seen_by_whoever_holds_the_job(h: Harness) -> None:
     a, b = h.take(limit=2)
     assert "cancelled" not in repr(a)
     a.flag.on = True
-    assert (a.cancelled, b.cancelled, NEVER.on) == (True, False, False)
+    assert (a.cancelled, b.cancelled, NOT_CANCELLED.on) == (True, False, False)
     assert "cancelled=True" in repr(a)
 
 
@@ -30,7 +31,7 @@ def test_a_row_says_whether_a_cancel_was_asked_for(h: Harness) -> None:
     held = h.take(limit=2)
     h.cancel("a", running=True)
     assert h.row("active", "a").cancelled
-    assert h.row("active", "b").flag is NEVER
+    assert h.row("active", "b").flag is NOT_CANCELLED
     assert h.row("active", "a") == held[0], "it is the same job"
 
 
@@ -78,7 +79,7 @@ def test_of_a_client_that_died_what_it_had_started_stalls(
     h.take("c1", limit=150)
     store: Any = SimpleNamespace(run=h.call)
     flow = evict(h.commands, "c1", died=died, started=started)
-    assert follow_sync(store, flow) == 150
+    assert run_operation_sync(store, flow) == 150
     jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))
     assert sum(job.suspect for job in jobs) == stalled
     assert sum(job.stall_count for job in jobs) == stalled

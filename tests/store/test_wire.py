@@ -1,4 +1,4 @@
-"""Connections: whose answer is whose, and what is said of calls when one breaks."""
+"""Connections: each call gets its own answer, and an honest error when the connection breaks."""
 
 import asyncio
 import gc
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from queasy.store.net.connection import Dial, pack
+from queasy.store.net.connection import Endpoint, pack
 from queasy.store.net.faults import Lost, NotSent
-from queasy.store.net.pool import LARGE, AsyncTransport
+from queasy.store.net.pool import LARGE_CALL_BYTES, AsyncTransport
 from queasy.store.net.server_errors import AuthenticationError
 from queasy.store.net.topology import Effect, Exchange, HangUp
 from queasy.store.net.url import Address, parse_url
-from queasy.store.net.wire import WINDOW, Wire
+from queasy.store.net.wire import MAX_CALLS_IN_FLIGHT, Wire
 from tests.servers import HOST, Server, ServerKind, wait_until
 from tests.worker.fleet import ON_ONE_SERVER
 
@@ -32,20 +32,20 @@ def run(request: pytest.FixtureRequest, kind: ServerKind) -> Run:
     def run(work: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
             runner.run(asyncio.wait_for(work, 30))
-        gc.collect()  # what nobody closed would be an error
+        gc.collect()  # a connection that was not closed is an error
 
     return run
 
 
-def dial_to(server: Server, limit: float = 5.0, **options: Any) -> Dial:
+def endpoint_of(server: Server, limit: float = 5.0, **options: Any) -> Endpoint:
     target = parse_url(server.admin_url)
-    dial = Dial.to(target, target.addresses[0], limit, False)
-    return Dial(dial.address, {**dial.options, **options}, dial.tls, limit)
+    endpoint = Endpoint.to(target, target.addresses[0], limit, False)
+    return Endpoint(endpoint.address, {**endpoint.options, **options}, endpoint.tls, limit)
 
 
 @asynccontextmanager
-async def opened(dial: Dial) -> AsyncGenerator[Wire]:
-    wire = Wire(dial)
+async def opened(endpoint: Endpoint) -> AsyncGenerator[Wire]:
+    wire = Wire(endpoint)
     wire.begin()
     try:
         yield wire
@@ -73,14 +73,14 @@ def exchange(*exchanges: Effect) -> Generator[Effect, Any, Any]:
     return answer
 
 
-def test_each_call_gets_its_own_answer_and_those_of_one_pass_leave_together(
+def test_each_call_gets_its_own_answer_and_calls_of_one_pass_share_a_write(
     run: Run, server: Server
 ) -> None:
     def reads() -> int:
         return int(server.call("INFO", "stats")["total_reads_processed"])
 
     async def work() -> None:
-        async with opened(dial_to(server)) as wire:
+        async with opened(endpoint_of(server)) as wire:
             assert await echo(wire, "first") == [b"first"]
             before = reads()
             answers = await gather([echo(wire, str(number)) for number in range(1000)])
@@ -91,14 +91,14 @@ def test_each_call_gets_its_own_answer_and_those_of_one_pass_leave_together(
     run(work())
 
 
-def test_who_leaves_harms_nobody_else(run: Run, server: Server) -> None:
+def test_a_cancelled_call_does_not_affect_the_others(run: Run, server: Server) -> None:
     async def work() -> None:
         chance = random.Random(1)
-        async with opened(dial_to(server)) as wire:
+        async with opened(endpoint_of(server)) as wire:
             for _ in range(20):
                 calls = [echo(wire, str(number)) for number in range(200)]
                 gone = chance.sample(calls, 60)
-                for call in gone[:30]:  # not yet written, but for the first
+                for call in gone[:30]:  # not yet written, except for the first
                     call.cancel()
                 for _ in range(chance.randrange(4)):
                     await asyncio.sleep(0)
@@ -114,7 +114,7 @@ def test_who_leaves_harms_nobody_else(run: Run, server: Server) -> None:
 
 
 class Fake(asyncio.Protocol):
-    """A server that greets, reads `takes` bytes, answers `answers` commands, and goes silent."""
+    """A server that greets, reads `takes` bytes, answers `answers` commands, then does nothing."""
 
     def __init__(self, takes: int, answers: int = 0) -> None:
         self.takes = takes
@@ -142,26 +142,26 @@ class Fake(asyncio.Protocol):
         self.left.set()
 
     @asynccontextmanager
-    async def serving(self, limit: float = 10.0) -> AsyncGenerator[Dial]:
+    async def serving(self, limit: float = 10.0) -> AsyncGenerator[Endpoint]:
         served = await asyncio.get_running_loop().create_server(lambda: self, HOST, 0)
         try:
-            yield Dial(Address(HOST, served.sockets[0].getsockname()[1]), {}, False, limit)
+            yield Endpoint(Address(HOST, served.sockets[0].getsockname()[1]), {}, False, limit)
         finally:
             self.line.abort()
             served.close()
             await served.wait_closed()
 
 
-def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest_was_not_sent(
+def test_when_a_connection_breaks_written_calls_are_lost_and_the_rest_not_sent(
     run: Run,
 ) -> None:
     async def work() -> None:
         fake = Fake(takes=3_000_000)
-        async with fake.serving() as dial, opened(dial) as wire:
+        async with fake.serving() as endpoint, opened(endpoint) as wire:
             texts = [f"<{number}>" + "x" * 40_000 for number in range(1000)]
             calls = [echo(wire, text) for text in texts]
             await fake.full.wait()
-            # Writing goes on as far as the two ends of the line have room, and no further.
+            # Both socket buffers are full: the rest of the calls wait.
             for call in calls[-3:]:
                 call.cancel()
             fake.line.abort()
@@ -170,7 +170,7 @@ def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest
             unsent = [number for number, answer in enumerate(answers) if type(answer) is NotSent]
             assert lost == list(range(len(lost)))
             assert len(lost) + len(unsent) == 997
-            assert unsent, "all was taken at once: nothing was learnt"
+            assert unsent, "all was accepted at once: the test shows nothing"
             arrived = {int(number) for number in re.findall(rb"<(\d+)>", fake.got)}
             assert arrived
             assert arrived <= set(lost)
@@ -179,27 +179,30 @@ def test_of_a_connection_that_breaks_all_that_may_have_left_is_lost_and_the_rest
     run(work())
 
 
-def test_no_more_calls_are_on_their_way_than_may_become_uncertain(run: Run) -> None:
+def test_the_calls_in_flight_are_bounded(run: Run) -> None:
     async def work() -> None:
         fake = Fake(takes=10**9)
-        async with fake.serving() as dial, opened(dial) as wire:
-            calls = [echo(wire, "a") for _ in range(3 * WINDOW)]
-            while fake.got.count(b"ECHO") < WINDOW:
+        async with fake.serving() as endpoint, opened(endpoint) as wire:
+            calls = [echo(wire, "a") for _ in range(3 * MAX_CALLS_IN_FLIGHT)]
+            while fake.got.count(b"ECHO") < MAX_CALLS_IN_FLIGHT:
                 await asyncio.sleep(0.001)
-            fake.line.write(b"+yes\r\n" * 500)  # as many as are answered leave behind them
-            while fake.got.count(b"ECHO") < WINDOW + 500:
+            fake.line.write(b"+yes\r\n" * 500)  # each answer makes room for another call
+            while fake.got.count(b"ECHO") < MAX_CALLS_IN_FLIGHT + 500:
                 await asyncio.sleep(0.001)
             fake.line.abort()
             answers = await gather(calls)
-            assert of_answers(answers) == [list] * 500 + [Lost] * WINDOW + [NotSent] * 1500
+            assert (
+                of_answers(answers)
+                == [list] * 500 + [Lost] * MAX_CALLS_IN_FLIGHT + [NotSent] * 1500
+            )
 
     run(work())
 
 
-def test_what_is_not_answered_in_time_ends_the_connection(run: Run) -> None:
+def test_a_late_answer_ends_the_connection(run: Run) -> None:
     async def work() -> None:
         fake = Fake(takes=10_000, answers=1)
-        async with fake.serving(limit=0.3) as dial, opened(dial) as wire:
+        async with fake.serving(limit=0.3) as endpoint, opened(endpoint) as wire:
             assert await echo(wire, "first") == [b"yes"]
             began = time.monotonic()
             calls = [echo(wire, "silence") for _ in range(3)]
@@ -216,15 +219,15 @@ def test_what_is_not_answered_in_time_ends_the_connection(run: Run) -> None:
     run(work())
 
 
-def test_an_answer_that_came_while_the_loop_was_held_up_is_not_late(
+def test_an_answer_that_came_while_the_loop_was_blocked_is_not_late(
     run: Run, server: Server
 ) -> None:
     async def work() -> None:
-        async with opened(dial_to(server, limit=0.2)) as wire:
+        async with opened(endpoint_of(server, limit=0.2)) as wire:
             await echo(wire, "first")
             calls = [echo(wire, "a"), echo(wire, "b")]
             await asyncio.sleep(0)
-            # As a handler does that computes: the answers are there, and nobody has read them.
+            # Block the loop, as a computing handler does, while the answers arrive.
             select.select([wire._transport.get_extra_info("socket").fileno()], [], [])
             time.sleep(0.4)
             assert await gather(calls) == [[b"a"], [b"b"]]
@@ -232,13 +235,13 @@ def test_an_answer_that_came_while_the_loop_was_held_up_is_not_late(
     run(work())
 
 
-def test_nothing_leaves_before_the_greeting_is_answered(run: Run, server: Server) -> None:
+def test_no_call_is_sent_before_the_greeting_is_answered(run: Run, server: Server) -> None:
     async def work() -> None:
-        wrong = dial_to(server, username="nobody", password="wrong")
+        wrong = endpoint_of(server, username="nobody", password="wrong")
         async with opened(wrong) as wire:
             answers = await gather([echo(wire, "a") for _ in range(3)])
             assert of_answers(answers) == [AuthenticationError] * 3
-        nowhere = Dial(Address(path="/nowhere/at/all"), {}, False, 5.0)
+        nowhere = Endpoint(Address(path="/nowhere/at/all"), {}, False, 5.0)
         async with opened(nowhere) as wire:
             (answer,) = await gather([echo(wire, "a")])
             assert type(answer) is NotSent
@@ -256,27 +259,25 @@ def test_nothing_leaves_before_the_greeting_is_answered(run: Run, server: Server
     run(work())
 
 
-def test_an_answer_that_nobody_asked_for_is_nobodys(run: Run) -> None:
+def test_a_reply_without_a_call_ends_the_connection(run: Run) -> None:
     async def work() -> None:
         fake = Fake(takes=10_000, answers=1)
-        async with fake.serving() as dial, opened(dial) as wire:
+        async with fake.serving() as endpoint, opened(endpoint) as wire:
             assert await echo(wire, "first") == [b"yes"]
             fake.line.write(b"+and another\r\n")
             await fake.left.wait()
-            assert "nobody asked for" in str(wire.over)
+            assert "a reply without a call" in str(wire.over)
 
     run(work())
 
 
-def test_whoever_is_cancelled_while_connecting_leaves_nothing_behind(
-    run: Run, server: Server
-) -> None:
+def test_a_wire_cancelled_while_connecting_leaves_no_connection(run: Run, server: Server) -> None:
     def there() -> int:
         return server.call("CLIENT", "LIST").count("name=queasy")
 
     async def work() -> None:
         for turns in range(12):
-            cancelled, wire = Wire(dial_to(server)), Wire(dial_to(server))
+            cancelled, wire = Wire(endpoint_of(server)), Wire(endpoint_of(server))
             opening = asyncio.create_task(cancelled.open())
             wire.begin()
             call = echo(wire, "a")
@@ -286,22 +287,22 @@ def test_whoever_is_cancelled_while_connecting_leaves_nothing_behind(
             wire.end()
             with suppress(asyncio.CancelledError):
                 await opening
-                cancelled.end()  # it was open before
+                cancelled.end()  # it had been opened
             with suppress(NotSent, Lost):
                 await call
 
     before = there()
     run(work())
-    wait_until(lambda: there() <= before, "all are closed")
+    wait_until(lambda: there() <= before, "every connection is closed")
 
 
-def test_what_is_large_does_not_hold_up_what_is_small(run: Run, server: Server) -> None:
+def test_large_calls_do_not_delay_small_ones(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         address = target.addresses[0]
         transport = AsyncTransport(target, 20, None, connections=4)
         large = bytes(50_000_000)
-        sizes = [100, LARGE - 100, LARGE, LARGE + 1, len(large)]
+        sizes = [100, LARGE_CALL_BYTES - 100, LARGE_CALL_BYTES, LARGE_CALL_BYTES + 1, len(large)]
 
         async def send(size: int) -> None:
             (answer,) = await transport.run(exchange(Exchange(address, (("ECHO", large[:size]),))))
@@ -319,7 +320,7 @@ def test_what_is_large_does_not_hold_up_what_is_small(run: Run, server: Server) 
     run(work())
 
 
-def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Server) -> None:
+def test_calls_that_wait_on_the_server_do_not_delay_others(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         address = target.addresses[0]
@@ -331,7 +332,7 @@ def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Serv
             await transport.run(exchange(Exchange(address, (("PING",),))))
         assert not any(task.done() for task in waiting)
         assert server.call("CLIENT", "LIST").count("name=queasy") - before <= 4
-        waiting[0].cancel()  # its connection waits on for nobody, and is closed
+        waiting[0].cancel()  # its connection is closed, although the server still waits
         answers = await gather(waiting)
         assert answers[1:] == [[b"PONG", 0]] * 5
         await transport.close()
@@ -339,11 +340,11 @@ def test_what_waits_on_the_server_does_not_hold_up_others(run: Run, server: Serv
     run(work())
 
 
-def test_what_was_called_before_it_is_closed_is_answered(run: Run, server: Server) -> None:
+def test_calls_made_before_close_are_answered(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         ask = Exchange(target.addresses[0], (("PING",),))
-        for turns in range(8):  # not yet connected, greeting, asking
+        for turns in range(8):  # before connecting, while greeting, during the call
             transport = AsyncTransport(target, 20, None)
             calls = [asyncio.create_task(transport.run(exchange(ask))) for _ in range(3)]
             for _ in range(turns + 1):
@@ -354,7 +355,7 @@ def test_what_was_called_before_it_is_closed_is_answered(run: Run, server: Serve
     run(work())
 
 
-def test_hanging_up_lets_answers_come_and_opens_only_one_more(run: Run, server: Server) -> None:
+def test_hanging_up_waits_for_answers_and_opens_one_connection(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         address = target.addresses[0]
@@ -375,7 +376,7 @@ def test_hanging_up_lets_answers_come_and_opens_only_one_more(run: Run, server: 
     run(work())
 
 
-def test_a_burst_of_messages_is_heard_in_order(run: Run, server: Server) -> None:
+def test_a_burst_of_messages_arrives_in_order(run: Run, server: Server) -> None:
     async def work() -> None:
         target = parse_url(server.admin_url)
         transport = AsyncTransport(target, 20, None)
@@ -388,9 +389,9 @@ def test_a_burst_of_messages_is_heard_in_order(run: Run, server: Server) -> None
                 enough.set()
 
         lost: list[Exception] = []
-        line = await transport.open_line(target.addresses[0], hear, lost.append)
-        line.tell([("SSUBSCRIBE", "queasy:{burst}:wake")])
-        async with opened(dial_to(server)) as wire:
+        line = await transport.open_push_connection(target.addresses[0], hear, lost.append)
+        line.send([("SSUBSCRIBE", "queasy:{burst}:wake")])
+        async with opened(endpoint_of(server)) as wire:
             while not heard:
                 await asyncio.sleep(0.001)
             told = [("SPUBLISH", "queasy:{burst}:wake", number) for number in range(10_000)]

@@ -190,7 +190,7 @@ def test_clients_do_not_share_handlers(emails: Queue) -> None:
 
 @pytest.mark.parametrize("method", ["handler", "fail_handler", "listen"])
 def test_a_fail_queue_takes_no_handlers(emails: Queue, method: str) -> None:
-    with pytest.raises(InvalidOption, match="the fail queue of 'emails': use fail_handler on"):
+    with pytest.raises(InvalidOption, match="the fail queue of 'emails': register a"):
         getattr(emails.fail_queue, method)("shop")
 
 
@@ -340,7 +340,7 @@ def test_a_function_is_named_as_it_would_be_imported() -> None:
     [
         (7, "expected a function, got 7"),
         (Sender, "expected a function, got <class"),
-        ("shop:send", "expected a function, got 'shop:send'; to name one that workers import"),
+        ("shop:send", "expected a function, got 'shop:send'; to register a"),
         (lambda a, b, c, d: None, r"\(data, job\) or \(\), got \(a, b, c, d\)"),
         (lambda a, *, smtp: None, r"\(data, job\) or \(\), got \(a, \*, smtp\)"),
         (steps, "expected a function that returns, got one that yields"),
@@ -441,7 +441,7 @@ def test_invalid_reference_is_refused(
 
 
 def test_fail_options_need_a_fail_handler(emails: Queue) -> None:
-    with pytest.raises(InvalidOption, match="fail_options: expected a fail_handler to go with"):
+    with pytest.raises(InvalidOption, match="fail_options: expected a fail_handler as well"):
         emails.listen("shop:send", fail_options={})
     with pytest.raises(InvalidOption, match="fail_options: expected a mapping, got HandlerOptions"):
         emails.listen("shop", fail_options=HandlerOptions())  # type: ignore[arg-type]

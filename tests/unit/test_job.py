@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queasy import Job, JobError, JsonCodec, UndecodablePayload
-from queasy.job import MAX_MESSAGE, MAX_TRACEBACK
+from queasy.job import MAX_MESSAGE_CHARACTERS, MAX_TRACEBACK_CHARACTERS
 from tests.fuzz.strategies import ODD
 
 JOB = Job(id="a", queue="emails", state="active", payload=b'{"to":"secret"}', codec=JsonCodec())
@@ -61,9 +61,11 @@ def test_any_error_is_made_storable(message: object, type_: object, kind: object
 
 
 def test_message_keeps_its_start_and_traceback_its_end() -> None:
-    error = JobError(message="a" + "x" * MAX_MESSAGE, traceback="x" * MAX_TRACEBACK + "z").clean()
-    assert (len(error.message), error.message[0]) == (MAX_MESSAGE, "a")
-    assert (len(error.traceback), error.traceback[-1]) == (MAX_TRACEBACK, "z")
+    error = JobError(
+        message="a" + "x" * MAX_MESSAGE_CHARACTERS, traceback="x" * MAX_TRACEBACK_CHARACTERS + "z"
+    ).clean()
+    assert (len(error.message), error.message[0]) == (MAX_MESSAGE_CHARACTERS, "a")
+    assert (len(error.traceback), error.traceback[-1]) == (MAX_TRACEBACK_CHARACTERS, "z")
 
 
 def test_repr_of_a_job_never_shows_its_payload() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from queasy import Failure
-from queasy.trace import MOST_KEPT, _kept, trace_of
+from queasy.trace import MAX_CACHED_STACKS, _stack_texts, trace_of
 from queasy.worker.events import MAX_LINES_PER_SECOND, Flood, report_suppressed
 
 
@@ -112,11 +112,11 @@ def test_same_place_with_another_message_is_not_confused() -> None:
 
 
 def test_traceback_cache_is_bounded() -> None:
-    for n in range(MOST_KEPT + 10):
+    for n in range(MAX_CACHED_STACKS + 10):
         scope: dict[str, Callable[[], object]] = {}
         exec(f"def fails():\n    raise ValueError({n})", scope)
         trace_of(raised_by(scope["fails"]))
-    assert len(_kept) <= MOST_KEPT
+    assert len(_stack_texts) <= MAX_CACHED_STACKS
 
 
 def test_flood_of_log_lines_is_suppressed_and_counted(

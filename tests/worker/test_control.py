@@ -137,7 +137,7 @@ async def test_command_line_orders_running_workers(
     async with working(client):
         await until(plain.clients, "it works")
         answer = await asyncio.to_thread(queasy, "unserve", APP, "plain")
-        assert (answer.returncode, answer.stdout) == (0, "1 heard it\n"), answer.stderr
+        assert (answer.returncode, answer.stdout) == (0, "received by 1 worker\n"), answer.stderr
         await until(left, "it has left the queue")
         await plain.dispatch(1)
         assert (await plain.counts()).due == 1
@@ -146,7 +146,7 @@ async def test_command_line_orders_running_workers(
         assert info is None or info.queues == ()
     answer = await asyncio.to_thread(queasy, "serve", APP, "plain")
     assert answer.returncode == 1
-    assert "no worker heard it, none serves 'plain'" in answer.stderr
+    assert "no worker received it: no worker serves 'plain'" in answer.stderr
 
 
 async def test_workers_list_shows_each_worker_with_its_jobs_and_load(

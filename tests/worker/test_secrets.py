@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from queasy import Client, SyncClient, Unreachable
-from queasy.store.net.connection import Dial
+from queasy.store.net.connection import Endpoint
 from queasy.store.net.url import parse_url
 from queasy.worker.supervision.messages import Planned
 from tests.access import documented_rules
@@ -63,10 +63,10 @@ async def test_neither_a_client_nor_an_error_shows_the_password() -> None:
     client = Client(url)
     client.queue("q").handler(print)
     planned, target = Planned(url, "queasy", 1.0, None, []), parse_url(url)
-    dial = Dial.to(target, target.addresses[0], 1.0, sentinel=False)
+    endpoint = Endpoint.to(target, target.addresses[0], 1.0, sentinel=False)
     shown = [
         repr(target),
-        repr(dial),
+        repr(endpoint),
         repr(client),
         repr(SyncClient(url)),
         repr(client.queue("q")),

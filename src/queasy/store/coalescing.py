@@ -1,4 +1,4 @@
-"""Dispatches of one queue that are awaited at the same time: they share calls."""
+"""Dispatches of one queue that are awaited at the same time share calls."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from collections.abc import Awaitable, Callable
 from queasy.errors import InvalidInput, Unanswered
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
-from queasy.store.idempotency import Callers
+from queasy.store.idempotency import Caller
 from queasy.store.records import Dispatched, DispatchItem
 
-__all__ = ["CHUNK_BYTES", "CHUNK_JOBS", "Line"]
+__all__ = ["CHUNK_BYTES", "CHUNK_JOBS", "DispatchCoalescer"]
 
-# One call's worth of dispatches: what the server does without others noticing.
+# The most that one call dispatches: little enough that the server's other clients do not notice.
 CHUNK_JOBS = 1000
 CHUNK_BYTES = 4 * 1024 * 1024
-# More than these, who come again when they are told, are sent in two halves: the server has the one
-# while the other is told.
-FEW = 50
-# Seconds that it takes to wake one of them, and to hear from it again. A call that takes longer
-# than that for all of them is better shared by all.
-WAKING = 15e-6
+# When more callers than these dispatch again as soon as they are answered, they are sent in two
+# halves: the server works on one half while the callers of the other half are woken.
+SPLIT_ABOVE_JOBS = 50
+# Seconds that it takes to wake one caller until it has dispatched again. When a call takes longer
+# than that for all callers together, one call for all of them is better than two halves.
+WAKE_UP_SECONDS = 15e-6
 
 Run = Callable[[Command[list[Dispatched]]], Awaitable[list[Dispatched]]]
-# A tuple, for there is one for each job.
+# A tuple, because one is made for each job.
 _Waiting = tuple[QueueCommands, DispatchItem, asyncio.Future[Dispatched]]
 
 
-class Line:
-    """One call at a time, with all who came since the one before, in the order they came.
+class DispatchCoalescer:
+    """Sends one call at a time, with all dispatches made since the last one, in their order.
 
-    Who finds nobody sends his own, in his own task: there is nobody yet to share with, and a task
-    more would cost what the rest does. Others who come meanwhile are sent for by a task that none
-    of them can cancel. Where calls take long, and the last who came first did not stay alone, the
-    next is sent for in the same way: with those who come in the same pass of the loop.
+    If no dispatch is in flight, the caller sends its own, in its own task: there is nothing to
+    share yet, and another task would cost as much as everything else. Dispatches made meanwhile
+    are sent by a sender task, which no single caller can cancel. Where calls take long, and the
+    last caller that found none in flight was followed by others, the next such caller uses the
+    sender task, too: its call then includes the dispatches of the same pass of the event loop.
     """
 
     def __init__(self, run: Run) -> None:
@@ -45,30 +46,30 @@ class Line:
         self._waiting: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._busy = False
-        """Somebody is sending; if not, nobody waits."""
-        self._crowded = False
-        """Who finds nobody had better wait for others."""
-        self._took = 0.0
-        """Seconds of the last call."""
-        self._crowd = self._left = 0
-        """The most of one call since nobody was there; and who stayed behind the last one."""
-        self._told = self._told_before = 0
-        """How many of the last call are told now, and of the one before."""
-        self._over: asyncio.Future[None] | None = None
-        """For those who ask: the call that is under way."""
-        # One caller for all: should a call that was given up arrive behind the next, the server
-        # knows by its number that it is too late.
-        self._callers = Callers()
+        """A call is in flight. If not, no dispatch waits."""
+        self._expects_others = False
+        """A dispatch that finds no call in flight should wait for others of the same pass."""
+        self._last_call_seconds = 0.0
+        self._largest_batch = 0
+        """Jobs in the largest call since the coalescer was last idle."""
+        self._left_over = 0
+        """Dispatches that did not fit into the last call."""
+        self._answered = self._answered_before = 0
+        """How many callers the last call answered, and the call before it."""
+        self._call_ended: asyncio.Future[None] | None = None
+        """Done when the call in flight ends; made when `emptied` needs it."""
+        # One caller id for all calls: if a call that was given up arrives after the next one, its
+        # lower number shows the server that it is too late.
+        self._caller_id = Caller().id
+        self._calls = 0
 
     def dispatch(self, commands: QueueCommands, item: DispatchItem) -> Awaitable[Dispatched]:
-        """What became of it; raises what stood in the way."""
-        if self._busy or self._crowded:
-            return self._stand_in_line(commands, item)
+        """The result of the dispatch; raises what prevented it."""
+        if self._busy or self._expects_others:
+            return self._append(commands, item)
         return self._send_alone(commands, item)
 
-    def _stand_in_line(
-        self, commands: QueueCommands, item: DispatchItem
-    ) -> asyncio.Future[Dispatched]:
+    def _append(self, commands: QueueCommands, item: DispatchItem) -> asyncio.Future[Dispatched]:
         done: asyncio.Future[Dispatched] = self._loop.create_future()
         self._waiting.append((commands, item, done))
         if not self._busy:
@@ -77,76 +78,76 @@ class Line:
         return done
 
     async def _send_alone(self, commands: QueueCommands, item: DispatchItem) -> Dispatched:
-        if self._busy:  # by now
-            return await self._stand_in_line(commands, item)
+        if self._busy:  # since `dispatch` was called
+            return await self._append(commands, item)
         self._busy = True
-        caller = self._callers.take()
-        caller.calls += 1
+        self._calls += 1
         began = time.perf_counter()
         try:
-            (result,) = await self._run(commands.dispatch((item,), (caller.id, caller.calls)))
+            (result,) = await self._run(commands.dispatch((item,), (self._caller_id, self._calls)))
             return result
         finally:
-            self._took = time.perf_counter() - began
-            self._callers.give_back(caller)
-            self._told, self._crowd = 1, 1 + len(self._waiting)
-            self._go_on()
+            self._last_call_seconds = time.perf_counter() - began
+            self._answered, self._largest_batch = 1, 1 + len(self._waiting)
+            self._continue()
 
     async def emptied(self) -> None:
-        """Until all who stand in line now have been sent; others may come as fast as these go."""
+        """Waits until all dispatches made before now have been sent, but not for later ones: they
+        may never end.
+        """
         if self._busy:
-            self._over = self._over or self._loop.create_future()
-            await asyncio.wait([self._over, *(done for _, _, done in self._waiting)])
+            self._call_ended = self._call_ended or self._loop.create_future()
+            await asyncio.wait([self._call_ended, *(done for _, _, done in self._waiting)])
 
     async def _call(self, commands: QueueCommands, items: list[DispatchItem]) -> list[Dispatched]:
-        caller = self._callers.take()
-        caller.calls += 1
+        self._calls += 1
         began = time.perf_counter()
         try:
-            return await self._run(commands.dispatch(items, (caller.id, caller.calls)))
+            return await self._run(commands.dispatch(items, (self._caller_id, self._calls)))
         finally:
-            self._took = time.perf_counter() - began
-            self._callers.give_back(caller)
+            self._last_call_seconds = time.perf_counter() - began
 
-    def _go_on(self) -> None:
-        """A call is over, however it ended: the next, or nobody."""
-        self._tell_that_it_is_over()
+    def _continue(self) -> None:
+        """After a call, whatever its result: starts the sender task if dispatches wait."""
+        self._signal_call_ended()
         while self._waiting and self._waiting[0][2].done():
             self._waiting.popleft()
         self._sender = None
-        if self._waiting and self._loop.is_running():  # not when what it left behind is cleared up
+        if self._waiting and self._loop.is_running():  # it is not while a closed loop cleans up
             self._sender = self._loop.create_task(self._send_all())
         else:
-            self._crowded = self._crowd > 1 and not self._is_quick_for(self._crowd)
-            self._crowd = self._left = self._told = self._told_before = 0
+            shared = self._largest_batch > 1
+            self._expects_others = shared and not self._is_fast_for(self._largest_batch)
+            self._largest_batch = self._left_over = 0
+            self._answered = self._answered_before = 0
             self._busy = False
 
     async def _send_all(self) -> None:
-        """Sends what stands in line, in order, until nobody does."""
+        """Sends the waiting dispatches, in order, until there are none."""
         try:
-            while batch := self._next_batch() or await self._who_come_again():
+            while batch := self._next_batch() or await self._next_batch_of_returning_callers():
                 await self._send(batch)
-                self._tell_that_it_is_over()
+                self._signal_call_ended()
         finally:
-            self._go_on()
+            self._continue()
 
-    async def _who_come_again(self) -> list[_Waiting]:
-        """A crowd has one pass of the loop to be told, and one to come again."""
-        if self._told > FEW and self._is_quick_for(self._told):
+    async def _next_batch_of_returning_callers(self) -> list[_Waiting]:
+        """Gives many callers one pass of the loop to be woken, and one to dispatch again."""
+        if self._answered > SPLIT_ABOVE_JOBS and self._is_fast_for(self._answered):
             for _ in range(2):
                 await asyncio.sleep(0)
-            self._told_before, self._told = self._told, 0
+            self._answered_before, self._answered = self._answered, 0
         return self._next_batch()
 
-    def _tell_that_it_is_over(self) -> None:
-        over, self._over = self._over, None
-        if over is not None and not over.done():
-            over.set_result(None)
+    def _signal_call_ended(self) -> None:
+        ended, self._call_ended = self._call_ended, None
+        if ended is not None and not ended.done():
+            ended.set_result(None)
 
     def _next_batch(self) -> list[_Waiting]:
-        """Without who was cancelled before he was sent."""
+        """The next dispatches to send, without those that were cancelled."""
         batch: list[_Waiting] = []
-        size, most = 0, min(CHUNK_JOBS, self._share())
+        size, most = 0, min(CHUNK_JOBS, self._batch_limit())
         while self._waiting and len(batch) < most:
             _, item, done = waiting = self._waiting[0]
             if not done.done():
@@ -155,37 +156,39 @@ class Line:
                     break
                 batch.append(waiting)
             self._waiting.popleft()
-        self._crowd, self._left = max(self._crowd, len(batch)), len(self._waiting)
+        self._largest_batch = max(self._largest_batch, len(batch))
+        self._left_over = len(self._waiting)
         return batch
 
-    def _share(self) -> int:
-        """How many go with the next call: all, or half of those who come again and again."""
-        come_again = 0 < self._told_before <= 2 * (len(self._waiting) - self._left)
-        there_are = len(self._waiting) + self._told
-        if come_again and there_are > FEW and self._is_quick_for(there_are):
-            return -(-there_are // 2)
-        return there_are
+    def _batch_limit(self) -> int:
+        """How many dispatches the next call takes: all, or half if their callers keep returning."""
+        returning = 0 < self._answered_before <= 2 * (len(self._waiting) - self._left_over)
+        callers = len(self._waiting) + self._answered
+        if returning and callers > SPLIT_ABOVE_JOBS and self._is_fast_for(callers):
+            return -(-callers // 2)
+        return callers
 
-    def _is_quick_for(self, crowd: int) -> bool:
-        return self._took < crowd * WAKING
+    def _is_fast_for(self, callers: int) -> bool:
+        """Whether the last call took less time than it takes to wake that many callers."""
+        return self._last_call_seconds < callers * WAKE_UP_SECONDS
 
     async def _send(self, batch: list[_Waiting]) -> None:
-        self._told_before, self._told = self._told, 0
+        self._answered_before, self._answered = self._answered, 0
         try:
             results = await self._call(batch[0][0], [item for _, item, _ in batch])
         except InvalidInput as error:
             if len(batch) == 1:
                 _fail(batch, error)
-            else:  # one is refused: the others must not suffer for it
+            else:  # the server refused one of them, and so the whole call
                 await self._send_each(batch)
         except Exception as error:
             _fail(batch, error)
-        except BaseException:  # somebody cancels whatever runs in this loop
-            _fail(batch, Unanswered("dispatch: interrupted; it may have been carried out"))
+        except BaseException:  # the loop is shutting down and cancels every task
+            _fail(batch, Unanswered("dispatch: interrupted; the job may have been put"))
             raise
         else:
-            self._told = len(batch)
-            self._loop.call_soon(_tell, batch, results)  # when the next call has left
+            self._answered = len(batch)
+            self._loop.call_soon(_answer, batch, results)  # after the next call was sent
 
     async def _send_each(self, batch: list[_Waiting]) -> None:
         left = deque(batch)
@@ -193,10 +196,10 @@ class Line:
             while left:
                 await self._send([left.popleft()])
         finally:
-            self._waiting.extendleft(reversed(left))  # interrupted: these are the next
+            self._waiting.extendleft(reversed(left))  # interrupted: these are sent next
 
 
-def _tell(batch: list[_Waiting], results: list[Dispatched]) -> None:
+def _answer(batch: list[_Waiting], results: list[Dispatched]) -> None:
     for (_, _, done), result in zip(batch, results, strict=True):
         if not done.done():  # its caller may have been cancelled
             done.set_result(result)

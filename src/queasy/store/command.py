@@ -1,4 +1,4 @@
-"""A command is a value: which function, on what, and how to read the reply."""
+"""A command is a value: which server function, its keys and arguments, how to read the reply."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from queasy.errors import ProtocolError
+from queasy.store import library
+
 __all__ = ["Argument", "Command"]
 
 T = TypeVar("T")
 Argument = str | bytes | int | float
 
 
-# A struct, for there is one for each call: a frozen dataclass takes ten times as long to make.
+# A struct, because one is made for each call: a frozen dataclass takes ten times as long to make.
 class Command(msgspec.Struct, Generic[T], frozen=True):
-    """One call of one server function. Runners send it; nothing else does."""
+    """One call of one server function. A store sends it."""
 
     function: str
     keys: tuple[str, ...]
@@ -23,14 +26,15 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     read: Callable[[Any], T]
     read_only: bool = False
     call_keys: tuple[str, ...] = ()
-    """Keys by which the server knows a call that is sent again, if it must: see `with_number`."""
+    """Keys by which the server recognises a repeated call; empty if it need not: see
+    `with_number`."""
     unclear_when_repeated: Callable[[T], bool] | None = None
-    """Whether the answer to a repeat leaves open if the first try had happened."""
+    """Whether the answer to a repeated call leaves open if the first one was carried out."""
     packed: bytes = b""
-    """What is sent, if it was made beforehand."""
+    """The bytes to send, if they were made beforehand."""
 
     def with_number(self, caller: str, number: int) -> Command[T]:
-        """One call of a caller, however often it is sent."""
+        """The same command, numbered: the server carries it out once, however often it is sent."""
         return Command(
             self.function,
             self.keys + self.call_keys,
@@ -40,3 +44,35 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
             (),
             self.unclear_when_repeated,
         )
+
+    def words(self) -> tuple[Any, ...]:
+        """The command as the server reads it."""
+        keys = self.keys
+        fcall = "FCALL_RO" if self.read_only else "FCALL"
+        return (fcall, library.PREFIX + self.function, len(keys), *keys, *self.args)
+
+    def answer(self, reply: Any) -> T:
+        """The value of a reply; raises a reply that is an error."""
+        if isinstance(reply, Exception):
+            raise reply
+        try:
+            return self.read(reply)
+        except Exception as problem:
+            raise ProtocolError(
+                f"{self.title}: the answer cannot be read ({type(problem).__name__}: {problem}). "
+                "Does the server have Queasy's library, and does no other program write to its "
+                "keys? Run the audit"
+            ) from problem
+
+    @property
+    def title(self) -> str:
+        """What the caller asked for, and of which queue: for error messages."""
+        name = "dispatch" if self.function == "put" else self.function
+        queue = self.queue
+        return f"{name} of queue {queue!r}" if queue else name
+
+    @property
+    def queue(self) -> str:
+        """The queue that the keys belong to; empty for a command without keys."""
+        key = self.keys[0] if self.keys else ""
+        return key.partition("{")[2].partition("}")[0]

@@ -1,4 +1,4 @@
-"""Every function of the server as a command: the verbs of Queasy, on one page."""
+"""Every server function as a command: the verbs of Queasy, on one page."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from queasy.job import Job
 from queasy.options import JobOptions
 from queasy.outcomes import Finish
 from queasy.store.command import Argument, Command
+from queasy.store.job_reader import JobReader
 from queasy.store.keys import QueueKeys
 from queasy.store.records import (
     AuditPage,
@@ -23,7 +24,6 @@ from queasy.store.records import (
     DispatchItem,
     DispatchStatus,
     Ending,
-    JobReader,
     Stat,
     Taken,
     decode_text,
@@ -38,9 +38,9 @@ __all__ = ["AUDIT_TALLIES", "ListState", "QueueCommands", "RecordKind", "version
 RecordKind = Literal["failed", "broken"]
 ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed", "broken"]
 
-# One string for each word, however many jobs it is said of.
+# One string object for each status, however many jobs have it.
 STATUSES: dict[bytes, DispatchStatus] = {word.encode(): word for word in get_args(DispatchStatus)}
-# What the audit adds up, in its order (TALLIES in lua/audit.lua).
+# What the audit counts, in the order of TALLIES in lua/audit.lua.
 AUDIT_TALLIES = (
     "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
     "requests", "workers", "cancels", "calls",
@@ -48,9 +48,9 @@ AUDIT_TALLIES = (
 
 
 class QueueCommands:
-    """The commands of one queue. `now` (seconds) is for tests: a logical time.
+    """The commands of one queue. `now` (seconds) is a logical time, for tests.
 
-    With the queue's `limits`, jobs that are taken carry the options in force.
+    With the queue's `limits`, dequeued jobs carry all options in force.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class QueueCommands:
     def dispatch(
         self, items: Sequence[DispatchItem], call: tuple[str, int] | None = None
     ) -> Command[list[Dispatched]]:
-        """Put or update jobs; of a caller's `call` with this number, if it has one already."""
+        """Put or update jobs. `call` is the caller's id and call number, if they are known."""
         ids = [item.id for item in items]
         args: list[Argument] = [self._now]
         for item in items:
@@ -83,7 +83,7 @@ class QueueCommands:
         return self._dispatch("put", ids, args, call)
 
     def put(self, ids: Sequence[str], payloads: Sequence[bytes]) -> Command[list[Dispatched]]:
-        """The same, of jobs that are an id, in ASCII, and data and nothing else."""
+        """Put jobs that have nothing but an id in ASCII and data."""
         args = (self._now, *chain.from_iterable(zip(ids, payloads, strict=True)))
         return self._dispatch("put", ids, args, None)
 
@@ -95,7 +95,7 @@ class QueueCommands:
         call: tuple[str, int] | None,
     ) -> Command[list[Dispatched]]:
         keys, read = self.keys, partial(_dispatched, ids)
-        alone = function == "put" and len(ids) == 1  # it may be handed out at once
+        alone = function == "put" and len(ids) == 1  # it may be handed off at once
         if call is not None:
             numbered = keys.for_numbered_put if alone else keys.for_numbered_dispatch
             return Command(function, numbered, (*args, *call), read)
@@ -103,7 +103,10 @@ class QueueCommands:
         return Command(function, few, tuple(args), read, call_keys=keys.of_calls)
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
-        """End waits; with `running`, ask runs to stop. cancelled, requested, active or absent."""
+        """Cancel waiting jobs and, if `running`, request the cancellation of runs.
+
+        The answers are cancelled, requested, active or absent.
+        """
         args = (self._now, _flag(running), *map(encode_id, ids))
         return Command("cancel", self.keys.most, args, _words, call_keys=self.keys.of_calls)
 
@@ -122,19 +125,19 @@ class QueueCommands:
         passes: bool = False,
         by_hand: bool = False,
     ) -> Command[Taken]:
-        """End leases, sweep, and take due jobs: one round trip. Who `passes` leaves suspects to
-        others.
+        """End leases, sweep, and take due jobs, in one round trip. A client that `passes` takes no
+        suspects.
 
-        Who gets nothing and `waits` so many seconds is woken when there is work, or (`by_hand`) is
-        sent a job that was taken for it: see `handed`. If it holds nothing either, its lease begins
-        when it has waited.
+        A client that gets no job and `waits` (seconds) is woken when there is one or, if `by_hand`,
+        is sent a job that was leased to it: see `handed`. If it holds no job either, its own lease
+        counts from the end of its wait.
         """
         finishes = [ending for ending in endings if isinstance(ending.outcome, Finish)]
         packed = pack_finishes(finishes)
         if packed is None:
             finishes, packed = [], b""
         others = endings
-        if finishes:  # most often, all of them are
+        if finishes:  # usually all of them
             others = [e for e in endings if not isinstance(e.outcome, Finish)]
         args: list[Any] = [
             self._now, client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
@@ -150,11 +153,7 @@ class QueueCommands:
             for number in lost:
                 words[number - 1] = "lost"
             if others:
-                each, of_finishes = iter(_words(settled)), iter(words)
-                words = [
-                    next(of_finishes if finishes and isinstance(e.outcome, Finish) else each)
-                    for e in endings
-                ]
+                words = _in_order(endings, words, _words(settled))
             return Taken(
                 state=_word(state),
                 next_in=None if next_in < 0 else next_in / 1000,
@@ -168,11 +167,11 @@ class QueueCommands:
         return Command("dequeue", self.keys.with_fail_queue, tuple(args), read)
 
     def handed(self, message: str, client: str) -> Job:
-        """The job in a message; it was taken for this client."""
+        """The job of a hand-off message, which was leased to this client."""
         return self._jobs.handed(encode_id(message), client)
 
     def settle(self, endings: Sequence[Ending]) -> Command[list[str]]:
-        """End leases; what became of each, or 'lost'."""
+        """End leases; the result of each, or 'lost'."""
         args: list[Any] = [self._now]
         for ending in endings:
             args.extend(ending.args())
@@ -182,21 +181,21 @@ class QueueCommands:
         )  # fmt: skip
 
     def extend(self, id_: str, token: int, lease: float) -> Command[str]:
-        """The holder's lease anew: ok, cancel (asked to stop) or lost."""
+        """Extend a lease: ok, cancel (its cancellation was requested) or lost."""
         args = (self._now, encode_id(id_), token, _whole_ms(lease))
         return Command("extend", self.keys.most, args, _word)
 
     # Clients
 
     def register(self, client: str, lease: float, worker: bytes = b"") -> Command[str]:
-        """Create a client: ok, or lost when it was swept before."""
+        """Create a client: ok, or lost if it was swept before."""
         args = (self._now, client, _whole_ms(lease), worker)
         return Command("register", self.keys.most, args, _word)
 
     def bump(
         self, clients: Sequence[str], lease: float
     ) -> Command[list[tuple[str, list[Cancelled]]]]:
-        """Heartbeats: ok or lost, and what to cancel, for each client."""
+        """Heartbeats: for each client ok or lost, and the runs to cancel."""
 
         def read(reply: list[Any]) -> list[tuple[str, list[Cancelled]]]:
             return [(_word(state), _cancels(cancels)) for state, cancels in reply]
@@ -209,7 +208,7 @@ class QueueCommands:
     ) -> Command[tuple[str, int]]:
         """End a client now: gone, more (call again) or absent; and how many leases ended.
 
-        With `ids` only those stalled, and its other jobs are released.
+        With `ids`, only these jobs count a stall; its other jobs are released.
         """
         args = (self._now, client, verb, *map(encode_id, ids))
         return Command(
@@ -240,7 +239,7 @@ class QueueCommands:
         broken_limit: int | None = None,
         paused: bool | None = None,
     ) -> Command[str]:
-        """Set what holds for the whole queue; None leaves a setting as it is."""
+        """Change settings of the whole queue; None leaves a setting as it is."""
         args = (
             self._now,
             b"" if limits is None else pack_limits(limits),
@@ -252,12 +251,12 @@ class QueueCommands:
         return Command("configure", self.keys.most, args, _word)
 
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
-        """Failed or broken jobs wait again: requeued, exists, absent or later (ask again)."""
+        """Put failed or broken jobs back: requeued, exists, absent or later (call again)."""
         args = (self._now, kind, *map(encode_id, ids))
         return Command("requeue", self.keys.most, args, _words, call_keys=self.keys.of_calls)
 
     def drop(self, kind: RecordKind, ids: Sequence[str]) -> Command[int]:
-        """Forget failed or broken jobs; how many there were."""
+        """Delete the records of failed or broken jobs; how many there were."""
         args = (self._now, kind, *map(encode_id, ids))
         return Command(
             "drop",
@@ -277,13 +276,13 @@ class QueueCommands:
         def read(reply: list[Any]) -> Counts:
             *numbers, paused, first, now = reply
             late = (float(now) - float(first)) / 1000 if first else 0.0
-            late = late if math.isfinite(late) else 0.0  # of a run_at that is no time
+            late = late if math.isfinite(late) else 0.0  # a run_at that is not a number
             return Counts(*numbers, paused=bool(paused), latency=max(0.0, late))
 
         return self._read_only("counts", read)
 
     def get(self, id_: str) -> Command[list[Job]]:
-        """One row for each state the id is in."""
+        """One job for each state that the id is in."""
 
         def read(reply: list[Any]) -> list[Job]:
             return [self._jobs.row(row) for row in reply]
@@ -291,7 +290,9 @@ class QueueCommands:
         return self._read_only("get", read, encode_id(id_))
 
     def jobs(self, state: ListState, cursor: bytes, limit: int) -> Command[tuple[list[Job], bytes]]:
-        """A page, and the cursor of the next; empty for the first, and behind the last."""
+        """A page, and the cursor of the next one. It is empty before the first page and after the
+        last.
+        """
 
         def read(reply: list[Any]) -> tuple[list[Job], bytes]:
             return [self._jobs.row(row) for row in reply[0]], reply[1]
@@ -308,7 +309,7 @@ class QueueCommands:
         return self._read_only("stats", read)
 
     def audit(self, offset: int, limit: int) -> Command[AuditPage]:
-        """One page of the invariants."""
+        """One page of the check of all invariants."""
 
         def read(reply: list[Any]) -> AuditPage:
             problems, tallies, sizes = reply
@@ -322,7 +323,7 @@ class QueueCommands:
 
 
 def version() -> Command[tuple[int, int]]:
-    """The protocol and revision of the library the server has."""
+    """The protocol and the revision of the library on the server."""
     return Command("version", (), (), lambda reply: (reply[0], reply[1]), read_only=True)
 
 
@@ -332,6 +333,15 @@ def _dispatched(ids: Sequence[str], reply: list[bytes]) -> list[Dispatched]:
     return [
         Dispatched(id_, STATUSES.get(status) or _word(status))
         for id_, status in zip(ids, reply, strict=True)
+    ]
+
+
+def _in_order(endings: Sequence[Ending], of_finishes: list[str], of_others: list[str]) -> list[str]:
+    """The results in the order of the endings. Finishes may have been sent with the others."""
+    finishes, others = iter(of_finishes), iter(of_others)
+    return [
+        next(finishes if of_finishes and isinstance(ending.outcome, Finish) else others)
+        for ending in endings
     ]
 
 

@@ -1,6 +1,6 @@
-"""A look at the server: can it serve, and will it keep what it takes?
+"""Inspects the server: whether it can serve, and whether its settings may lose jobs.
 
-When a client starts, what is found is logged; `Client.health()` looks again at any time.
+A client logs the findings when it connects; `Client.health()` inspects the server at any time.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from queasy.store.net.faults import PROBLEMS, Lost, diagnose
 from queasy.store.net.server_errors import ResponseError
 from queasy.store.net.topology import Effect, Exchange, HangUp, Route
 
-__all__ = ["Health", "check_server", "look"]
+__all__ = ["Health", "check_server", "inspect_server"]
 
 log = logging.getLogger("queasy")
-OLDEST = (7, 0)
-# A worker process has up to five connections, its supervisor as many, a busy client fifty.
-FEW_CLIENTS = 200
-# Connections rest for longer than this between two looks of a worker that waits.
-SHORT_TIMEOUT = 90
-STALE = 0.5
+OLDEST_VERSION = (7, 0)
+# A worker process uses up to 5 connections, its supervisor as many, a busy client up to 50.
+MIN_MAXCLIENTS = 200
+# A shorter timeout of the server closes connections of an idle worker between two of its calls.
+MIN_IDLE_TIMEOUT_SECONDS = 90
+STALE_CONNECTION_SECONDS = 0.5
 SETTINGS = ("save", "stop-writes-on-bgsave-error", "appendfsync", "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What a look at the server found."""
+    """The result of an inspection of the server."""
 
     address: str = ""
-    """Where it was looked for; without a password."""
+    """The address, without a password."""
     reachable: bool
-    """It answers, and could carry out a call."""
+    """It answers, and can carry out a call."""
     problem: str = ""
-    """Why it cannot take jobs: it is away, a replica, its memory or disk is full ..."""
+    """Why it cannot take jobs: unreachable, a replica, memory or disk full ..."""
     server: str = ""
-    """redis or valkey; empty when it would not say, like the next two."""
+    """redis or valkey; empty, like the next two, when the user may not read it."""
     version: str = ""
     role: str = ""
     """primary or replica."""
     revision: int | None = None
-    """Of the library; None while there is none, which the first call mends."""
+    """The revision of the library; None if there is none yet: the first call loads it."""
     round_trip: float = 0.0
     """Seconds until it answered."""
     warnings: tuple[str, ...] = ()
-    """What else is wrong with it, or may lose jobs; each says what to do."""
+    """Other problems, and settings that may lose jobs; each says what to do."""
 
     @property
     def ready(self) -> bool:
@@ -60,13 +60,13 @@ class Health:
 def check_server(route: Route) -> Generator[Effect, Any, None]:
     """Raises when the server is too old; warns of settings that lose jobs.
 
-    A user without permission for INFO or CONFIG is not warned: the checks are a courtesy.
+    Without permission for INFO or CONFIG there are no warnings: these checks are optional.
     """
     address = yield from route.locate(None)
-    info, settings = _read((yield Exchange(address, _questions())))
+    info, settings = _read((yield Exchange(address, _queries())))
     version = info.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if len(numbers) == 2 and numbers < OLDEST:
+    if len(numbers) == 2 and numbers < OLDEST_VERSION:
         raise Unsupported(
             f"{address} runs Redis {version}: Queasy needs Redis 7.0 or newer, or Valkey"
         )
@@ -74,33 +74,33 @@ def check_server(route: Route) -> Generator[Effect, Any, None]:
         log.warning("%s: %s", address, warning)
 
 
-def look(route: Route) -> Generator[Effect, Any, Health]:
-    """One look: nothing is waited for or written, and nothing raised."""
+def inspect_server(route: Route) -> Generator[Effect, Any, Health]:
+    """Inspects the server once. It does not wait, write or raise."""
     began = time.monotonic()
     try:
         address = yield from route.locate(None)
         began = time.monotonic()
         version = ("FCALL_RO", library.PREFIX + "version", 0)
-        exchange = Exchange(address, (version, *_questions()))
+        exchange = Exchange(address, (version, *_queries()))
         try:
             found, *replies = yield exchange
         except Lost:
-            if time.monotonic() - began > STALE:
+            if time.monotonic() - began > STALE_CONNECTION_SECONDS:
                 raise
-            yield HangUp(address)  # an idle connection had been closed: that says nothing of now
+            yield HangUp(address)  # the server had closed an idle connection: try a new one
             found, *replies = yield exchange
     except PROBLEMS as problem:
         route.forget()
-        error = diagnose(problem, str(route.target), "looking at").error
-        return _away(route, error, began)
-    except QueasyError as problem:  # the embedded server cannot be started; no cluster
-        return _away(route, problem, began)
+        error = diagnose(problem, str(route.target), "inspecting").error
+        return _unreachable(route, error, began)
+    except QueasyError as problem:  # no embedded server, or not a cluster
+        return _unreachable(route, problem, began)
     seconds = time.monotonic() - began
     missing = isinstance(found, ResponseError) and "Function not found" in str(found)
     info, settings = _read(replies)
     problem = ""
     if isinstance(found, Exception) and not missing:
-        problem = str(diagnose(found, str(address), "looking at").error)
+        problem = str(diagnose(found, str(address), "inspecting").error)
     obstacles = _obstacles(info, settings)
     return Health(
         address=str(route.target),
@@ -115,7 +115,7 @@ def look(route: Route) -> Generator[Effect, Any, Health]:
     )
 
 
-def _away(route: Route, problem: QueasyError, began: float) -> Health:
+def _unreachable(route: Route, problem: QueasyError, began: float) -> Health:
     return Health(
         address=str(route.target),
         reachable=False,
@@ -124,12 +124,12 @@ def _away(route: Route, problem: QueasyError, began: float) -> Health:
     )
 
 
-def _questions() -> tuple[tuple[str, ...], ...]:
+def _queries() -> tuple[tuple[str, ...], ...]:
     return (("INFO",), ("CONFIG", "GET", *SETTINGS))
 
 
 def _read(replies: list[Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """INFO and CONFIG GET; empty where the user may not ask."""
+    """The replies to INFO and CONFIG GET; empty where the user lacks the permission."""
     info: dict[str, str] = {}
     settings: dict[str, str] = {}
     info_reply, config_reply = replies
@@ -144,11 +144,11 @@ def _read(replies: list[Any]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _obstacles(info: dict[str, str], settings: dict[str, str]) -> list[str]:
-    """Why the server takes no jobs just now."""
+    """Why the server takes no jobs at present."""
     found: list[str] = []
     if info.get("role") == "slave":
         found.append(
-            "this is a replica, which can be looked at but takes no jobs; point the URL at the "
+            "this is a replica, which takes no jobs; point the URL at the "
             "primary, or use redis+sentinel:// or redis+cluster://, which find it"
         )
     limit = int(info.get("maxmemory", 0))
@@ -158,9 +158,7 @@ def _obstacles(info: dict[str, str], settings: dict[str, str]) -> list[str]:
             "its memory is full: dispatches are refused until the queues drain; raise maxmemory"
         )
     if _disk_failed(info) and _refuses_writes(info, settings):
-        found.append(
-            "it could not write to its disk, and refuses writes; free its disk, see its log"
-        )
+        found.append("it cannot write to its disk, and refuses writes; free its disk, see its log")
     return found
 
 
@@ -175,17 +173,18 @@ def _refuses_writes(info: dict[str, str], settings: dict[str, str]) -> bool:
 
 def _warnings(route: Route, info: dict[str, str], settings: dict[str, str]) -> list[str]:
     found = [*_of_cluster(route, info), *_of_memory(info), *_of_disk(info, settings)]
-    clients = int(info.get("maxclients", FEW_CLIENTS))
-    if clients < FEW_CLIENTS:
+    clients = int(info.get("maxclients", MIN_MAXCLIENTS))
+    if clients < MIN_MAXCLIENTS:
         found.append(
             f"maxclients is {clients}: a worker process needs up to 5 connections, and a client up "
-            f"to 50; set it to {FEW_CLIENTS} or more"
+            f"to 50; set it to {MIN_MAXCLIENTS} or more"
         )
     timeout = int(settings.get("timeout", 0))
-    if 0 < timeout < SHORT_TIMEOUT:
+    if 0 < timeout < MIN_IDLE_TIMEOUT_SECONDS:
         found.append(
-            f"timeout is {timeout}: the server closes connections that rest for so many seconds, "
-            f"and a call that meets it has to be repeated; set it to 0, or {SHORT_TIMEOUT} and more"
+            f"timeout is {timeout}: the server closes connections that are idle for {timeout} "
+            "seconds, and a call sent at that moment has to be repeated; set it to 0, or to "
+            f"{MIN_IDLE_TIMEOUT_SECONDS} or more"
         )
     return found
 
@@ -203,7 +202,7 @@ def _of_memory(info: dict[str, str]) -> list[str]:
     policy = info.get("maxmemory_policy", "noeviction")
     if int(info.get("maxmemory", 0)) and policy != "noeviction":
         return [
-            f"maxmemory-policy is {policy}: the server may throw jobs away when memory is short; "
+            f"maxmemory-policy is {policy}: the server may delete jobs when memory is full; "
             "set it to noeviction"
         ]
     return []
@@ -217,7 +216,7 @@ def _of_disk(info: dict[str, str], settings: dict[str, str]) -> list[str]:
         if settings.get("appendfsync") == "no":
             found.append(
                 "appendfsync is no: a crash of its machine loses the last half minute, or more; "
-                "set it to everysec (then it is a second) or always"
+                "set it to everysec (which loses up to a second) or always"
             )
     elif "save" in settings and "aof_enabled" in info:
         found.append(

@@ -1,4 +1,4 @@
-"""Who calls, and how often it did: so that the server knows a call that is sent again."""
+"""Numbered calls: the server recognises a call that is sent again, and carries it out once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ T = TypeVar("T")
 
 
 class Caller:
+    """A random id and a count of calls. A caller has one call in flight at a time."""
+
     __slots__ = ("calls", "id")
 
     def __init__(self) -> None:
         self.id = secrets.token_urlsafe(9)
         self.calls = 0
 
+    def next_call(self) -> tuple[str, int]:
+        """The id and the number of the next call."""
+        self.calls += 1
+        return self.id, self.calls
+
 
 class Callers:
-    """As many as call at the same time: each sends one call, until it is answered, then the next.
+    """A pool of callers, as many as there are calls at the same time.
 
     Safe to share between threads.
     """
@@ -33,22 +40,23 @@ class Callers:
         self._free: list[Caller] = []
         self._process = os.getpid()
 
-    def number(self, command: Command[T]) -> _Call[T]:
-        """The command as one call of a caller, who is busy with it meanwhile."""
-        return _Call(self, command)
+    def number(self, command: Command[T]) -> _NumberedCall[T]:
+        """The command with the next number of a caller, which is reserved for it meanwhile."""
+        return _NumberedCall(self, command)
 
     def take(self) -> Caller:
-        """Who numbers its calls itself, and gives it back behind each."""
-        if self._process != os.getpid():  # forked: these are the parent's, who goes on counting
+        """Reserves a caller; `give_back` returns it."""
+        if self._process != os.getpid():  # forked: the parent goes on using these callers
             self._free, self._process = [], os.getpid()
         try:
-            return self._free.pop()  # the last who called: the others may be forgotten
+            # The one that was used last: the server forgets callers that are not used.
+            return self._free.pop()
         except IndexError:
             return Caller()
 
     @contextlib.contextmanager
     def one(self) -> Generator[Caller]:
-        """Who makes several calls, one after another."""
+        """Reserves a caller for several calls, one after another."""
         caller = self.take()
         try:
             yield caller
@@ -59,8 +67,8 @@ class Callers:
         self._free.append(caller)
 
 
-class _Call(Generic[T]):
-    """A class, for there is one for each call: what contextlib makes takes six times as long."""
+class _NumberedCall(Generic[T]):
+    """A class, because one is made for each call: a contextlib one takes six times as long."""
 
     __slots__ = ("_caller", "_callers", "_command")
 
@@ -73,8 +81,7 @@ class _Call(Generic[T]):
         if not self._command.call_keys:
             return self._command
         self._caller = caller = self._callers.take()
-        caller.calls += 1
-        return self._command.with_number(caller.id, caller.calls)
+        return self._command.with_number(*caller.next_call())
 
     def __exit__(self, *_: object) -> None:
         if self._caller is not None:

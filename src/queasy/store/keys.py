@@ -1,4 +1,4 @@
-"""The keys of a queue: all there are, in the order every function is given them."""
+"""All keys of a queue, in the order in which every server function receives them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 
 __all__ = ["NAMES", "QueueKeys"]
 
-# The same order as NAMES in lua/keys.lua; a test compares them.
+# The same order as NAMES in lua/keys.lua; a test compares the two.
 NAMES = (
     "waiting", "data", "info", "active", "blocked", "meta", "stats", "waiters",
     "leases", "clients", "requests", "cancels", "workers", "failed", "failed_at",
@@ -19,7 +19,7 @@ FAIL_KEYS = 8
 
 @dataclass(frozen=True)
 class QueueKeys:
-    """One queue's keys, or (with `fail`) those of its fail queue: one slot for both."""
+    """The keys of a queue or, with `fail`, of its fail queue. Both are in one cluster slot."""
 
     prefix: str
     queue: str
@@ -35,7 +35,7 @@ class QueueKeys:
 
     @cached_property
     def most(self) -> tuple[str, ...]:
-        """What functions are given that know nothing of calls."""
+        """The keys for functions that need not recognise a repeated call."""
         return self.all[:QUEUE_KEYS]
 
     @cached_property
@@ -44,7 +44,7 @@ class QueueKeys:
 
     @cached_property
     def of_calls(self) -> tuple[str, ...]:
-        """What a function is given, besides, to know a call that is sent again."""
+        """The further keys by which a function recognises a repeated call."""
         return self.all[QUEUE_KEYS:]
 
     @cached_property
@@ -57,16 +57,16 @@ class QueueKeys:
 
     @cached_property
     def with_fail_queue(self) -> tuple[str, ...]:
-        """For functions that may give a job up. A fail queue has no fail queue of its own."""
+        """The keys for functions that may give a job up. A fail queue has no fail queue itself."""
         if self.fail:
             return self.most
         return self.most + QueueKeys(self.prefix, self.queue, fail=True).for_dispatch
 
     @property
     def name(self) -> str:
-        """As people see it."""
+        """The name as people see it."""
         return f"{{{self.queue}}}-fail" if self.fail else self.queue
 
     def channel(self, client: str) -> str:
-        """Where a client hears of this queue."""
+        """The channel on which a client receives wake-ups and hand-offs of this queue."""
         return f"{self.base}client:{client}"

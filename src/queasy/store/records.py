@@ -1,18 +1,16 @@
-"""The server's records as values, and values as arguments. Milliseconds end here."""
+"""The values that commands take and return, and how they are written for the server."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Literal
 
 import msgspec
 
-from queasy.codec import Codec
-from queasy.job import NEVER, Flag, Job, JobError, State
-from queasy.options import DURATION_OPTIONS, OPTION_NAMES, JobOptions
+from queasy.job import Job, JobError
+from queasy.options import DURATION_OPTIONS, JobOptions
 from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, RetryLater, TimedOut
 from queasy.store.command import Argument
 
@@ -20,22 +18,21 @@ __all__ = ["Cancelled", "Counts", "DispatchItem", "Dispatched", "Ending", "Stat"
 
 DispatchStatus = Literal["created", "updated", "blocked", "unchanged"]
 DEFAULT_FLAGS = "1t10"
-# The record of a job that was scheduled and is nothing else: when it was dispatched, and a double.
-SCHEDULED = b"\x81\xaddispatched_at\xcb"
-SCHEDULED_BYTES = len(SCHEDULED) + 8
 
 
-# Structs, for there is one for each job: a frozen dataclass takes four times as long to make. Both
-# hold only text and bytes, so the garbage collector need not look for cycles in them.
+# Structs, because one is made for each job: a frozen dataclass takes four times as long to make.
+# Both hold only text and bytes, so the garbage collector need not look for cycles in them.
 class Dispatched(msgspec.Struct, frozen=True, gc=False):
-    """What became of a dispatch."""
+    """The result of a dispatch: the job's id, and whether it was created, updated, blocked (its id
+    is running) or unchanged.
+    """
 
     id: str
     status: DispatchStatus
 
 
 class DispatchItem(msgspec.Struct, frozen=True, gc=False):
-    """One job as it is sent."""
+    """One job to dispatch, as the server reads it."""
 
     id: str
     payload: bytes
@@ -48,7 +45,7 @@ class DispatchItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How one lease ends."""
+    """The outcome reported for one lease."""
 
     id: str
     token: int
@@ -76,7 +73,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """A run somebody asked to cancel."""
+    """A run to cancel, on request."""
 
     id: str
     token: int
@@ -84,19 +81,19 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Taken:
-    """The answer to a dequeue. Its jobs are read when they are first looked at: who knows how many
-    there are may have something to send before.
+    """The answer to a dequeue. Its jobs are read at the first access, so that a worker which knows
+    their `count` can send its next call before.
     """
 
     state: Literal["ok", "lost", "paused", "overtaken"]
     next_in: float | None
-    """Seconds until there is a reason to look again."""
+    """Seconds until the next job is due or a client expires; None if there is neither."""
     settled: list[str]
     cancels: list[Cancelled]
     count: int
-    """How many jobs."""
+    """How many jobs were taken."""
     held: int
-    """How many leases there are, of one who is to wait."""
+    """How many leases the client holds; only counted if it waits for a wake-up."""
     read: Callable[[], list[Job]]
 
     @cached_property
@@ -106,7 +103,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many jobs are in which state."""
+    """How many jobs are in each state."""
 
     waiting: int
     due: int
@@ -118,7 +115,7 @@ class Counts:
     waiters: int
     paused: bool
     latency: float
-    """How long, in seconds, the job in front has been due."""
+    """Seconds since the first waiting job was due; 0 if none is due."""
 
     @property
     def scheduled(self) -> int:
@@ -151,46 +148,11 @@ class AuditPage:
     sizes: list[int]
 
 
-class _Info(msgspec.Struct):
-    """The `info` record of a job, as Lua packs it."""
-
-    dispatched_at: float = 0.0
-    retry_count: int = 0
-    stall_count: int = 0
-    timeout_count: int = 0
-    options: dict[str, float] = {}
-    error: dict[str, str] | None = None
-    suspect: bool = False
-    origin: _Origin | None = None
-
-
-class _Origin(msgspec.Struct):
-    id: str = ""
-    token: str = "0"
-    failed_at: float = 0.0
-    dispatched_at: float = 0.0
-    retry_count: int = 0
-    stall_count: int = 0
-    timeout_count: int = 0
-    error: dict[str, str] | None = None
-
-
-class _Note(msgspec.Struct):
-    cancelled: bool = False
-    at: float = 0.0
-
-
-_info_decoder = msgspec.msgpack.Decoder(_Info)
-_note_decoder = msgspec.msgpack.Decoder(_Note)
 _encoder = msgspec.msgpack.Encoder()
-_double = struct.Struct(">d")
-_NO_INFO = _Info()
-_NO_NOTE = _Note()
-_NO_OPTIONS = JobOptions()
 
 
 def pack_finishes(finishes: Sequence[Ending]) -> bytes | None:
-    """Leases that are finished, as short as can be told; None where an id is no text."""
+    """Finished leases in the shortest form; None when an id is not valid text."""
     words: list[str] = []
     for ending in finishes:
         words += (ending.id, str(ending.token))
@@ -201,7 +163,7 @@ def pack_finishes(finishes: Sequence[Ending]) -> bytes | None:
 
 
 def encode_id(id_: str) -> bytes:
-    # Other programs may have put ids that are no UTF-8: they come and go unchanged.
+    # Other programs may have dispatched ids that are not UTF-8: they are passed on unchanged.
     return id_.encode("utf-8", "surrogateescape")
 
 
@@ -214,7 +176,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def when_arg(at: float | None, after: float | None) -> str:
-    """'' for now (or the backoff), '+ms' for later, 'ms' for a time."""
+    """'' for now (or the backoff), '+ms' for a delay, 'ms' for a time."""
     if at is not None:
         return milliseconds(at)
     return "" if after is None else f"+{milliseconds(after)}"
@@ -248,156 +210,3 @@ def _to_wire(given: dict[str, float]) -> dict[str, float]:
     return {
         name: value * 1000 if name in DURATION_OPTIONS else value for name, value in given.items()
     }
-
-
-def _read_options(wire: dict[str, float], limits: JobOptions) -> JobOptions:
-    """What a job asked for; the rest as in `limits`."""
-    if not wire:
-        return limits
-    known: dict[str, Any] = {
-        name: value / 1000 if name in DURATION_OPTIONS else int(value)
-        for name, value in wire.items()
-        if name in OPTION_NAMES
-    }
-    return replace(limits, **known)
-
-
-def _read_error(wire: dict[str, str] | None) -> JobError | None:
-    if wire is None:
-        return None
-    return JobError(
-        type=wire.get("type", ""),
-        message=wire.get("message", ""),
-        kind=cast("Any", wire.get("kind", "retriable")),
-        traceback=wire.get("traceback", ""),
-    )
-
-
-def _read_origin(
-    origin: _Origin | None, queue: str, payload: bytes, codec: Codec | None
-) -> Job | None:
-    if origin is None:
-        return None
-    return Job(
-        id=origin.id,
-        queue=queue,
-        state="failed",
-        payload=payload,
-        token=int(origin.token),
-        retry_count=origin.retry_count,
-        stall_count=origin.stall_count,
-        timeout_count=origin.timeout_count,
-        error=_read_error(origin.error),
-        dispatched_at_epoch=origin.dispatched_at / 1000,
-        ended_at_epoch=origin.failed_at / 1000,
-        codec=codec,
-    )
-
-
-class JobReader:
-    """Makes jobs of the rows the server sends, for one queue.
-
-    With its `limits`, those just leased carry the options in force, not only their own.
-    """
-
-    def __init__(
-        self, queue: str, name: str, codec: Codec | None, limits: JobOptions | None = None
-    ) -> None:
-        self._queue = queue
-        self._name = name
-        self._codec = codec
-        self._limits = limits or _NO_OPTIONS
-
-    def count(self, flat: list[bytes]) -> int:
-        """How many jobs just leased are in one flat list: id, token, run_at, data, info of each."""
-        count, rest = divmod(len(flat), 5)
-        if rest:
-            raise ValueError(f"expected five values for each job, got {len(flat)}")
-        return count
-
-    def taken(self, flat: list[bytes], client: str) -> list[Job]:
-        """The jobs in it."""
-        each = iter(flat)
-        rows = zip(each, each, each, each, each, strict=True)
-        return [self._taken(client, *row) for row in rows]
-
-    def handed(self, message: bytes, client: str) -> Job:
-        """The one in it: job:token:run_at:length of the id:length of the info:, id, info, data.
-        Anything else, of whoever may publish, is a ValueError.
-        """
-        _, token, run_at, id_length, info_length, rest = message.split(b":", 5)
-        info_at = int(id_length)
-        data_at = info_at + int(info_length)
-        if not 0 < info_at <= data_at <= len(rest) or int(token) < 1:
-            raise ValueError("no job of the server's")
-        float(run_at)
-        info, payload = rest[info_at:data_at], rest[data_at:]
-        return self._taken(client, rest[:info_at], token, run_at, payload, info)
-
-    def _taken(
-        self, client: str, id_: bytes, token: bytes, run_at: bytes, payload: bytes, info: bytes
-    ) -> Job:
-        # Most are one of these: a worker makes many, so as little as possible is done.
-        scheduled = len(info) == SCHEDULED_BYTES and info.startswith(SCHEDULED)
-        if not info or scheduled:
-            try:
-                due = put = float(run_at) / 1000
-                if scheduled:
-                    (milliseconds,) = _double.unpack_from(info, len(SCHEDULED))
-                    put = milliseconds / 1000 or due
-                return Job(
-                    id=id_.decode("utf-8", "surrogateescape"), queue=self._name, state="active",
-                    payload=payload, token=int(token), client=client, options=self._limits,
-                    flag=Flag(), run_at_epoch=due, dispatched_at_epoch=put, codec=self._codec,
-                )  # fmt: skip
-            except ValueError:
-                pass  # what is wrong with it is said below
-        return self._job(
-            id_, "active", run_at, token, client, info, payload, b"", self._limits, Flag()
-        )
-
-    def row(self, row: list[bytes]) -> Job:
-        """A job of a list: id, state, run_at, token, client, info, data, note."""
-        id_, state, run_at, token, client, info, payload, note = row
-        state_name = cast("State", state.decode())
-        return self._job(id_, state_name, run_at, token, decode_text(client), info, payload, note)
-
-    def _job(
-        self, id_: bytes, state: State, run_at: bytes, token: bytes, client: str,
-        info_raw: bytes, payload: bytes, note_raw: bytes,
-        limits: JobOptions = _NO_OPTIONS, flag: Flag = NEVER,
-    ) -> Job:  # fmt: skip
-        info, note, options, origin, problem = _NO_INFO, _NO_NOTE, limits, None, None
-        due, token_number = 0.0, 0
-        try:
-            token_number = int(token or 0)
-            due = float(run_at or 0) / 1000
-            info = _info_decoder.decode(info_raw) if info_raw else _NO_INFO
-            note = _note_decoder.decode(note_raw) if note_raw else _NO_NOTE
-            options = _read_options(info.options, limits)
-            origin = _read_origin(info.origin, self._queue, payload, self._codec)
-        except Exception as error:
-            # Another program wrote it. One bad record, whatever is wrong with it, must not stop
-            # whoever reads a page, or has leased a batch.
-            problem = JobError("Unreadable", f"the job's record cannot be read: {error}", "broken")
-        return Job(
-            id=decode_text(id_),
-            queue=self._name,
-            state=state,
-            payload=payload,
-            token=token_number,
-            client=client,
-            retry_count=info.retry_count,
-            stall_count=info.stall_count,
-            timeout_count=info.timeout_count,
-            options=options,
-            error=problem or _read_error(info.error),
-            readable=problem is None,
-            suspect=info.suspect,
-            flag=Flag(on=True) if note.cancelled else flag,
-            origin=origin,
-            run_at_epoch=due,
-            dispatched_at_epoch=info.dispatched_at / 1000 or due,
-            ended_at_epoch=note.at / 1000,
-            codec=self._codec,
-        )

@@ -1,5 +1,7 @@
-"""One call, until it is answered: finding the server, loading the library, riding out what
-passes by itself. All resilience is here, once; runners only carry the steps out.
+"""Calls that are retried until they are answered. This is the only retry loop around a server.
+
+A call finds the server, follows redirections, loads the library where it is missing, and waits for
+a server that is away. It yields effects, which an async or a sync transport performs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from queasy.store import library
 from queasy.store.command import Command
 from queasy.store.commands import version
 from queasy.store.health import check_server
-from queasy.store.net.connection import Words, pack
+from queasy.store.library_loading import load_library, load_library_on
+from queasy.store.net.connection import RawCommand, pack
 from queasy.store.net.faults import PROBLEMS, Fault, Lost, NotSent, Remedy, diagnose
 from queasy.store.net.server_errors import (
     AskError,
@@ -36,25 +39,26 @@ from queasy.store.net.server_errors import (
 from queasy.store.net.topology import Effect, Exchange, HangUp, Pause, Route, redirected
 from queasy.store.net.url import Address
 
-__all__ = ["Failed", "answer_of", "call", "connect", "load_library", "packed", "words_of"]
+__all__ = ["FailedTry", "call", "connect", "packed"]
 
 T = TypeVar("T")
 log = logging.getLogger("queasy")
 
-FIRST_PAUSE = 0.01
-LONGEST_PAUSE = 1.0
-# A server that was never there is given so many pauses, a moment in all: a line may be cut
-# while it is opened.
-PAUSES_TO_CONNECT = 2
-# Redirections and library loads are progress, not waiting; but two servers that send a call to
-# each other have yet to agree, and that takes them a while.
-MOST_TURNS = 5
-# The part of its patience that a call gives a replica, or the disk: less than an answer may take.
-DURABLE = 0.4
+FIRST_PAUSE_SECONDS = 0.01
+MAX_PAUSE_SECONDS = 1.0
+# A server that was never reached gets this many pauses, about 30 ms together: a connection may be
+# cut while it is being opened.
+MAX_CONNECT_PAUSES = 2
+# Redirections and library loads need no pause: they are progress. But two servers may redirect a
+# call to each other until they agree, and that takes time.
+MAX_TURNS_WITHOUT_PAUSE = 5
+# The share of a call's patience that it waits for a replica or the disk. It must be less than the
+# time an answer may take, which is half of the patience where a server may be replaced.
+DURABILITY_SHARE = 0.4
 
 
-class Failed(NamedTuple):
-    """A first try, of a command without more ado, at an address that was known."""
+class FailedTry(NamedTuple):
+    """A first try, at an address that was known, which `call` continues."""
 
     address: Address
     began: float
@@ -62,40 +66,8 @@ class Failed(NamedTuple):
 
 
 def packed(command: Command[T]) -> Command[T]:
-    """The same with its bytes: what takes longest about sending it is done."""
-    return msgspec.structs.replace(command, packed=pack((words_of(command),)))
-
-
-def words_of(command: Command[Any]) -> tuple[Any, ...]:
-    """What is sent."""
-    fcall = "FCALL_RO" if command.read_only else "FCALL"
-    keys = command.keys
-    return (fcall, library.PREFIX + command.function, len(keys), *keys, *command.args)
-
-
-def answer_of(command: Command[T], reply: Any) -> T:
-    """What came back; raises what the server has against it."""
-    if isinstance(reply, Exception):
-        raise reply
-    try:
-        return command.read(reply)
-    except Exception as problem:
-        raise ProtocolError(
-            f"{_what(command)}: an answer that cannot be read "
-            f"({type(problem).__name__}: {problem}). Is this a server with Queasy's library, "
-            "and nobody else's? Run the audit"
-        ) from problem
-
-
-def _what(command: Command[Any]) -> str:
-    """For errors, in the words of whoever called."""
-    return ("dispatch" if command.function == "put" else command.function) + _queue_of(command)
-
-
-def _queue_of(command: Command[Any]) -> str:
-    key = command.keys[0] if command.keys else ""
-    name = key.partition("{")[2].partition("}")[0]
-    return f" of queue {name!r}" if name else ""
+    """The same command with its bytes, so that sending it takes less time."""
+    return msgspec.structs.replace(command, packed=pack((command.words(),)))
 
 
 def call(
@@ -105,93 +77,100 @@ def call(
     patience: float,
     connected: bool = True,
     durability: Durability = "ack",
-    failed: Failed | None = None,
+    failed: FailedTry | None = None,
 ) -> Generator[Effect, Any, T]:
-    """Runs a command to its answer, or raises what stands in the way.
+    """The answer to a command; raises what prevented it.
 
-    For `patience` seconds it rides out a server that is away; one that was never there
-    (not `connected`) is a mistake, and said at once. A call whose answer was lost is sent
-    again: every function is safe to repeat. It goes on where a first try `failed`.
+    Waits up to `patience` seconds for a server that is away. If the server was never reached
+    (not `connected`) the URL is most likely wrong, and the error is raised at once. A call is sent
+    again when its answer was lost: every function is safe to repeat. With `failed`, the first
+    try has been made already.
     """
-    attempt = _Attempt(command, durability, patience * DURABLE)
+    address = None if failed is None else failed.address
+    attempt = _Attempt(command, durability, patience * DURABILITY_SHARE, address)
     give_up_at = (time.monotonic() if failed is None else failed.began) + patience
     pauses = None
     while True:
         try:
             if failed is not None:
-                (attempt.address, _, problem), failed = failed, None
+                problem, failed = failed.problem, None
                 raise problem
             return (yield from attempt.once(route))
         except PROBLEMS as problem:
             pauses = pauses or _Pauses(give_up_at)
-            fault = diagnose(problem, str(route.target), f"{attempt.what} on")
-            attempt.repeated |= fault.uncertain
+            fault = diagnose(problem, str(route.target), f"{command.title} on")
             hopeless = not connected and not attempt.in_group(route)
-            if isinstance(problem, NotSent) and hopeless and pauses.made >= PAUSES_TO_CONNECT:
+            if isinstance(problem, NotSent) and hopeless and pauses.made >= MAX_CONNECT_PAUSES:
                 raise fault.error from None
-            _mend(fault, problem, route, attempt)
+            attempt.prepare_next(fault, problem, route)
         if fault.remedy is Remedy.ROUTE and not route.can_change:
-            # One address, but a name (or a proxy) may lead elsewhere after a failover, while an
-            # open connection stays with whom it was made to. New ones tell, at once.
+            # After a failover, a host name or a proxy may lead to another server, but an open
+            # connection stays with the old one. Only a new connection shows where it leads now.
             yield HangUp((yield from route.locate(attempt.key)))
             continue
-        if fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD) and attempt.turns < MOST_TURNS:
-            attempt.turns += 1
+        if attempt.continues_at_once(fault):
             continue
-        # Also before giving up: or the next call would begin with the same server, for ever.
+        # Also before giving up: otherwise the next call would start with the same server again.
         route.forget(attempt.address)
-        attempt.turns, attempt.asked = 0, None
+        attempt.start_over()
         if (pause := pauses.next()) is None:
             raise attempt.failure(fault) from None
         yield pause
 
 
 class _Pauses:
-    """Between tries: longer and longer, until there is no time left for another."""
+    """The pauses between tries: each longer than the last, None when the time is up."""
 
     def __init__(self, give_up_at: float) -> None:
         self._give_up_at = give_up_at
         self.made = 0
 
     def next(self) -> Pause | None:
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self.made) * random.uniform(0.5, 1.0)
+        pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**self.made) * random.uniform(
+            0.5, 1.0
+        )
         self.made += 1
         return None if time.monotonic() + pause >= self._give_up_at else Pause(pause)
 
 
 class _Attempt:
-    """What one call remembers between its tries."""
+    """The state of one call between its tries."""
 
-    def __init__(self, command: Command[Any], durability: Durability, within: float) -> None:
+    def __init__(
+        self,
+        command: Command[Any],
+        durability: Durability,
+        within: float,
+        address: Address | None,
+    ) -> None:
         self.command = command
         self.durability = durability
         self.within = within
         self.repeated = False
-        self.lacking: Address | None = None
-        """It has no library: it may be too new to be known as a primary."""
-        self.called_again = False
-        self.asked: Address | None = None
-        self.address: Address | None = None
-        """Where it was last sent."""
+        """An earlier try may have been carried out."""
+        self.lacks_library: Address | None = None
+        """A server without the library. The route may not know it as a primary yet."""
+        self.reconnected = False
+        self.ask_address: Address | None = None
+        """Where an ASK redirection sends the next try."""
+        self.address = address
+        """Where the last try was sent."""
         self.turns = 0
+        """Tries since the last pause."""
         self.key = command.keys[0] if command.keys else None
 
-    @property
-    def what(self) -> str:
-        """For errors."""
-        return _what(self.command)
-
     def once(self, route: Route) -> Generator[Effect, Any, Any]:
-        if self.lacking is not None:
+        """One try: the answer, or an exception of `PROBLEMS`."""
+        if self.lacks_library is not None:
             try:
-                yield from _load_on(self.lacking)
-            except Lost as problem:  # of the library: the call itself did not leave
+                yield from load_library_on(self.lacks_library)
+            except Lost as problem:  # while loading: the call itself was not sent
                 raise NotSent(str(problem)) from problem
-            self.lacking = None
+            self.lacks_library = None
         command = self.command
-        sent: tuple[Words, ...] = (command.packed or words_of(command),)
-        address = self.address = self.asked
-        self.asked = None
+        sent: tuple[RawCommand, ...] = (command.packed or command.words(),)
+        address = self.address = self.ask_address
+        self.ask_address = None
         asking = address is not None
         if asking:
             sent = (("ASKING",), *sent)
@@ -203,19 +182,19 @@ class _Attempt:
         if waits:
             sent += self._durability_commands()
         replies = yield Exchange(address, sent, alone=waits)
-        result = answer_of(command, replies[asking])
+        result = command.answer(replies[asking])
         if waits:
             self._check_durability(replies[-1])
         unclear = command.unclear_when_repeated
         if self.repeated and unclear is not None and unclear(result):
             raise Unanswered(
-                f"{self.what}: the answer to a first try was lost, and the "
-                "second cannot tell whether the first was carried out"
+                f"{command.title}: the answer to the first try was lost, and the answer to the "
+                "second does not show whether the first was carried out"
             )
         return result
 
     def in_group(self, route: Route) -> bool:
-        """Whether somebody told us where to send it, so that another may yet be named."""
+        """Whether the call was sent to a member of a group, which may be replaced."""
         return route.is_group and self.address is not None
 
     def _durability_commands(self) -> tuple[tuple[Any, ...], ...]:
@@ -229,66 +208,81 @@ class _Attempt:
                 return ()
 
     def _check_durability(self, reply: Any) -> None:
-        """The write is accepted in any case; say loudly when it is not as safe as asked."""
+        """Raises NotDurable when the write, which was accepted, is not as durable as requested."""
         if isinstance(reply, Exception):
             if "unknown command" in str(reply).lower():
                 raise NotDurable(
-                    f"{self.what} was accepted, but not confirmed to be on "
-                    "disk: durability='fsynced' needs WAITAOF, of Redis 7.2+ or Valkey"
+                    f"{self.command.title} was accepted, but is not confirmed to be on disk: "
+                    "durability='fsynced' needs WAITAOF, which Redis 7.2+ and Valkey have"
                 ) from reply
             if str(reply).startswith("UNBLOCKED"):
-                # It is no primary any more: whether the new one has the write is for that to say.
+                # It is not a primary any more. The new primary knows whether it has the write.
                 raise Lost(str(reply))
             raise NotDurable(
-                f"accepted, but durability={self.durability!r} failed: {reply}"
+                f"{self.command.title} was accepted, but durability={self.durability!r} failed: "
+                f"{reply}"
             ) from reply
         reached = reply[0] if self.durability == "fsynced" else reply
         if reached < 1:
             raise NotDurable(
-                f"{self.what} was accepted, but durability="
-                f"{self.durability!r} was not reached within {self.within:g} s: is a replica (or "
-                "the disk) there, and keeping up?"
+                f"{self.command.title} was accepted, but durability={self.durability!r} was not "
+                f"reached within {self.within:g} s. Check that a replica (or the disk) is there "
+                "and keeps up"
             )
 
     def failure(self, fault: Fault) -> QueasyError:
         if self.repeated and not self.command.read_only:
             return Unanswered(
-                f"{self.what}: sent, but the answer was lost, and a second "
-                f"try failed ({fault.error}). The first may have been carried out"
+                f"{self.command.title}: the answer was lost, and a second try failed "
+                f"({fault.error}). The first try may have been carried out"
             )
         return fault.error
 
+    def prepare_next(self, fault: Fault, problem: Exception, route: Route) -> None:
+        """Prepares the next try as the remedy says, or raises when nothing helps."""
+        self.repeated |= fault.uncertain
+        match fault.remedy:
+            case Remedy.NONE:
+                raise self.failure(fault) from None
+            case Remedy.ROUTE if not route.can_change:
+                if self.reconnected:
+                    raise self.failure(fault) from None
+                self.reconnected = True
+            case Remedy.MOVED | Remedy.ASK if not route.has_slots:
+                queue = self.command.queue
+                raise ServerError(
+                    f"{route.target} is a node of a cluster, and another node has the keys"
+                    f"{f' of queue {queue!r}' if queue else ''}. Use redis+cluster:// instead of "
+                    "redis://"
+                ) from None
+            case Remedy.MOVED | Remedy.ASK:
+                assert isinstance(problem, AskError)
+                assert self.address is not None
+                address = redirected(problem, self.address)
+                if fault.remedy is Remedy.ASK:
+                    self.ask_address = address
+                else:
+                    route.moved(problem.slot_id, address)
+            case Remedy.LOAD:
+                self.lacks_library = self.address
+            case _:
+                pass
 
-def _mend(fault: Fault, problem: Exception, route: Route, attempt: _Attempt) -> None:
-    """Prepares what the remedy says for the next try, or raises when there is none."""
-    match fault.remedy:
-        case Remedy.NONE:
-            raise attempt.failure(fault) from None
-        case Remedy.ROUTE if not route.can_change:
-            if attempt.called_again:
-                raise attempt.failure(fault) from None
-            attempt.called_again = True
-        case Remedy.MOVED | Remedy.ASK if not route.has_slots:
-            raise ServerError(
-                f"{route.target} is a node of a cluster, and another has the keys"
-                f"{_queue_of(attempt.command)}. Use redis+cluster:// instead of redis://"
-            ) from None
-        case Remedy.MOVED | Remedy.ASK:
-            assert isinstance(problem, AskError)
-            assert attempt.address is not None
-            address = redirected(problem, attempt.address)
-            if fault.remedy is Remedy.ASK:
-                attempt.asked = address
-            else:
-                route.moved(problem.slot_id, address)
-        case Remedy.LOAD:
-            attempt.lacking = attempt.address
-        case _:
-            pass
+    def continues_at_once(self, fault: Fault) -> bool:
+        """Whether the next try needs no pause; counts it."""
+        progress = fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD)
+        if not progress or self.turns >= MAX_TURNS_WITHOUT_PAUSE:
+            return False
+        self.turns += 1
+        return True
+
+    def start_over(self) -> None:
+        """The next try comes after a pause, and finds the server anew."""
+        self.turns, self.ask_address = 0, None
 
 
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
-    """Makes sure that the server can serve and has a library, as new as ours if it can."""
+    """Makes sure that the server can serve and has the library, ours if it can be loaded."""
     pauses = _Pauses(time.monotonic() + patience)
     _, revision = yield from call(version(), route, patience=patience, connected=False)
     while True:
@@ -305,7 +299,9 @@ def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
 
 
 def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
-    """An older library serves as well, if for less; a full server must not keep workers out."""
+    """Replaces an older library if possible. If not, a compatible one is used as it is: workers
+    must be able to drain a server that has run out of memory.
+    """
     try:
         yield from load_library(route)
     except (OutOfMemory, OutOfMemoryError, ReadOnlyError, NoPermissionError) as problem:
@@ -313,47 +309,10 @@ def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
             raise ProtocolError(
                 f"{route.target} has revision {revision} of the library, which is too old for this "
                 f"version of Queasy, and revision {library.revision()} cannot be loaded "
-                f"({problem}). Connect somebody who may load it, when there is memory"
+                f"({problem}). Free memory, and connect a client with a user that may load it"
             ) from None
         log.warning(
-            "%s has revision %d of the library, and revision %d cannot be loaded (%s). Going on "
-            "with that; connect somebody who may load it, when there is memory",
+            "%s has revision %d of the library, and revision %d cannot be loaded (%s). Using the "
+            "older one; free memory, and connect a client with a user that may load functions",
             route.target, revision, library.revision(), problem,
         )  # fmt: skip
-
-
-def load_library(route: Route) -> Generator[Effect, Any, None]:
-    """Loads the library on every primary that has none, or an older one."""
-    for address in (yield from route.primaries()):
-        yield from _load_on(address)
-
-
-def _load_on(address: Address) -> Generator[Effect, Any, None]:
-    question = ("FCALL_RO", library.PREFIX + "version", 0)
-    for _ in range(5):
-        (reply,) = yield Exchange(address, (question,))
-        if isinstance(reply, Exception):
-            if "Function not found" not in str(reply):
-                raise reply
-            replace = ()
-        elif reply[1] >= library.revision():
-            return  # as new as ours, or newer: never replaced
-        else:
-            replace = ("REPLACE",)
-        sources = [(*replace, library.source()), *((fence,) for fence in library.fences())]
-        for loaded in (
-            yield Exchange(address, tuple(("FUNCTION", "LOAD", *words) for words in sources))
-        ):
-            if isinstance(loaded, OutOfMemoryError):
-                raise OutOfMemory(
-                    f"{address}: no memory is left to load the library, without which nothing can "
-                    "drain. Raise maxmemory, if only for a moment"
-                )
-            # "already exists": another client was quicker, which the next look will tell.
-            if isinstance(loaded, Exception) and "already exists" not in str(loaded):
-                raise loaded
-    raise ProtocolError(
-        f"{address}: the library cannot be loaded, or is replaced as soon as it is. A newer "
-        "version of Queasy was here and keeps older ones out (connect one of its clients), or a "
-        "client of an older version runs in a loop"
-    )

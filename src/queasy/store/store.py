@@ -1,4 +1,4 @@
-"""The store: commands in, answers out. What an application's classes talk to."""
+"""The stores: they run commands on a server, in an event loop or in the calling thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -15,18 +14,20 @@ from typing import Any, TypeVar
 
 from queasy.errors import QueasyError
 from queasy.options import Durability
-from queasy.store.coalescing import Line
+from queasy.store.coalescing import DispatchCoalescer
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
-from queasy.store.health import Health, look
+from queasy.store.health import Health, inspect_server
 from queasy.store.idempotency import Callers
 from queasy.store.net.faults import PROBLEMS
-from queasy.store.net.pool import MOST_CONNECTIONS, AsyncTransport, SyncTransport
-from queasy.store.net.pubsub import AsyncListener, SyncListener
+from queasy.store.net.pool import MAX_CONNECTIONS, AsyncTransport, SyncTransport
+from queasy.store.net.pubsub import AsyncListener
+from queasy.store.net.pubsub_sync import SyncListener
 from queasy.store.net.topology import Exchange, route_to
 from queasy.store.net.url import Target
 from queasy.store.records import Dispatched, DispatchItem
-from queasy.store.retrying import Failed, answer_of, call, connect, words_of
+from queasy.store.retrying import FailedTry, call, connect
+from queasy.store.undo import SyncUndos, UndoCommand, undo_once_answered
 
 __all__ = ["AsyncStore", "SyncStore"]
 
@@ -42,7 +43,7 @@ class AsyncStore:
         target: Target,
         timeout: float,
         folder: Path | None = None,
-        connections: int = MOST_CONNECTIONS,
+        connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._target = target
         self._timeout = timeout
@@ -53,20 +54,23 @@ class AsyncStore:
         self._start()
 
     def _start(self) -> None:
-        """All that lives and dies with one event loop."""
+        """Makes everything that belongs to one event loop."""
         self._route = route_to(self._target)
         self._transport = AsyncTransport(
             self._target, self._timeout, self._folder, self._connections
         )
         self._connected = False
         self._connecting = asyncio.Lock()
-        self._lines: dict[tuple[str, Durability], Line] = {}
+        self._coalescers: dict[tuple[str, Durability], DispatchCoalescer] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self.listener = AsyncListener(self._transport, self._route)
 
     def _bind(self) -> None:
-        """Connections belong to a loop: one that is over is left behind, two are a mistake."""
+        """Binds the store to the running loop, since connections belong to a loop.
+
+        Starts anew if the last loop was closed; raises if it is still open.
+        """
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
@@ -80,7 +84,7 @@ class AsyncStore:
         self._loop = loop
 
     async def connect(self) -> None:
-        """Looks at the server once; the first command does it if nobody did."""
+        """Checks the server and loads the library, once. The first command does it, too."""
         self._bind()
         async with self._connecting:
             if not self._connected:
@@ -93,9 +97,9 @@ class AsyncStore:
         return self._connected
 
     async def health(self) -> Health:
-        """A look at the server; says rather than raises what is wrong with it."""
+        """What an inspection of the server finds; reports problems instead of raising them."""
         self._bind()
-        return await self._transport.run(look(self._route))
+        return await self._transport.run(inspect_server(self._route))
 
     async def run(self, command: Command[T], durability: Durability = "ack") -> T:
         """The answer to a command."""
@@ -108,76 +112,83 @@ class AsyncStore:
             return await self._run(numbered, durability)
 
     def _run_numbered(self, durability: Durability, command: Command[T]) -> Awaitable[T]:
-        """For a line, who numbers its calls: as little as possible is in between."""
+        """For a coalescer, which numbers its calls itself: this is the path of every dispatch."""
         return (self._run if self._connected else self.run)(command, durability)
 
     async def _run(self, command: Command[T], durability: Durability) -> T:
         failed = None
         address = self._route.known
         if address is not None and durability == "ack":
-            # As nearly every call goes; the steps are for what may come in between.
-            began, sent = time.monotonic(), (command.packed or words_of(command),)
+            # Nearly every call is one exchange that succeeds. `call` handles everything else.
+            began, sent = time.monotonic(), (command.packed or command.words(),)
             try:
                 (reply,) = await self._transport.exchange(Exchange(address, sent))
-                return answer_of(command, reply)
+                return command.answer(reply)
             except PROBLEMS as problem:
-                failed = Failed(address, began, problem)
+                failed = FailedTry(address, began, problem)
         steps = call(
             command, self._route, patience=self._timeout, durability=durability, failed=failed
         )
         return await self._transport.run(steps)
 
     def run_later(self, command: Command[Any]) -> None:
-        """Runs a command in the background; `close` waits for it. Best effort."""
-        self.in_background(self._run_quietly(command))
+        """Runs a command in the background; logs an error. `close` waits for it."""
+        self._in_background(self._run_and_log(command))
 
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """`close` waits for it, so it should use `rest` where it waits itself."""
+    async def _run_and_log(self, command: Command[Any]) -> None:
+        try:
+            await self.run(command)
+        except QueasyError as error:
+            log.warning("%s in the background failed: %s", command.title, error)
+
+    def undo_later(
+        self, running: asyncio.Future[Any], undo: UndoCommand, expires_in: float
+    ) -> None:
+        """Undoes, in the background, a call that can no longer reach its caller."""
+        self._in_background(
+            undo_once_answered(running, undo, expires_in, self.run, self._sleep_unless_closing)
+        )
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def rest(self, seconds: float) -> bool:
-        """Waits; False when there is no time for more, because the store is being closed."""
+    async def _sleep_unless_closing(self, seconds: float) -> bool:
+        """Sleeps; returns False, early, when the store is being closed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
         return not self._closing.is_set()
 
-    async def _run_quietly(self, command: Command[Any]) -> None:
-        try:
-            await self.run(command)
-        except QueasyError as error:
-            log.warning("%s in the background failed: %s", command.function, error)
-
     def dispatch(
         self, commands: QueueCommands, item: DispatchItem, durability: Durability = "ack"
     ) -> Awaitable[Dispatched]:
-        """Dispatches of one queue that are awaited at the same time share a round trip."""
+        """Dispatches one job; dispatches awaited at the same time share a round trip."""
         self._bind()
-        line = self._lines.get((commands.keys.base, durability))
-        if line is None:
-            line = Line(partial(self._run_numbered, durability))
-            self._lines[commands.keys.base, durability] = line
-        return line.dispatch(commands, item)
+        coalescer = self._coalescers.get((commands.keys.base, durability))
+        if coalescer is None:
+            coalescer = DispatchCoalescer(partial(self._run_numbered, durability))
+            self._coalescers[commands.keys.base, durability] = coalescer
+        return coalescer.dispatch(commands, item)
 
     async def close(self) -> None:
-        """Sends what is in line, then closes every connection."""
+        """Sends the dispatches that wait, then closes every connection."""
         self._bind()
         self._closing.set()
-        for line in list(self._lines.values()):
-            await line.emptied()
+        for coalescer in list(self._coalescers.values()):
+            await coalescer.emptied()
         if self._background:
             await asyncio.wait(self._background)
         await self.listener.close()
         await self._transport.close()
         self._closing.clear()
-        self._lines.clear()  # they belong to this loop, and the next use may be in another
+        self._coalescers.clear()  # they belong to this loop; the next use may be in another
         self._loop = None
 
 
 class SyncStore:
-    """Runs commands in the calling thread."""
+    """Runs commands in the calling thread. Safe to share between threads."""
 
     def __init__(self, target: Target, timeout: float, folder: Path | None = None) -> None:
         self._route = route_to(target)
@@ -187,11 +198,10 @@ class SyncStore:
         self._connected = False
         self._connecting = threading.Lock()
         self.listener = SyncListener(self._transport, self._route)
-        self.owed: deque[Any] = deque()
-        """What could not be undone yet (see `follow_sync`)."""
+        self.undos = SyncUndos(self.run)
 
     def connect(self) -> None:
-        """Looks at the server once; the first command does it if nobody did."""
+        """Checks the server and loads the library, once. The first command does it, too."""
         with self._connecting:
             if not self._connected:
                 self._transport.run(connect(self._route, self._timeout))
@@ -203,8 +213,8 @@ class SyncStore:
         return self._connected
 
     def health(self) -> Health:
-        """A look at the server; says rather than raises what is wrong with it."""
-        return self._transport.run(look(self._route))
+        """What an inspection of the server finds; reports problems instead of raising them."""
+        return self._transport.run(inspect_server(self._route))
 
     def run(self, command: Command[T], durability: Durability = "ack") -> T:
         """The answer to a command."""
@@ -219,13 +229,13 @@ class SyncStore:
         failed = None
         address = self._route.known
         if address is not None and durability == "ack":
-            # As nearly every call goes; the steps are for what may come in between.
-            began, sent = time.monotonic(), (command.packed or words_of(command),)
+            # Nearly every call is one exchange that succeeds. `call` handles everything else.
+            began, sent = time.monotonic(), (command.packed or command.words(),)
             try:
                 (reply,) = self._transport.exchange(Exchange(address, sent))
-                return answer_of(command, reply)
+                return command.answer(reply)
             except PROBLEMS as problem:
-                failed = Failed(address, began, problem)
+                failed = FailedTry(address, began, problem)
         steps = call(
             command, self._route, patience=self._timeout, durability=durability, failed=failed
         )

@@ -44,7 +44,7 @@ class Control:
     def listen(self, channels: set[str]) -> None:
         """Receives orders from these channels, too, from now on."""
         for channel in channels - self._channels:
-            self._store.listener.attend(channel, self._received)
+            self._store.listener.add_callback(channel, self._received)
             self._unsubscribed.set()
         self._channels |= channels
         if self._task is None:
@@ -94,7 +94,7 @@ class Control:
     async def close(self) -> None:
         """Receives no more orders; those under way are cancelled."""
         for channel in self._channels:
-            self._store.listener.leave(channel)
+            self._store.listener.remove_callback(channel)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

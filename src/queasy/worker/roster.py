@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from queasy.errors import InvalidQueue
 from queasy.job import Job
-from queasy.operations import Flow
-from queasy.options import LATEST, check_name
+from queasy.operation import Operation
+from queasy.options import LATEST_EPOCH, check_name
 from queasy.worker.plan import Place
 from queasy.worker.record import WorkerRecord
 
@@ -49,7 +49,7 @@ class _Seen:
     jobs: list[Job] = field(default_factory=list[Job])
 
 
-def roster(place: Place, queues: Collection[str]) -> Flow[list[WorkerInfo]]:
+def roster(place: Place, queues: Collection[str]) -> Operation[list[WorkerInfo]]:
     """The workers of these queues, and of all other queues that those workers serve."""
     seen: dict[str, _Seen] = {}
     read: set[str] = set()
@@ -81,7 +81,7 @@ def _is_queue(name: str) -> bool:
     return True
 
 
-def _read_queue(place: Place, name: str, seen: dict[str, _Seen]) -> Flow[None]:
+def _read_queue(place: Place, name: str, seen: dict[str, _Seen]) -> Operation[None]:
     """Adds the workers of one queue, and its jobs that they hold, to `seen`."""
     fail = name.endswith("}-fail")
     commands = place.commands(name[1:-6] if fail else name, fail=fail)
@@ -114,7 +114,7 @@ def _info(id_: str, one: _Seen) -> WorkerInfo:
         pid=record.pid,
         supervisor=record.supervisor,
         version=record.version,
-        started_at=datetime.fromtimestamp(min(max(record.started, 0.0), LATEST - 1), UTC),
+        started_at=datetime.fromtimestamp(min(max(record.started, 0.0), LATEST_EPOCH - 1), UTC),
         capacity=record.capacity,
         queues=tuple(one.queues),
         load=min(1.0, used / max(1, record.capacity)),

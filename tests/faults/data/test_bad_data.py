@@ -212,7 +212,7 @@ def test_key_of_the_wrong_type_is_named_and_other_queues_work(
             verb(scene.queue)
         except ProtocolError as error:
             assert f"key {key} is a {wrong}, expected a " in str(error), error
-            assert "delete that key" in str(error)
+            assert "rename or delete it" in str(error)
     assert scene.redis.type(key).decode() == wrong, "no call overwrites it"
     lease = scene.other.lease(timeout=0)
     assert lease is not None

@@ -99,8 +99,8 @@ async def test_waiting_lease_resubscribes_when_its_connection_died_silently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Bug: it received no wake-up any more, and found jobs only by polling."""
-    monkeypatch.setattr("queasy.store.net.pubsub.QUIET", 0.3)
-    monkeypatch.setattr("queasy.operations.SAFETY_POLL", 1.0)
+    monkeypatch.setattr("queasy.store.net.pubsub.SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr("queasy.operations.SAFETY_POLL_SECONDS", 1.0)
     caller = Caller(make(proxy.url, prefix=prefix, timeout=TIMEOUT))
     patient = Case("dequeue", lambda queue, _: queue.lease(timeout=60), equals("there"))
     waiting = asyncio.create_task(caller.call(patient, "q"))
@@ -134,7 +134,7 @@ async def test_unconfirmed_subscription_is_retried_on_another_connection(
 async def test_worker_resumes_when_a_silent_server_answers_again(
     proxy: Proxy, prefix: str, direct: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queasy.store.net.pubsub.QUIET", 0.3)
+    monkeypatch.setattr("queasy.store.net.pubsub.SILENCE_SECONDS", 0.3)
     done: list[Any] = []
     client = Client(proxy.url, prefix=prefix, timeout=TIMEOUT)
     client.queue("q").handler(done.append)

@@ -74,9 +74,9 @@ async def test_lease_without_permission_to_subscribe_raises(kind: ServerKind) ->
         )
         url = server.url_as("deaf", "pw")
         async with Client(url) as client:
-            with pytest.raises(AccessDenied, match="listening"):
+            with pytest.raises(AccessDenied, match="subscribing"):
                 await client.queue("q").lease(timeout=5)
-        with SyncClient(url) as sync, pytest.raises(AccessDenied, match="listening"):
+        with SyncClient(url) as sync, pytest.raises(AccessDenied, match="subscribing"):
             sync.queue("q").lease(timeout=5)
 
 

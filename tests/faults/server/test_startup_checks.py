@@ -69,7 +69,7 @@ def test_sound_server_gets_no_warning(sound: Server, caplog: pytest.LogCaptureFi
         ({"appendonly": "no", "save": "3600 1"}, "since the last snapshot; set appendonly to yes"),
         ({"appendfsync": "no"}, "set it to everysec"),
         ({"maxclients": "100"}, "set it to 200 or more"),
-        ({"timeout": "5"}, "set it to 0, or 90 and more"),
+        ({"timeout": "5"}, "set it to 0, or to 90 or more"),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )

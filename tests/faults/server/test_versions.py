@@ -19,10 +19,10 @@ import pytest
 import queasy
 from queasy import OutOfMemory, ProtocolError, SyncClient
 from queasy.store import library
+from queasy.store.library_loading import load_library
 from queasy.store.net.pool import SyncTransport
 from queasy.store.net.topology import Effect, Exchange, route_to
 from queasy.store.net.url import parse_url
-from queasy.store.retrying import load_library
 from tests.conftest import audit_all
 from tests.faults.traffic import kind
 from tests.servers import Server, ServerKind, start_server, wait_until

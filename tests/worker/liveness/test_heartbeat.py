@@ -2,7 +2,7 @@
 
 from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
-from queasy.worker.liveness.heartbeat import Pulse
+from queasy.worker.liveness.heartbeat import WorkerLeases
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import IDLE_LEASE
 
@@ -10,7 +10,7 @@ from queasy.worker.plan import IDLE_LEASE
 def test_idle_inline_worker_with_a_blocked_loop_is_not_kept_alive() -> None:
     """Bug: a job handed to it stayed leased while its loop was blocked and others were idle."""
     table, now, queue = InflightTable(2, 1), 1000.0, QueueCommands(QueueKeys("p", "q"))
-    pulse = Pulse("c", [queue] * 2, table, lambda: None, lambda index, cancelled: None, inline=True)
+    pulse = WorkerLeases("c", [queue] * 2, table, lambda: None, lambda *_: None, inline=True)
     table.rest(0, now + 1)
     table.beat(now - 1)
     assert pulse.needs(0, now) == IDLE_LEASE

@@ -1,7 +1,7 @@
-"""How a connection is opened: whom to call, over what, and the first words.
+"""How a connection is opened: the address, TLS, and the greeting.
 
-Done here and not by redis-py, whose connections bring streams and pools that cost more than
-the calls made over them.
+redis-py is not used: its connections bring streams and pools that cost more than the calls made
+over them.
 """
 
 from __future__ import annotations
@@ -19,77 +19,85 @@ from queasy.store.net.faults import NotSent
 from queasy.store.net.server_errors import ResponseError, parse_error
 from queasy.store.net.url import Address, Target
 
-__all__ = ["MORE", "Commands", "Dial", "Words", "new_reader", "pack", "welcome"]
+__all__ = [
+    "INCOMPLETE",
+    "Endpoint",
+    "RawCommand",
+    "RawCommands",
+    "check_greeting",
+    "new_reader",
+    "pack",
+]
 
-Words = tuple[Any, ...] | bytes
-"""A command, or the bytes of one."""
-Commands = Sequence[Words]
+RawCommand = tuple[Any, ...] | bytes
+"""A command as words, or already packed into bytes."""
+RawCommands = Sequence[RawCommand]
 
-# A sentinel has nothing else to do than to answer.
-SENTINEL = 2.0
+# A sentinel has little to do, so it answers quickly or not at all.
+SENTINEL_TIMEOUT_SECONDS = 2.0
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-VERIFY = {
+CERTIFICATE_CHECKS = {
     "none": ssl.CERT_NONE,
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
-# A host that vanished says nothing; these ask it, and end the connection within a minute.
-KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-# What a reader answers while a reply is not complete: None is a reply.
-MORE = object()
+# A host that vanished sends nothing. These probe it, and end the connection within a minute.
+TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+# What a reader returns while a reply is incomplete. It cannot be None, which is a reply.
+INCOMPLETE = object()
 
 
 _pack: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
 
 
 def new_reader() -> hiredis.Reader:
-    """Of replies; errors among them are exceptions, as values."""
-    return hiredis.Reader(replyError=parse_error, notEnoughData=MORE)
+    """A parser of replies; an error reply becomes an exception, as a value."""
+    return hiredis.Reader(replyError=parse_error, notEnoughData=INCOMPLETE)
 
 
-def pack(commands: Commands) -> bytes:
-    """The bytes of commands that belong together."""
+def pack(commands: RawCommands) -> bytes:
+    """The bytes of one or more commands."""
     if len(commands) == 1:
         (command,) = commands
         return command if isinstance(command, bytes) else _pack(command)
     return b"".join([pack((command,)) for command in commands])
 
 
-def welcome(replies: list[Any]) -> None:
-    """Raises what a server has against the greeting."""
+def check_greeting(replies: list[Any]) -> None:
+    """Raises if the server refused the greeting."""
     for reply in replies:
         if isinstance(reply, ResponseError):
             raise reply
-        if isinstance(reply, Exception):  # it has no room for another
+        if isinstance(reply, Exception):  # the server takes no more connections
             raise NotSent(str(reply)) from reply
 
 
 def limit_of(target: Target, timeout: float, sentinel: bool = False) -> float:
-    """How long one answer may take. Where another server may have taken over, a call must have
-    time left to find it.
+    """Seconds that one answer may take. Where another server may take over it is only half of the
+    timeout, so that a call has time left to find that server.
     """
     if sentinel:
-        return min(timeout / 2, SENTINEL)
+        return min(timeout / 2, SENTINEL_TIMEOUT_SECONDS)
     return timeout / 2 if target.kind in ("sentinel", "cluster") else timeout
 
 
-class Dial(msgspec.Struct, frozen=True):
-    """All that it takes to open a connection to one server."""
+class Endpoint(msgspec.Struct, frozen=True):
+    """Everything needed to open a connection to one server."""
 
     address: Address
     options: dict[str, Any]
-    """Of the URL: user, password, database, and how TLS is to be spoken."""
+    """From the URL: user, password, database and TLS settings."""
     tls: bool
     limit: float
     """Seconds that an answer may take."""
 
     def __repr__(self) -> str:
-        return f"Dial({self.address}, tls={self.tls})"  # the options hold a password
+        return f"Endpoint({self.address}, tls={self.tls})"  # the options hold a password
 
     @classmethod
-    def to(cls, target: Target, address: Address, timeout: float, sentinel: bool) -> Dial:
+    def to(cls, target: Target, address: Address, timeout: float, sentinel: bool) -> Endpoint:
         options = target.sentinel_connect if sentinel else target.connect
-        for name in TLS_FILES:  # the operating system would not say which one
+        for name in TLS_FILES:  # the operating system's error would not name the file
             if name in options and not Path(options[name]).is_file():
                 raise NotSent(f"{name}: there is no file {options[name]}")
         tls = target.tls and not address.path
@@ -97,11 +105,13 @@ class Dial(msgspec.Struct, frozen=True):
 
     @property
     def late(self) -> str:
-        """Said of what takes too long: who speaks no TLS waits for the rest of a line."""
+        """The message for a late answer. It mentions TLS, because a server that does not speak TLS
+        waits for the rest of a line instead of answering.
+        """
         return f"no answer in {self.limit:g} s{' over TLS' if self.tls else ''}"
 
-    def greeting(self) -> Commands:
-        """The first words; in one piece, as nothing depends on the answers but whether to go on."""
+    def greeting(self) -> RawCommands:
+        """The commands to send first. They are sent together: any error ends the connection."""
         user, password = self.options.get("username"), self.options.get("password")
         words: list[tuple[Any, ...]] = []
         if user:
@@ -114,12 +124,12 @@ class Dial(msgspec.Struct, frozen=True):
         return words
 
     def context(self) -> ssl.SSLContext | None:
-        """Made anew for every connection: certificates are renewed while a client runs."""
+        """A new TLS context; a new one for each connection, since certificates are renewed."""
         if not self.tls:
             return None
         of = self.options.get
         context = ssl.create_default_context()
-        verify = VERIFY[of("ssl_cert_reqs", "required")]
+        verify = CERTIFICATE_CHECKS[of("ssl_cert_reqs", "required")]
         context.check_hostname = verify != ssl.CERT_NONE and of("ssl_check_hostname", True)
         context.verify_mode = verify
         if of("ssl_certfile") or of("ssl_keyfile"):
@@ -129,15 +139,15 @@ class Dial(msgspec.Struct, frozen=True):
         return context
 
     def prepare(self, opened: Any) -> None:
-        """A new socket, of a host and port."""
+        """Sets the options of a new TCP socket."""
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEP_ALIVE.items():
-            if hasattr(socket, name):  # not every system has all of them
+        for name, value in TCP_KEEPALIVE.items():
+            if hasattr(socket, name):  # some systems do not have all of them
                 opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def why(self, problem: BaseException) -> str:
-        """What is said of a connection that could not be opened."""
+        """The message for a connection that could not be opened."""
         if isinstance(problem, TimeoutError) and not problem.errno:
             return self.late
         if not isinstance(problem, OSError):

@@ -1,4 +1,4 @@
-"""What the server's errors mean: one table, from its words to what is done about them."""
+"""What an error of the server or the connection means, and what to do about it."""
 
 from __future__ import annotations
 
@@ -38,42 +38,44 @@ __all__ = ["PROBLEMS", "Fault", "Lost", "NotSent", "Remedy", "diagnose"]
 
 
 class NotSent(Exception):
-    """The call did not leave: no connection. Safe to send again."""
+    """The call was not sent, for lack of a connection. It is safe to send it again."""
 
 
 class Lost(Exception):
-    """The call left, no answer came. It may have been carried out."""
+    """The call was sent, but no answer came. It may have been carried out."""
 
 
-# What `diagnose` knows; anything else is a mistake of ours.
+# What `diagnose` handles; any other exception is a bug in Queasy.
 PROBLEMS = (NotSent, Lost, ResponseError)
 
 
 class Remedy(Enum):
-    """What mends a fault."""
+    """What to do about a fault."""
 
     NONE = auto()
     WAIT = auto()
-    """Passes by itself; the route may have changed."""
+    """Wait: it ends without our doing. The route may have changed meanwhile."""
     ROUTE = auto()
-    """Another server now has the role of this one."""
+    """Find the primary: another server has this role now."""
     LOAD = auto()
-    """The library is not there."""
+    """Load the library: the server does not have it."""
     MOVED = auto()
+    """Follow the redirection, from now on."""
     ASK = auto()
+    """Follow the redirection, for this call only."""
 
 
 class Fault(msgspec.Struct, frozen=True):
     remedy: Remedy
     error: QueasyError
-    """What to raise when the remedy does not help in time."""
+    """The error to raise when the remedy does not help in time."""
     uncertain: bool = False
-    """The call may have been carried out."""
+    """Whether the call may have been carried out."""
 
 
-# What a server that cannot serve for now says, and what ends it. A full disk stays so for a
-# while: who dispatches is told at once.
-PASSING = {
+# The first words of errors from a server that cannot serve for now, and the advice for each. A
+# full disk is not waited for, because it stays full for a while.
+TEMPORARY = {
     "BUSY": (Remedy.WAIT, "a script has run for too long; SCRIPT KILL or FUNCTION KILL ends it"),
     "FAILOVER": (Remedy.WAIT, "a failover is under way"),
     "UNBLOCKED": (Remedy.WAIT, "a failover is under way"),
@@ -88,13 +90,13 @@ PASSING = {
 }
 
 
-# What servers put behind an error that a function returned, which says nothing to anybody.
-TAIL = re.compile(r" script:( \S+,)? on @user_function:\d+\.?$")
+# What a server appends to an error that a function returned. It does not help the reader.
+SCRIPT_SUFFIX = re.compile(r" script:( \S+,)? on @user_function:\d+\.?$")
 
 
 def diagnose(problem: Exception, where: str, doing: str) -> Fault:
-    """The fault behind an exception of the transport or the server, `doing` ("looking at") it."""
-    text = TAIL.sub("", str(problem))
+    """The fault of an exception from the transport or the server; `doing` says what was tried."""
+    text = SCRIPT_SUFFIX.sub("", str(problem))
     at = f"{doing} {where}"
     match problem:
         case Lost():
@@ -123,7 +125,7 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
         case MasterDownError():
             return Fault(
                 Remedy.WAIT,
-                NotReady(f"{at}: this is a replica that has lost its primary. Point the URL there"),
+                NotReady(f"{at}: this replica has lost its primary. Point the URL at the primary"),
             )
         case TryAgainError() | ClusterDownError():
             return Fault(Remedy.WAIT, NotReady(f"{at}: the cluster cannot serve now ({text})"))
@@ -150,7 +152,7 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
 
 
 def _is_refused(problem: BaseException | None) -> bool:
-    """Whether the other machine said that nobody listens there, rather than nothing."""
+    """Whether the host answered that no server listens at this address."""
     while problem is not None:
         if isinstance(problem, (ConnectionRefusedError, FileNotFoundError)):
             return True
@@ -159,35 +161,35 @@ def _is_refused(problem: BaseException | None) -> bool:
 
 
 def _credentials(text: str) -> str:
-    if text.startswith("sentinel "):  # as `SentinelRoute` says
+    if text.startswith("sentinel "):  # the text is from `SentinelRoute`
         return "redis+sentinel://host/service?sentinel_username=…&sentinel_password=…"
     return "redis://user:password@host (unix://user:password@/path)"
 
 
 def _advice(text: str, where: str) -> str:
-    """What to look at when there is no connection."""
+    """What to check when a connection cannot be opened."""
     if "max number of clients" in text:
-        return "It takes no more connections: raise its maxclients"
+        return "The server takes no more connections: raise its maxclients"
     if "certificate verify failed" in text:
         return (
-            "The URL says which authority signs the server's certificate "
-            "(?ssl_ca_certs=/path/to/ca.pem), and names the host as the certificate does"
+            "Name the authority that signed the server's certificate in the URL "
+            "(?ssl_ca_certs=/path/to/ca.pem), and the host as the certificate names it"
         )
     right = "is the URL (the url argument, or QUEASY_URL) right"
-    if NOT_THERE.search(text):
+    if NOT_FOUND.search(text):
         return f"I{right[1:]}?"
-    if OTHER_SPEECH.search(text) and not where.startswith("unix://"):
+    if TLS_MISMATCH.search(text) and not where.startswith("unix://"):
         return (
             f"Is the server running, and {right}: rediss:// if the server speaks TLS there (with "
-            "ssl_certfile and ssl_keyfile if it asks for a certificate), redis:// if not?"
+            "ssl_certfile and ssl_keyfile if it requires a certificate), redis:// if not?"
         )
     return f"Is the server running, and {right}?"
 
 
-# A file, a name or a service of the URL; each is named.
-NOT_THERE = re.compile(r"there is no file|Error -\d+ connecting|knows no service")
-# One side speaks TLS and the other does not: it hangs up, or waits for more.
-OTHER_SPEECH = re.compile(
+# A file, a host name or a service of the URL does not exist; the text names it.
+NOT_FOUND = re.compile(r"there is no file|Error -\d+ connecting|knows no service")
+# One side may speak TLS and the other not: then it closes the connection, or waits for more.
+TLS_MISMATCH = re.compile(
     r"SSL|over TLS|Error connecting|Error \d+ while|Protocol error|"
     r"[Cc]onnection (closed|reset|lost)"
 )
@@ -198,8 +200,8 @@ def _no_permission(at: str, where: str, text: str) -> AccessDenied:
     if command is not None and command[1] == "function|load":
         return AccessDenied(
             f"{where} has no library yet, or an older one, and this user may not load it ({text}). "
-            "Connect a worker first, or any client whose user may; or grant +function|load (ACL "
-            "SETUSER), to somebody who is trusted"
+            "Connect a worker first, or any client with a user that may; or grant +function|load "
+            "(ACL SETUSER) to a user that is trusted"
         )
     grant = f"+{command[1].lower()}" if command is not None else "it"
     if " key" in text:
@@ -217,7 +219,7 @@ def _diagnose_text(problem: Exception, text: str, where: str, at: str) -> Fault:
     if not isinstance(problem, ResponseError):
         return Fault(Remedy.NONE, ServerError(f"{at}: {text}"))
     if "Function not found" in text:
-        return Fault(Remedy.LOAD, ProtocolError(f"{at}: the server does not keep the library"))
+        return Fault(Remedy.LOAD, ProtocolError(f"{at}: the library disappears after each load"))
     if "unknown command" in text.lower() and (
         "FCALL" in text.upper() or "FUNCTION" in text.upper()
     ):
@@ -232,15 +234,15 @@ def _diagnose_text(problem: Exception, text: str, where: str, at: str) -> Fault:
         return Fault(Remedy.NONE, _no_permission(at, where, text))
     if word == "QUEASYBAD":
         return Fault(Remedy.NONE, InvalidInput(text.removeprefix("QUEASYBAD ")))
-    if word in PASSING:
-        remedy, what_to_do = PASSING[word]
+    if word in TEMPORARY:
+        remedy, what_to_do = TEMPORARY[word]
         return Fault(remedy, NotReady(f"{at}: {what_to_do} ({text})"))
     if "WRONGTYPE" in text:
         return Fault(
             Remedy.NONE,
             ProtocolError(
-                f"{at}: {text.removeprefix('WRONGTYPE ')}. Somebody "
-                "else wrote to it: rename or delete that key, and the queue goes on"
+                f"{at}: {text.removeprefix('WRONGTYPE ')}. Another program wrote to this key: "
+                "rename or delete it, and the queue works again"
             ),
         )
     return Fault(Remedy.NONE, ServerError(f"{at}: {text}"))

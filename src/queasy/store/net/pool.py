@@ -1,6 +1,6 @@
-"""Bytes to servers and back: which connection a call takes, and who opens and closes it.
+"""Transports: they choose a connection for each exchange, and open and close connections.
 
-Twice, because one awaits and the other does not; neither knows what it carries.
+There are two, one for event loops and one for threads. Neither knows what it transports.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from queasy.store.embedded import server as embedded
-from queasy.store.net.connection import Dial, limit_of, pack
+from queasy.store.net.connection import Endpoint, limit_of, pack
 from queasy.store.net.faults import NotSent
-from queasy.store.net.topology import Effect, Ensure, Exchange, HangUp, Pause
+from queasy.store.net.topology import Effect, EnsureEmbedded, Exchange, HangUp, Pause
 from queasy.store.net.url import Address, Target, parse_url
 from queasy.store.net.wire import Wire
 from queasy.store.net.wire_sync import SyncWire
 
-__all__ = ["MOST_CONNECTIONS", "AsyncTransport", "SyncTransport"]
+__all__ = ["MAX_CONNECTIONS", "AsyncTransport", "SyncTransport"]
 
 T = TypeVar("T")
 log = logging.getLogger("queasy")
 
-MOST_CONNECTIONS = 50
-# More bytes than this would hold up the calls behind them.
-LARGE = 512 * 1024
-# For connections to be closed in good order, TLS being slow about it.
-CLOSING = 1.0
+MAX_CONNECTIONS = 50
+# A larger call would delay the calls after it, so it gets a connection of its own.
+LARGE_CALL_BYTES = 512 * 1024
+# How long a TLS connection may take to close properly.
+CLOSE_TIMEOUT_SECONDS = 1.0
 
 
-class _Lines:
-    """The connections to one server: one that ordinary calls share, and some for one call each."""
+class _ServerConnections:
+    """The connections to one server: one that is shared, and others for one call at a time."""
 
-    def __init__(self, dial: Dial, connections: int) -> None:
-        self.dial = dial
+    def __init__(self, endpoint: Endpoint, connections: int) -> None:
+        self.endpoint = endpoint
         self.shared: Wire | None = None
         self.idle: list[Wire] = []
-        # Who finds none free stands in line, first come first served.
+        # Calls that need a connection of their own wait here, in order.
         self.turns = asyncio.Semaphore(max(1, connections - 1))
 
 
 class AsyncTransport:
-    """Carries steps out in an event loop.
+    """Performs effects in an event loop.
 
-    To one server there are at most so many `connections`: the one that calls share, and others
-    for calls that would hold up the rest, because they are large or wait on the server.
+    It opens at most `connections` connections to one server: one that most calls share, and others
+    for calls that would delay the rest, because they are large or wait on the server.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class AsyncTransport:
         target: Target,
         timeout: float,
         folder: Path | None,
-        connections: int = MOST_CONNECTIONS,
+        connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._target = target
         self._timeout = timeout
         self._folder = folder
         self._connections = connections
-        self._lines: dict[tuple[Address, bool], _Lines] = {}
+        self._servers: dict[tuple[Address, bool], _ServerConnections] = {}
         self._wires: set[Wire] = set()
 
     async def run(self, steps: Generator[Effect, Any, T]) -> T:
-        """Performs each step and returns what the last one came to."""
+        """Performs the effects that a generator yields; returns the generator's result."""
         try:
             effect = next(steps)
             while True:
@@ -76,7 +76,7 @@ class AsyncTransport:
                         answer = await self.exchange(effect)
                     else:
                         answer = await self._perform(effect)
-                except Exception as problem:  # the steps decide what it means
+                except Exception as problem:  # the generator decides what it means
                     effect = steps.throw(problem)
                 else:
                     effect = steps.send(answer)
@@ -91,7 +91,7 @@ class AsyncTransport:
                 return await self.exchange(effect)
             case Pause(seconds=seconds):
                 return await asyncio.sleep(seconds)
-            case Ensure():
+            case EnsureEmbedded():
                 url = await asyncio.to_thread(embedded.ensure, self._folder)
                 log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
@@ -100,83 +100,85 @@ class AsyncTransport:
 
     def exchange(self, exchange: Exchange) -> Awaitable[list[Any]]:
         """The replies to commands."""
-        lines = self._lines.get((exchange.address, exchange.sentinel))
-        if lines is None:
-            lines = self._find(exchange.address, exchange.sentinel)
+        server = self._servers.get((exchange.address, exchange.sentinel))
+        if server is None:
+            server = self._add_server(exchange.address, exchange.sentinel)
         if exchange.alone:
-            return self._exchange_apart(exchange, lines)
+            return self._exchange_alone(exchange, server)
         commands = exchange.commands
         packed = pack(commands)
-        if len(packed) > LARGE:
-            return self._exchange_apart(exchange, lines)
-        wire = lines.shared
+        if len(packed) > LARGE_CALL_BYTES:
+            return self._exchange_alone(exchange, server)
+        wire = server.shared
         if wire is None or wire.over is not None:
-            wire = lines.shared = self._open(lines.dial)
+            wire = server.shared = self._open(server.endpoint)
         return wire.call(packed, len(commands))
 
-    async def _exchange_apart(self, exchange: Exchange, lines: _Lines) -> list[Any]:
-        """Over a connection that nobody else uses meanwhile."""
-        deadline = asyncio.get_running_loop().time() + lines.dial.limit
+    async def _exchange_alone(self, exchange: Exchange, server: _ServerConnections) -> list[Any]:
+        """Uses a connection that no other call uses meanwhile."""
+        deadline = asyncio.get_running_loop().time() + server.endpoint.limit
         try:
             async with asyncio.timeout_at(deadline):
-                await lines.turns.acquire()
+                await server.turns.acquire()
         except TimeoutError as problem:
-            raise NotSent(lines.dial.late) from problem
+            raise NotSent(server.endpoint.late) from problem
         wire = None
         try:
-            while lines.idle and (wire is None or wire.over is not None):
-                wire = lines.idle.pop()
+            while server.idle and (wire is None or wire.over is not None):
+                wire = server.idle.pop()
             if wire is None or wire.over is not None:
-                wire = self._open(lines.dial)
-            # Packed as late as this: while they stand in line, one copy of the bytes will do.
+                wire = self._open(server.endpoint)
+            # Packed only now, so that a call that waits does not need twice the memory.
             replies = await wire.call(pack(exchange.commands), len(exchange.commands), deadline)
-            lines.idle.append(wire)
+            server.idle.append(wire)
             return replies
         except BaseException:
-            if wire is not None:  # the server may be busy with what nobody waits for any more
+            if wire is not None:  # the server may still be busy with the abandoned call
                 wire.end()
             raise
         finally:
-            lines.turns.release()
+            server.turns.release()
 
-    def _find(self, address: Address, sentinel: bool) -> _Lines:
-        dial = Dial.to(self._target, address, self._timeout, sentinel)
-        lines = self._lines[address, sentinel] = _Lines(dial, self._connections)
-        return lines
+    def _add_server(self, address: Address, sentinel: bool) -> _ServerConnections:
+        endpoint = Endpoint.to(self._target, address, self._timeout, sentinel)
+        server = self._servers[address, sentinel] = _ServerConnections(endpoint, self._connections)
+        return server
 
-    def _open(self, dial: Dial) -> Wire:
-        wire = self._follow(Wire(dial))
+    def _open(self, endpoint: Endpoint) -> Wire:
+        wire = self._track(Wire(endpoint))
         wire.begin()
         return wire
 
-    def _follow(self, wire: Wire) -> Wire:
+    def _track(self, wire: Wire) -> Wire:
         self._wires.add(wire)
         wire.gone.add_done_callback(lambda _: self._wires.discard(wire))
         return wire
 
     def _hang_up(self, address: Address) -> None:
-        """One that is being opened leads to whomever the name stands for now."""
-        lines = self._lines.get((address, False))
-        if lines is None:
+        """Retires open connections. One that is still being opened already leads to the server
+        that the name stands for now.
+        """
+        server = self._servers.get((address, False))
+        if server is None:
             return
-        if lines.shared is not None and lines.shared.greeted:
-            lines.shared.retire()
-            lines.shared = None
-        idle, lines.idle = lines.idle, []
+        if server.shared is not None and server.shared.greeted:
+            server.shared.retire()
+            server.shared = None
+        idle, server.idle = server.idle, []
         for wire in idle:
             wire.retire()
 
-    async def open_line(
-        self, address: Address, heard: Callable[[Any], None], lost: Callable[[Exception], None]
+    async def open_push_connection(
+        self, address: Address, on_push: Callable[[Any], None], on_lost: Callable[[Exception], None]
     ) -> Wire:
-        """A connection of its own, for hearing what the server says by itself."""
-        dial = Dial.to(self._target, address, self._timeout, False)
-        wire = self._follow(Wire(dial, heard, lost))
+        """A separate connection, for messages that the server sends without a call."""
+        endpoint = Endpoint.to(self._target, address, self._timeout, False)
+        wire = self._track(Wire(endpoint, on_push, on_lost))
         await wire.open()
         return wire
 
     def in_time(self) -> asyncio.Timeout:
-        """How long an answer may take."""
+        """A timeout of the time that an answer may take."""
         return asyncio.timeout(self.limit)
 
     @property
@@ -184,18 +186,20 @@ class AsyncTransport:
         return limit_of(self._target, self._timeout)
 
     async def close(self) -> None:
-        self._lines = {}
+        self._servers = {}
         wires = list(self._wires)
         for wire in wires:
             wire.retire()
         if wires:
-            _, left = await asyncio.wait([wire.gone for wire in wires], timeout=CLOSING)
+            _, left = await asyncio.wait(
+                [wire.gone for wire in wires], timeout=CLOSE_TIMEOUT_SECONDS
+            )
             for wire in wires if left else ():
                 wire.end()
 
 
 class SyncTransport:
-    """Carries steps out in the calling thread; safe to share between threads."""
+    """Performs effects in the calling thread; safe to share between threads."""
 
     def __init__(self, target: Target, timeout: float, folder: Path | None) -> None:
         self._target = target
@@ -206,7 +210,7 @@ class SyncTransport:
         self._process = os.getpid()
 
     def run(self, steps: Generator[Effect, Any, T]) -> T:
-        """Performs each step and returns what the last one came to."""
+        """Performs the effects that a generator yields; returns the generator's result."""
         try:
             effect = next(steps)
             while True:
@@ -215,7 +219,7 @@ class SyncTransport:
                         answer = self.exchange(effect)
                     else:
                         answer = self._perform(effect)
-                except Exception as problem:  # the steps decide what it means
+                except Exception as problem:  # the generator decides what it means
                     effect = steps.throw(problem)
                 else:
                     effect = steps.send(answer)
@@ -230,7 +234,7 @@ class SyncTransport:
                 return self.exchange(effect)
             case Pause(seconds=seconds):
                 return time.sleep(seconds)
-            case Ensure():
+            case EnsureEmbedded():
                 url = embedded.ensure(self._folder)
                 log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
@@ -249,30 +253,30 @@ class SyncTransport:
         idle = self._idle_of(key)
         wire = None
         while wire is None or wire.has_more():
-            if wire is not None:  # it was closed by the server while it rested
+            if wire is not None:  # the server closed it while it was idle
                 wire.close()
             try:
                 wire = idle.pop()
             except IndexError:
                 wire = SyncWire(
-                    Dial.to(self._target, exchange.address, self._timeout, exchange.sentinel)
+                    Endpoint.to(self._target, exchange.address, self._timeout, exchange.sentinel)
                 )
                 break
         try:
             replies = wire.call(packed, len(commands))
-        except BaseException:  # also KeyboardInterrupt: the reply would be the next call's
+        except BaseException:  # also KeyboardInterrupt: the next call would read this reply
             wire.close()
             raise
         with self._lock:
             if self._idle.get(key) is idle:
                 idle.append(wire)
                 return replies
-        wire.close()  # all that rested were closed meanwhile
+        wire.close()  # the idle connections were closed meanwhile
         return replies
 
     def _idle_of(self, key: tuple[Address, bool]) -> list[SyncWire]:
-        """The connections that rest, the last used last."""
-        if self._process != os.getpid():  # forked: these are the parent's, who goes on using them
+        """The idle connections to a server; the one that was used last comes last."""
+        if self._process != os.getpid():  # forked: the parent goes on using these connections
             self._lock, self._process = threading.Lock(), os.getpid()
             self.close()
         idle = self._idle.get(key)
@@ -281,13 +285,13 @@ class SyncTransport:
                 idle = self._idle.setdefault(key, [])
         return idle
 
-    def open_line(self, address: Address) -> SyncWire:
-        """A connection of its own, on which one may wait for ever."""
-        return SyncWire(Dial.to(self._target, address, self._timeout, False))
+    def open_push_connection(self, address: Address) -> SyncWire:
+        """A separate connection, for messages that the server sends without a call."""
+        return SyncWire(Endpoint.to(self._target, address, self._timeout, False))
 
     def close(self) -> None:
         with self._lock:
-            resting, self._idle = list(self._idle.values()), {}
-        for idle in resting:
+            servers, self._idle = list(self._idle.values()), {}
+        for idle in servers:
             for wire in idle:
                 wire.close()

@@ -1,7 +1,7 @@
-"""Hearing of new work instead of asking for it: pub/sub channels of the server.
+"""Subscriptions to channels of the server, so that clients need not poll for new jobs.
 
-A message may be lost (a failover, a moved slot); whoever waits looks again by itself
-before long, so nothing depends on one.
+A message may be lost (a failover, a moved slot). Every waiter also polls, at long intervals, so
+no job depends on a message.
 """
 
 from __future__ import annotations
@@ -9,112 +9,118 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
 from queasy.errors import QueasyError, Unreachable
 from queasy.store.net.faults import Lost, NotSent, diagnose
-from queasy.store.net.pool import AsyncTransport, SyncTransport
+from queasy.store.net.pool import AsyncTransport
 from queasy.store.net.server_errors import MovedError, NoPermissionError, ResponseError
 from queasy.store.net.topology import Effect, Exchange, Pause, Route, redirected
 from queasy.store.net.url import Address
 from queasy.store.net.wire import Wire
-from queasy.store.net.wire_sync import SyncWire
 
-__all__ = ["AsyncListener", "AsyncSignal", "SyncListener", "SyncSignal"]
+__all__ = ["AsyncListener", "AsyncSignal", "raise_if_denied"]
 
-BROKEN = (ResponseError, OSError, NotSent, Lost, Unreachable)
-# Who cannot listen looks for himself, this often.
-DEAF = 1.0
-# A line on which nothing was heard for so long may be dead, and its end not told: a firewall
-# forgot it, or a host vanished. It is asked, or replaced. In a group another server may have
-# taken over meanwhile.
-QUIET = 30.0
-QUIET_IN_GROUP = 5.0
-# So often one follows a channel that is elsewhere.
-MOST_TURNS = 3
+CONNECTION_PROBLEMS = (ResponseError, OSError, NotSent, Lost, Unreachable)
+# A waiter without a subscription polls this often.
+UNSUBSCRIBED_POLL_SECONDS = 1.0
+# After this long without a message a connection may be dead without a sign: a firewall dropped
+# it, or the host vanished. It is then checked, or replaced. In a group (Sentinel, Cluster) another
+# server may have taken over meanwhile, so it is checked more often.
+SILENCE_SECONDS = 30.0
+SILENCE_IN_GROUP_SECONDS = 5.0
+MAX_REDIRECTS = 3
 
 
 class AsyncSignal:
-    """One who waits on a channel."""
+    """Waits for messages on one channel, for one operation."""
 
     def __init__(self, listener: AsyncListener, channel: str) -> None:
         self._listener = listener
         self._channel = channel
-        self._heard = asyncio.Event()
-        self._hears: object | None = None
-        self.closed = False
+        self._received = asyncio.Event()
+        self._connection: object | None = None
+        self._closed = False
 
     def set(self) -> bool:
-        """True when it was not set already."""
-        if self._heard.is_set():
+        """Wakes the waiter; False when it was set already."""
+        if self._received.is_set():
             return False
-        self._heard.set()
+        self._received.set()
         return True
 
-    async def ready(self) -> None:
-        """Listen, and listen again where a connection was lost."""
-        if self.closed:
-            raise QueasyError("the client was closed while somebody waited for a job")
-        self._hears = await self._listener.subscribe(self._channel)
+    def close(self) -> None:
+        """Wakes the waiter; `ensure_subscribed` raises from now on."""
+        self._closed = True
+        self._received.set()
+
+    async def ensure_subscribed(self) -> None:
+        """Subscribes, or subscribes again after the connection was lost."""
+        if self._closed:
+            raise QueasyError("the client was closed while a lease waited for a job")
+        self._connection = await self._listener.subscribe(self._channel)
 
     async def wait(self, seconds: float) -> None:
-        """Until the next message since the last wait, at most `seconds`."""
-        hears = self._hears
-        if hears is not None and await self._listener.subscribe(self._channel) is not hears:
-            self._heard.clear()
-            return  # the look found the queue elsewhere: nobody wakes us here
+        """Waits for the next message since the last wait, at most `seconds`."""
+        connection = self._connection
+        if connection is None:
+            seconds = min(seconds, UNSUBSCRIBED_POLL_SECONDS)
+        elif await self._listener.subscribe(self._channel) is not connection:
+            self._received.clear()
+            return  # the queue is at another server now, where no wake-up was requested
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds if hears is not None else min(seconds, DEAF)):
-                await self._heard.wait()
-        self._heard.clear()
+            async with asyncio.timeout(seconds):
+                await self._received.wait()
+        self._received.clear()
 
 
-class _Ear:
-    """One connection to one server, subscribed to channels."""
+class _Subscriber:
+    """One connection to one server, and the channels it is subscribed to."""
 
     def __init__(self) -> None:
         self.wire: Wire | None = None
-        """Once it is open."""
+        """Set when the connection is open."""
         self.confirmed: dict[str, asyncio.Future[None]] = {}
-        self.asked: deque[str] = deque()
-        """Channels in the order of the answers to come: an error does not name its own."""
+        """For each channel: done when the server has confirmed the subscription."""
+        self.requested: deque[str] = deque()
+        """Channels in the order of the replies to come: an error reply names no channel."""
         self.problem: Exception | None = None
+        """Why the connection was dropped."""
         self.opening: asyncio.Task[None] | None = None
-        self.heard_at = 0.0
-        self.asked_at = 0.0
-        """When it was last asked whether it is there."""
+        self.received_at = 0.0
+        self.checked_at = 0.0
+        """When the connection was last checked."""
         self.timer: asyncio.TimerHandle | None = None
 
-    def ask(self, *channels: str) -> None:
+    def request(self, *channels: str) -> None:
         assert self.wire is not None
-        self.asked.extend(channels)
-        self.wire.tell([("SSUBSCRIBE", channel) for channel in channels])
+        self.requested.extend(channels)
+        self.wire.send([("SSUBSCRIBE", channel) for channel in channels])
 
 
 class AsyncListener:
-    """The channels of one client, over one connection for each server they are on."""
+    """The subscriptions of one client, over one connection to each server they are on."""
 
     def __init__(self, transport: AsyncTransport, route: Route) -> None:
         self._transport = transport
         self._route = route
-        self._ears: dict[Address, _Ear] = {}
+        self._subscribers: dict[Address, _Subscriber] = {}
         self._signals: dict[str, set[AsyncSignal]] = {}
-        self._unwanted: dict[str, Callable[[], None]] = {}
-        self._told: dict[str, Callable[[str], None]] = {}
+        self._on_unwanted: dict[str, Callable[[], None]] = {}
+        self._callbacks: dict[str, Callable[[str], None]] = {}
 
     @contextlib.asynccontextmanager
     async def listen(
-        self, channel: str, unwanted: Callable[[], None], abandoned: Callable[[], None]
+        self, channel: str, on_unwanted: Callable[[], None], on_abandoned: Callable[[], None]
     ) -> AsyncGenerator[AsyncSignal]:
-        """A signal that is set by messages on the channel from now on; each sets one signal.
+        """A signal for messages on the channel; each message sets one of the channel's signals.
 
-        `unwanted` is called for a message that comes when nobody waits any more, `abandoned`
-        when the last who waited was interrupted.
+        `on_unwanted` is called for a message that arrives when no signal waits, `on_abandoned`
+        when the last waiter was interrupted.
         """
-        self._unwanted[channel] = unwanted
+        self._on_unwanted[channel] = on_unwanted
         signal = AsyncSignal(self, channel)
         self._signals.setdefault(channel, set()).add(signal)
         interrupted = True
@@ -123,290 +129,212 @@ class AsyncListener:
             interrupted = False
         finally:
             self._signals[channel].discard(signal)
-            # The server wakes a client, not one of those who wait in it: the next of them
-            # looks whether there is more, and if not asks to be woken.
-            if not self._tell_one(channel) and interrupted:
-                abandoned()
+            # The server wakes the client, not one of the waiters in it. So the next waiter polls:
+            # it takes what is left, or becomes the one that the server wakes.
+            if not self._set_one_signal(channel) and interrupted:
+                on_abandoned()
 
-    def attend(self, channel: str, told: Callable[[str], None]) -> None:
-        """From now on `told` is called with every message on the channel, and with "" when
-        messages may have been missed. `subscribe` makes sure that there are any.
+    def add_callback(self, channel: str, callback: Callable[[str], None]) -> None:
+        """Calls `callback` with every message on the channel, and with "" when messages may have
+        been missed. `subscribe` starts the messages.
         """
-        self._told[channel] = told
+        self._callbacks[channel] = callback
 
-    def leave(self, channel: str) -> None:
-        self._told.pop(channel, None)
+    def remove_callback(self, channel: str) -> None:
+        self._callbacks.pop(channel, None)
 
-    async def tell(self, channel: str, message: str) -> int:
-        """Sends a message; how many heard it."""
-        return await self._transport.run(_tell(self._route, channel, message))
+    async def publish(self, channel: str, message: str) -> int:
+        """Publishes a message; how many subscribers received it."""
+        return await self._transport.run(_publish(self._route, channel, message))
 
-    def hears(self, channel: str) -> object | None:
-        """What one hears by, if that is known without asking anybody: as nearly always."""
+    def connection_of(self, channel: str) -> object | None:
+        """The connection that is subscribed to the channel, if that is known without a call, as it
+        nearly always is.
+        """
         address = self._route.known
-        ear = None if address is None else self._ears.get(address)
-        confirmed = None if ear is None else ear.confirmed.get(channel)
+        subscriber = None if address is None else self._subscribers.get(address)
+        confirmed = None if subscriber is None else subscriber.confirmed.get(channel)
         if confirmed is None or not confirmed.done() or confirmed.cancelled():
             return None
-        return ear if confirmed.exception() is None else None
+        return subscriber if confirmed.exception() is None else None
 
     async def subscribe(self, channel: str) -> object | None:
-        """What one hears by, once the server has confirmed it: something else after every loss.
-        None when the server is away or elsewhere.
+        """Subscribes; returns the connection once the server has confirmed it.
+
+        Another object is returned after each loss of the connection, None when the server cannot
+        be reached or the channel keeps moving.
         """
-        if (hears := self.hears(channel)) is not None:
-            return hears
+        if (connection := self.connection_of(channel)) is not None:
+            return connection
         address = None
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_REDIRECTS):
             try:
                 address = await self._transport.run(self._route.locate(channel))
                 return await self._subscribe(address, channel)
             except MovedError as moved:
                 assert address is not None
                 self._route.moved(int(moved.slot_id), redirected(moved, address))
-            except BROKEN as problem:
-                refuse_if_denied(problem, channel)
+            except CONNECTION_PROBLEMS as problem:
+                raise_if_denied(problem, channel)
                 break
         self._route.forget(address)
         return None
 
-    async def _subscribe(self, address: Address, channel: str) -> _Ear:
-        ear = self._ears.get(address)
-        if ear is None:
-            ear = self._ears[address] = _Ear()
-            ear.opening = asyncio.create_task(self._open(address, ear))
-        confirmed = ear.confirmed.get(channel)
+    async def _subscribe(self, address: Address, channel: str) -> _Subscriber:
+        subscriber = self._subscribers.get(address)
+        if subscriber is None:
+            subscriber = self._subscribers[address] = _Subscriber()
+            subscriber.opening = asyncio.create_task(self._open(address, subscriber))
+        confirmed = subscriber.confirmed.get(channel)
         if confirmed is None:
-            confirmed = ear.confirmed[channel] = asyncio.get_running_loop().create_future()
-            if ear.wire is not None:
-                ear.ask(channel)
+            confirmed = asyncio.get_running_loop().create_future()
+            subscriber.confirmed[channel] = confirmed
+            if subscriber.wire is not None:
+                subscriber.request(channel)
         if not confirmed.done():
             try:
                 async with self._transport.in_time():
                     await asyncio.wait([confirmed])
             except TimeoutError as late:
-                self._drop(address, ear, late)  # who comes next opens another line
+                self._drop(address, subscriber, late)  # the next subscribe opens another one
                 raise
         if confirmed.cancelled():
-            raise ear.problem or NotSent("closed")
+            raise subscriber.problem or NotSent("closed")
         confirmed.result()
-        return ear
+        return subscriber
 
-    async def _open(self, address: Address, ear: _Ear) -> None:
-        heard = functools.partial(self._answered, address, ear)
-        lost = functools.partial(self._drop, address, ear)
+    async def _open(self, address: Address, subscriber: _Subscriber) -> None:
+        on_push = functools.partial(self._on_push, address, subscriber)
+        on_lost = functools.partial(self._drop, address, subscriber)
         try:
-            ear.wire = await self._transport.open_line(address, heard, lost)
-        except BROKEN as problem:
-            self._drop(address, ear, problem)
+            subscriber.wire = await self._transport.open_push_connection(address, on_push, on_lost)
+        except CONNECTION_PROBLEMS as problem:
+            self._drop(address, subscriber, problem)
             return
-        ear.heard_at = asyncio.get_running_loop().time()
-        # In one piece, before anybody else: from now on, who comes asks for himself.
-        ear.ask(*ear.confirmed)
-        self._watch(address, ear)
+        subscriber.received_at = asyncio.get_running_loop().time()
+        # All at once, without an await: later subscriptions find the wire and send their own.
+        subscriber.request(*subscriber.confirmed)
+        self._watch(address, subscriber)
 
-    def _answered(self, address: Address, ear: _Ear, reply: Any) -> None:
-        """Called by the connection itself: between the bytes and who is told is nothing else."""
-        ear.heard_at = asyncio.get_running_loop().time()
-        if isinstance(reply, ResponseError) and ear.asked:
-            self._refuse(ear, reply)
+    def _on_push(self, address: Address, subscriber: _Subscriber, reply: Any) -> None:
+        """Handles what the server sends. The wire calls it directly, for speed."""
+        subscriber.received_at = asyncio.get_running_loop().time()
+        if isinstance(reply, ResponseError) and subscriber.requested:
+            self._refuse(subscriber, reply)
         elif isinstance(reply, Exception):
-            self._drop(address, ear, reply)
+            self._drop(address, subscriber, reply)
         else:
             kind, raw_channel, *rest = reply
             channel = raw_channel.decode()
             if kind == b"smessage":
-                self._heard(channel, rest[0].decode("utf-8", "surrogateescape"))
+                self._deliver(channel, rest[0].decode("utf-8", "surrogateescape"))
             elif kind == b"ssubscribe":
-                ear.asked.popleft()
-                if channel in ear.confirmed and not ear.confirmed[channel].done():
-                    ear.confirmed[channel].set_result(None)
-            elif (confirmed := ear.confirmed.pop(channel, None)) is not None:
+                subscriber.requested.popleft()
+                if channel in subscriber.confirmed and not subscriber.confirmed[channel].done():
+                    subscriber.confirmed[channel].set_result(None)
+            elif (confirmed := subscriber.confirmed.pop(channel, None)) is not None:
                 self._lose(channel, confirmed)  # the slot moved away
-        if not ear.confirmed:
-            self._drop(address, ear)
+        if not subscriber.confirmed:
+            self._drop(address, subscriber)
 
-    def _watch(self, address: Address, ear: _Ear) -> None:
-        """After a long silence, asks; when there is no answer, the line is dead."""
+    def _watch(self, address: Address, subscriber: _Subscriber) -> None:
+        """Checks the connection after a long silence; drops it if no answer comes."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        quiet = QUIET_IN_GROUP if self._route.is_group else QUIET
-        if ear.asked_at > ear.heard_at:
+        silence = SILENCE_IN_GROUP_SECONDS if self._route.is_group else SILENCE_SECONDS
+        if subscriber.checked_at > subscriber.received_at:
             self._route.forget(address)
-            self._drop(address, ear, TimeoutError("no answer"))
+            self._drop(address, subscriber, TimeoutError("no answer"))
             return
-        if (again := ear.heard_at + quiet) <= now:
-            ear.asked_at, again = now, now + self._transport.limit
-            ear.ask(next(iter(ear.confirmed)))
-        ear.timer = loop.call_at(again, self._watch, address, ear)
+        if (check_at := subscriber.received_at + silence) <= now:
+            subscriber.checked_at, check_at = now, now + self._transport.limit
+            subscriber.request(next(iter(subscriber.confirmed)))
+        subscriber.timer = loop.call_at(check_at, self._watch, address, subscriber)
 
-    def _refuse(self, ear: _Ear, problem: ResponseError) -> None:
-        """One channel is elsewhere, or not for us; the others of this ear are still heard."""
-        confirmed = ear.confirmed.pop(ear.asked.popleft(), None)
+    def _refuse(self, subscriber: _Subscriber, problem: ResponseError) -> None:
+        """One channel is elsewhere or forbidden; the others of this connection stay subscribed."""
+        confirmed = subscriber.confirmed.pop(subscriber.requested.popleft(), None)
         if confirmed is not None and not confirmed.done():
             confirmed.set_exception(problem)
-            confirmed.exception()  # whoever asked may have gone
+            confirmed.exception()  # nothing may await it any more, which would be a warning
 
-    def _heard(self, channel: str, message: str) -> None:
-        if channel in self._told:
-            self._told[channel](message)
-        elif not self._tell_one(channel) and channel in self._unwanted:
-            self._unwanted[channel]()
+    def _deliver(self, channel: str, message: str) -> None:
+        if channel in self._callbacks:
+            self._callbacks[channel](message)
+        elif not self._set_one_signal(channel) and channel in self._on_unwanted:
+            self._on_unwanted[channel]()
 
-    def _tell_one(self, channel: str) -> bool:
+    def _set_one_signal(self, channel: str) -> bool:
         return any(signal.set() for signal in self._signals.get(channel, ()))
 
-    def _drop(self, address: Address, ear: _Ear, problem: Exception | None = None) -> None:
-        """Nothing more is heard by it; `problem` is for those who wait for a confirmation."""
-        if self._ears.get(address) is not ear:
+    def _drop(
+        self, address: Address, subscriber: _Subscriber, problem: Exception | None = None
+    ) -> None:
+        """Ends a connection; `problem` is raised where a subscription awaits confirmation."""
+        if self._subscribers.get(address) is not subscriber:
             return
-        del self._ears[address]
-        ear.problem = problem
-        if ear.timer is not None:
-            ear.timer.cancel()
-        if ear.wire is not None:
-            ear.wire.end()
-        elif ear.opening is not None and ear.opening is not asyncio.current_task():
-            ear.opening.cancel()
-        for channel, confirmed in ear.confirmed.items():
+        del self._subscribers[address]
+        subscriber.problem = problem
+        if subscriber.timer is not None:
+            subscriber.timer.cancel()
+        if subscriber.wire is not None:
+            subscriber.wire.end()
+        elif subscriber.opening is not None and subscriber.opening is not asyncio.current_task():
+            subscriber.opening.cancel()
+        for channel, confirmed in subscriber.confirmed.items():
             self._lose(channel, confirmed)
 
     def _lose(self, channel: str, confirmed: asyncio.Future[None]) -> None:
-        """Who had been listening looks again, and listens anew."""
+        """Wakes the waiters of a channel, so that they poll and subscribe again."""
         for signal in self._signals.get(channel, ()) if confirmed.done() else ():
             signal.set()
-        if channel in self._told:
-            self._told[channel]("")
+        if channel in self._callbacks:
+            self._callbacks[channel]("")
         confirmed.cancel()
 
     async def close(self) -> None:
-        """Whoever waits is told that it is over."""
+        """Ends every subscription; the waiters raise."""
         for signal in [signal for signals in self._signals.values() for signal in signals]:
-            signal.closed = True
-            signal.set()
-        ears = list(self._ears.items())
-        for address, ear in ears:
-            self._drop(address, ear)
-        if opening := [ear.opening for _, ear in ears if ear.opening is not None]:
+            signal.close()
+        subscribers = list(self._subscribers.items())
+        for address, subscriber in subscribers:
+            self._drop(address, subscriber)
+        if opening := [one.opening for _, one in subscribers if one.opening is not None]:
             await asyncio.wait(opening)
 
 
-def _tell(route: Route, channel: str, message: str) -> Generator[Effect, Any, int]:
-    """Publishes where the channel is now. Said twice, an order is the same order."""
+def _publish(route: Route, channel: str, message: str) -> Generator[Effect, Any, int]:
+    """Publishes where the channel is now. A message may be published twice, which does no harm:
+    the orders sent this way are idempotent.
+    """
     before: Address | None = None
-    for turn in range(1, MOST_TURNS + 1):
+    for turn in range(1, MAX_REDIRECTS + 1):
         try:
             address = yield from route.locate(channel)
             if address == before:
                 return 0
-            (heard,) = yield Exchange(address, (("SPUBLISH", channel, message),))
+            (received,) = yield Exchange(address, (("SPUBLISH", channel, message),))
         except (NotSent, Lost) as problem:
             route.forget()
-            if turn == MOST_TURNS or not route.is_group:
+            if turn == MAX_REDIRECTS or not route.is_group:
                 raise Unreachable(str(problem)) from problem
-            yield Pause(DEAF)
+            yield Pause(UNSUBSCRIBED_POLL_SECONDS)
             continue
-        if isinstance(heard, MovedError):
-            route.moved(int(heard.slot_id), redirected(heard, address))
-        elif isinstance(heard, Exception):
-            raise diagnose(heard, str(address), f"a message on {channel} on").error from heard
-        elif heard or not route.is_group:
-            return int(heard)
-        else:  # who listens may do so at another, which was not the primary when we last asked
+        if isinstance(received, MovedError):
+            route.moved(int(received.slot_id), redirected(received, address))
+        elif isinstance(received, Exception):
+            raise diagnose(
+                received, str(address), f"publishing on {channel} on"
+            ).error from received
+        elif received or not route.is_group:
+            return int(received)
+        else:  # the subscribers may be at a server that has become the primary since
             before = address
             route.forget()
     return 0
 
 
-def refuse_if_denied(problem: Exception, channel: str) -> None:
-    """A channel that one may not hear will not be heard later either: say so."""
+def raise_if_denied(problem: Exception, channel: str) -> None:
+    """Raises when the user may not subscribe: trying again would not help."""
     if isinstance(problem, NoPermissionError):
-        raise diagnose(problem, "the server", f"listening on {channel} on").error from problem
-
-
-class SyncSignal:
-    """One who waits on a channel, over a connection of its own."""
-
-    def __init__(
-        self, locate: Callable[[], Address], subscribe: Callable[[Address], SyncWire]
-    ) -> None:
-        self._locate = locate
-        self._subscribe = subscribe
-        self._line: SyncWire | None = None
-        self._heard_at = 0.0
-        self._at: Address | None = None
-
-    def ready(self) -> None:
-        """Listen, and listen again where a connection was lost."""
-        if time.monotonic() - self._heard_at > QUIET:
-            self.close()
-        if self._line is None:
-            try:
-                self._at = self._locate()
-                self._line = self._subscribe(self._at)
-                self._heard_at = time.monotonic()
-            except BROKEN as problem:
-                refuse_if_denied(problem, "a queue")
-
-    def wait(self, seconds: float) -> None:
-        """Until the next message since the last wait, at most `seconds`."""
-        if self._line is None:
-            time.sleep(min(seconds, DEAF))
-            return
-        if self._is_elsewhere():
-            self.close()
-            return
-        give_up_at = time.monotonic() + seconds
-        while (line := self._line) and (left := give_up_at - time.monotonic()) > 0:
-            try:
-                if line.has_more(left):
-                    kind, _, _ = line.read()
-                    self._heard_at = time.monotonic()
-                    if kind == b"sunsubscribe":  # the slot moved away
-                        self.close()
-                    return
-            except BROKEN:
-                self.close()
-
-    def _is_elsewhere(self) -> bool:
-        """The look found the queue at another server: nobody wakes us here."""
-        try:
-            return self._locate() != self._at
-        except BROKEN:
-            return True
-
-    def close(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
-
-
-class SyncListener:
-    """Channels for sync code: every wait has a connection of its own."""
-
-    def __init__(self, transport: SyncTransport, route: Route) -> None:
-        self._transport = transport
-        self._route = route
-
-    @contextlib.contextmanager
-    def listen(self, channel: str) -> Generator[SyncSignal]:
-        """A signal for every message on the channel from now on."""
-
-        def locate() -> Address:
-            return self._transport.run(self._route.locate(channel))
-
-        def subscribe(address: Address) -> SyncWire:
-            line = self._transport.open_line(address)
-            try:
-                line.tell([("SSUBSCRIBE", channel)])
-                line.confirm()
-            except BaseException:
-                line.close()
-                raise
-            return line
-
-        signal = SyncSignal(locate, subscribe)
-        try:
-            yield signal
-        finally:
-            signal.close()
+        raise diagnose(problem, "the server", f"subscribing to {channel} on").error from problem

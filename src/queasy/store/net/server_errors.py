@@ -1,7 +1,7 @@
-"""What a server answers when it does not do as it is told: its words, as exceptions.
+"""The error replies of a server, as exceptions.
 
-The names are redis-py's, for whoever knows those; that package itself takes longer to import
-than all of this one.
+The names are those of redis-py, which many know. That package is not used, because it takes longer
+to import than Queasy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = [
 
 
 class ResponseError(Exception):
-    """An error in the place of an answer; of one without a class of its own, the text tells."""
+    """An error reply. If it has no class of its own, its text says what it is."""
 
 
 class AuthenticationError(ResponseError):
@@ -48,11 +48,11 @@ class MasterDownError(ResponseError):
 
 
 class TryAgainError(ResponseError):
-    """The keys of the call are on their way to another server, and not all there yet."""
+    """The keys of the call are being moved to another server, and not all are there yet."""
 
 
 class AskError(ResponseError):
-    """The key is elsewhere, for this once: ask there."""
+    """The key is at another server, for this call only."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -62,11 +62,11 @@ class AskError(ResponseError):
 
 
 class MovedError(AskError):
-    """The slot is elsewhere, and stays there."""
+    """The slot is at another server, from now on."""
 
 
 class NoRoom(Exception):
-    """It takes no more connections: no answer to any call, whatever call it came behind."""
+    """The server takes no more connections. It is not the reply to any call."""
 
 
 _BY_WORD: dict[str, type[Exception]] = {
@@ -83,7 +83,7 @@ _BY_WORD: dict[str, type[Exception]] = {
     "TRYAGAIN": TryAgainError,
     "WRONGPASS": AuthenticationError,
 }
-# Said with the word ERR, which is said of everything.
+# Errors that begin with ERR, as many do, and are known by their text.
 _BY_TEXT: dict[str, type[Exception]] = {
     "AUTH <password> called without any password configured": AuthenticationError,
     "invalid password": AuthenticationError,
@@ -93,9 +93,7 @@ _BY_TEXT: dict[str, type[Exception]] = {
 
 
 def parse_error(text: str) -> Exception:
-    """The exception for an error as the server writes it. Its first word is left out when the
-    class says the same.
-    """
+    """The exception for an error reply. The first word is left out if the class says the same."""
     word, _, rest = text.partition(" ")
     kind = _BY_WORD.get(word)
     if kind is None:
@@ -105,5 +103,5 @@ def parse_error(text: str) -> Exception:
         kind = next(found, ResponseError)
     try:
         return kind(rest)
-    except ValueError:  # a redirection to nowhere
+    except ValueError:  # a redirection without an address
         return ResponseError(text)

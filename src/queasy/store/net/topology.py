@@ -1,7 +1,7 @@
-"""Which server has a key: the only difference between one server, Sentinel and Cluster.
+"""Routes: which server has a key. One server, Sentinel and Cluster differ in nothing else.
 
-A route is asked for the address of a slot and told when that turned out wrong. It talks to
-servers by yielding `Exchange`, so that it serves async and sync callers alike.
+A route locates the server of a key, and forgets it when that turned out to be wrong. It talks to
+servers by yielding `Exchange`, so that it serves async and sync transports alike.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Any, NamedTuple
 import msgspec
 
 from queasy.errors import ServerError
-from queasy.store.net.connection import Words
+from queasy.store.net.connection import RawCommand
 from queasy.store.net.faults import Lost, NotSent
 from queasy.store.net.server_errors import AskError, AuthenticationError
 from queasy.store.net.url import Address, Target
 
 __all__ = [
-    "Effect", "Ensure", "Exchange", "HangUp", "Pause", "Route", "Steps", "redirected", "route_to",
+    "Effect", "EnsureEmbedded", "Exchange", "HangUp", "Pause", "Route", "Steps", "redirected",
+    "route_to",
 ]  # fmt: skip
 
 
 class Exchange(NamedTuple):  # made for every call, and cheaper than a frozen dataclass
-    """Send commands over one connection; answered with their replies, errors as values."""
+    """Send commands over one connection; the result is their replies, errors as values."""
 
     address: Address
-    commands: tuple[Words, ...]
+    commands: tuple[RawCommand, ...]
     sentinel: bool = False
     alone: bool = False
-    """They wait on the server: who shared the connection would wait with them."""
+    """Use a connection of its own: the commands wait on the server, and would delay others."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -39,27 +40,27 @@ class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Ensure(msgspec.Struct, frozen=True):
-    """Start the embedded server if it is not running; answered with its address."""
+class EnsureEmbedded(msgspec.Struct, frozen=True):
+    """Start the embedded server if it is not running; the result is its address."""
 
 
 class HangUp(msgspec.Struct, frozen=True):
-    """Close the idle connections to an address: its name may stand for another server by now."""
+    """Close the idle connections to an address: its name may stand for another server now."""
 
     address: Address
 
 
-Effect = Exchange | Pause | Ensure | HangUp
+Effect = Exchange | Pause | EnsureEmbedded | HangUp
 Steps = Generator[Effect, Any, Any]
 
 
 def redirected(problem: AskError, asked: Address) -> Address:
-    """Where a server sends us. One that does not know its own host means the one we asked."""
+    """Where a redirection leads. A server that does not know its own host leaves it out."""
     return Address(problem.host or asked.host, problem.port)
 
 
 def key_slot(key: bytes) -> int:
-    """The part of a cluster that has a key: of what is in its braces, if anything is."""
+    """The cluster slot of a key: the hash of the text in its braces, if there is any."""
     tag, closed, _ = key.partition(b"{")[2].partition(b"}")
     return crc_hqx(tag if tag and closed else key, 0) % 16384
 
@@ -67,25 +68,24 @@ def key_slot(key: bytes) -> int:
 class Route:
     """One server at a fixed address."""
 
+    is_fixed = True
+    """Whether the URL names the one address for every key."""
     can_change = False
-    """Whether looking again may give another address."""
+    """Whether locating a key again may give another address."""
     has_slots = False
-    """Whether keys are on several servers, which say where."""
+    """Whether keys are on several servers, which redirect calls."""
     is_group = False
     """Whether one server may take the place of another."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
-
-    @property
-    def known(self) -> Address | None:
-        """The one address for every key, if there is one and it is known."""
-        return self.target.addresses[0]
+        self.known: Address | None = target.addresses[0] if self.is_fixed else None
+        """The one address for every key, if there is one and it is known. Read for every call."""
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         """The address that has `key`; any primary for None."""
         return self.target.addresses[0]
-        yield  # a generator, like its siblings
+        yield  # makes it a generator, as in the subclasses
 
     def primaries(self) -> Generator[Effect, Any, list[Address]]:
         """Every server that takes writes."""
@@ -93,61 +93,52 @@ class Route:
         return [address]
 
     def forget(self, failed: Address | None = None) -> None:
-        """What is known may be wrong: look again before the next call, and do not begin with the
-        one that failed.
+        """Discards what is known, so that the next call locates its server again. The server that
+        failed is asked last.
         """
 
     def moved(self, slot: int, address: Address) -> None:
-        """A server said that it has handed a slot to another."""
+        """Records a redirection: another server has the slot now."""
 
 
 class EmbeddedRoute(Route):
-    """The embedded server of this folder, started when it is needed."""
+    """The embedded server of a folder, which is started when it is needed."""
 
+    is_fixed = False
     can_change = True
 
-    def __init__(self, target: Target) -> None:
-        super().__init__(target)
-        self._address: Address | None = None
-
-    @property
-    def known(self) -> Address | None:
-        return self._address
-
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
-        if self._address is None:
-            self._address = yield Ensure()
-        assert self._address is not None
-        return self._address
+        address = self.known
+        if address is None:
+            address = self.known = yield EnsureEmbedded()
+        assert address is not None
+        return address
 
     def forget(self, failed: Address | None = None) -> None:
-        self._address = None
+        self.known = None
 
 
 class SentinelRoute(Route):
     """The primary of a service, as the sentinels name it."""
 
+    is_fixed = False
     can_change = True
     is_group = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self._address: Address | None = None
         self._sentinels = list(target.addresses)
 
-    @property
-    def known(self) -> Address | None:
-        return self._address
-
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
-        if self._address is None:
-            self._address = yield from self._ask()
-        return self._address
+        address = self.known
+        if address is None:
+            address = self.known = yield from self._ask_sentinels()
+        return address
 
     def forget(self, failed: Address | None = None) -> None:
-        self._address = None
+        self.known = None
 
-    def _ask(self) -> Generator[Effect, Any, Address]:
+    def _ask_sentinels(self) -> Generator[Effect, Any, Address]:
         problems: list[str] = []
         refused = 0
         for sentinel in list(self._sentinels):
@@ -171,15 +162,16 @@ class SentinelRoute(Route):
 
 
 def _put_last(addresses: list[Address], failed: Address) -> None:
-    """Whoever does not answer keeps others waiting: the next time, others are asked first."""
+    """Moves a server that failed to the end: waiting for it delays a call."""
     if failed in addresses:
         addresses.remove(failed)
         addresses.append(failed)
 
 
 class ClusterRoute(Route):
-    """The primary of a slot, as the cluster's nodes say."""
+    """The primary of a slot, as the nodes of the cluster name it."""
 
+    is_fixed = False
     can_change = True
     has_slots = True
     is_group = True
@@ -188,16 +180,12 @@ class ClusterRoute(Route):
         super().__init__(target)
         self._slots: dict[int, Address] = {}
         self._ranges: list[tuple[int, int, Address]] = []
-        # All that were heard of: those in the URL may be gone one day.
+        # All known nodes: those in the URL may be removed one day.
         self._nodes = list(target.addresses)
-
-    @property
-    def known(self) -> Address | None:
-        return None
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         if not self._ranges:
-            yield from self._ask()
+            yield from self._ask_nodes()
         if key is None:
             return self._ranges[0][2]
         slot = key_slot(key.encode())
@@ -212,7 +200,7 @@ class ClusterRoute(Route):
 
     def primaries(self) -> Generator[Effect, Any, list[Address]]:
         if not self._ranges:
-            yield from self._ask()
+            yield from self._ask_nodes()
         return list(dict.fromkeys(address for _, _, address in self._ranges))
 
     def forget(self, failed: Address | None = None) -> None:
@@ -224,7 +212,7 @@ class ClusterRoute(Route):
     def moved(self, slot: int, address: Address) -> None:
         self._slots[slot] = address
 
-    def _ask(self) -> Generator[Effect, Any, None]:
+    def _ask_nodes(self) -> Generator[Effect, Any, None]:
         problems: list[str] = []
         for node in list(self._nodes):
             try:
@@ -234,7 +222,7 @@ class ClusterRoute(Route):
             if isinstance(answer, Exception):
                 if "cluster support disabled" in str(answer):
                     raise ServerError(
-                        f"{node} is no cluster node: use redis:// instead of redis+cluster://"
+                        f"{node} is not a cluster node: use redis:// instead of redis+cluster://"
                     )
                 problems.append(f"{node}: {answer}")
             elif self._learn(node, answer):
@@ -245,9 +233,11 @@ class ClusterRoute(Route):
         raise NotSent(f"no node of the cluster answered: {'; '.join(problems)}")
 
     def _learn(self, node: Address, answer: list[Any]) -> bool:
-        """From what a node says of all slots; False when it knows of none."""
+        """Reads a node's table of slots; False when it is empty."""
 
-        def address(entry: list[Any]) -> Address:  # of one that does not know its host: empty
+        def address(
+            entry: list[Any],
+        ) -> Address:  # a node that does not know its host leaves it out
             return Address((entry[0] or b"").decode() or node.host, entry[1])
 
         self._slots = {}

@@ -1,4 +1,4 @@
-"""Where the server is: a URL read once, and shown without its secrets."""
+"""Parses the URL of a server; errors and texts never show its secrets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _database(text: str) -> int:
         raise InvalidUrl(f"url: database: expected a number, as in /0; {ESCAPE}") from None
 
 
-# Options that redis-py takes in a URL, and we do not.
+# URL options of redis-py that Queasy does not have.
 OF_REDIS_PY = {
     "health_check_interval", "legacy_responses", "max_connections", "protocol", "retry_on_error",
     "retry_on_timeout", "socket_connect_timeout", "socket_keepalive", "socket_read_size",
@@ -46,7 +46,7 @@ OF_REDIS_PY = {
     "timeout",
 }  # fmt: skip
 
-# The same options redis-py takes in a URL, where they are strings with another meaning.
+# URL options, and how the text of each is converted. The names are those of redis-py.
 CONVERT: dict[str, Any] = {
     "db": _database,
     "ssl_check_hostname": _is_yes,
@@ -76,17 +76,17 @@ class Address(NamedTuple):  # looked up for every call, and hashed faster than a
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a URL says."""
+    """The content of a URL."""
 
     kind: Literal["single", "sentinel", "cluster", "embedded"]
     addresses: tuple[Address, ...] = ()
     service: str = ""
     tls: bool = False
     connect: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    """Arguments of every connection to a data node: user, password, db, TLS files."""
+    """The settings of connections to data servers: user, password, db, TLS files."""
     sentinel_connect: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     folder: str = ""
-    """Of an embedded server."""
+    """The folder of an embedded server."""
 
     def __str__(self) -> str:
         if self.kind == "embedded":
@@ -96,12 +96,12 @@ class Target:
 
 
 def target_of(url: str | None, folder: Path | None) -> Target:
-    """Of a URL; without one, the embedded server of a folder."""
+    """The target of a URL; without a URL, the embedded server of a folder."""
     return Target("embedded", folder=str(folder or "")) if url is None else parse_url(url)
 
 
 def parse_url(url: str) -> Target:
-    """The target of a URL; InvalidUrl, without the URL's secrets, when it is none."""
+    """The target of a URL; raises InvalidUrl, without the URL's secrets, when it is not valid."""
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidUrl(f"url: expected a str like {FORMS}, got {type(url).__name__}")
     try:
@@ -109,7 +109,7 @@ def parse_url(url: str) -> Target:
     except InvalidUrl:
         raise
     except ValueError:
-        # Not quoted: a password with a / or # in it turns up in any of the parts.
+        # The URL is not quoted: a password with a / or # in it may be in any of the parts.
         raise InvalidUrl(f"url: expected one of {FORMS}; {ESCAPE}") from None
 
 
@@ -124,7 +124,7 @@ def _parse(parts: ParseResult) -> Target:
         "sentinel",
         "cluster",
     ):
-        raise InvalidUrl(f"url: expected one of {FORMS}; its scheme is none of these")
+        raise InvalidUrl(f"url: expected one of {FORMS}; got another scheme")
     tls = scheme in ("rediss", "valkeys")
     if form == "sentinel":
         return _sentinel(parts, connect, tls)
@@ -142,13 +142,13 @@ def _parse(parts: ParseResult) -> Target:
 
 
 def _check_fit(connect: dict[str, Any], scheme: str, form: str) -> None:
-    """That no option is for another kind of URL."""
-    behind = f"+{form}" if form in ("sentinel", "cluster") else ""
-    plain = f"{scheme}{behind}://"
+    """Raises if an option is for another kind of URL."""
+    suffix = f"+{form}" if form in ("sentinel", "cluster") else ""
+    plain = f"{scheme}{suffix}://"
     for name in connect:
         if name.startswith("ssl_") and scheme in ("redis", "valkey", "unix"):
             secure = "valkeys" if scheme == "valkey" else "rediss"
-            raise InvalidUrl(f"url: {name}: expected {secure}{behind}:// (TLS), got {plain}")
+            raise InvalidUrl(f"url: {name}: expected {secure}{suffix}:// (TLS), got {plain}")
         if name.startswith("sentinel_") and form != "sentinel":
             raise InvalidUrl(f"url: {name}: expected redis+sentinel://host:26379/service")
 
@@ -157,7 +157,7 @@ def _unix(parts: ParseResult, connect: dict[str, Any]) -> Target:
     path = unquote(parts.path)
     if not path or "\0" in path:
         raise InvalidUrl(f"url: expected unix:///path/to/socket, got no path; {ESCAPE}")
-    if parts.netloc.rpartition("@")[2]:  # what is before the / of a password, say
+    if parts.netloc.rpartition("@")[2]:  # for example, the start of a password with a /
         raise InvalidUrl(f"url: expected unix:///path (three slashes), got a host; {ESCAPE}")
     return Target("single", (Address(path=path),), connect=connect)
 
@@ -173,7 +173,7 @@ def _sentinel(parts: ParseResult, connect: dict[str, Any], tls: bool) -> Target:
         for name in ("sentinel_username", "sentinel_password")
         if name in connect
     }
-    # Who are all of one house, and trust the same authority.
+    # Sentinels and servers use the same certificate authority.
     own |= {name: value for name, value in connect.items() if name.startswith("ssl_")}
     addresses = _addresses(parts, 26379)
     return Target("sentinel", addresses, unquote(service), tls, connect, own)
@@ -197,8 +197,8 @@ def _connect_arguments(parts: ParseResult) -> dict[str, Any]:
 
 
 def _unknown_option(name: str, number: int) -> str:
-    """Not quoted: it may be what is behind a ? or & in a password. A name that everybody knows,
-    or one that is nearly right, can be said.
+    """The message for an unknown option. It is not quoted, because it may be the end of a password
+    with a ? or & in it, unless it is a known name.
     """
     shown = f"{name!r}" if name in OF_REDIS_PY else f"number {number}"
     likely = difflib.get_close_matches(name, CONVERT, 1)

@@ -1,8 +1,8 @@
-"""One connection in an event loop: calls out, answers back in the order of the calls.
+"""One connection in an event loop. Replies arrive in the order of the calls.
 
-For many small calls at a time: those of one pass of the loop leave in one write, and an answer
-goes from the parser straight to whoever awaits it. What a call came to is never guessed: of a
-connection that breaks, what had been written is `Lost`, and what had not is `NotSent`.
+It is made for many small calls at a time: the calls of one pass of the loop are sent in one write,
+and a reply goes from the parser directly to the future of its call. When the connection breaks,
+calls that had been written fail with `Lost`, and calls that had not with `NotSent`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from queasy.store.net.connection import MORE, Commands, Dial, new_reader, pack, welcome
+from queasy.store.net.connection import (
+    INCOMPLETE,
+    Endpoint,
+    RawCommands,
+    check_greeting,
+    new_reader,
+    pack,
+)
 from queasy.store.net.faults import Lost, NotSent
 from queasy.store.net.server_errors import ProtocolError, ResponseError
 
 __all__ = ["Wire"]
 
-READ = 128 * 1024  # bytes at a time
-WRITE = 64 * 1024  # bytes in one piece, if they are many small calls
-# So many calls are on their way at most. Should the connection break, what became of them is
-# unknown; of those that wait it is known.
-WINDOW = 1000
-# For an answer that is there already: a loop that was held up runs its timers before it reads.
-GRACE = 0.05
+READ_BUFFER_BYTES = 128 * 1024
+MAX_WRITE_BYTES = 64 * 1024  # of many small calls in one write; a larger call is not split
+# If the connection breaks, the result of every call in flight is unknown. Calls beyond this number
+# wait, and are known not to have been sent.
+MAX_CALLS_IN_FLIGHT = 1000
+# How long a late reply is still read: a loop that was blocked runs its timers before it reads.
+LATE_READ_SECONDS = 0.05
 
 
-class _Call:
-    """Commands that were, or are yet to be, written; and whoever awaits the answers."""
+class _PendingCall:
+    """Commands that were written or wait to be, and the future of their replies."""
 
     __slots__ = ("answer", "awaited", "deadline", "packed", "replies")
 
@@ -50,28 +57,28 @@ class _Call:
 
 
 class Wire(asyncio.BufferedProtocol):
-    """Used from the moment it is made; what is put on it before it is open waits.
+    """A connection that can be used at once; calls wait until it is open.
 
-    `heard` is called with what the server says without being asked, which is an error for who
-    does not expect it; `lost` when the connection ends by itself.
+    `on_push` is called with what the server sends without a call; without it, such a message ends
+    the connection. `on_lost` is called when the connection ends and `end` was not called.
     """
 
     def __init__(
         self,
-        dial: Dial,
-        heard: Callable[[Any], None] | None = None,
-        lost: Callable[[Exception], None] | None = None,
+        endpoint: Endpoint,
+        on_push: Callable[[Any], None] | None = None,
+        on_lost: Callable[[Exception], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._dial = dial
-        self._heard = heard or self._unasked
-        self._lost = lost
+        self._endpoint = endpoint
+        self._on_push = on_push or self._unexpected
+        self._on_lost = on_lost
         self._reader = new_reader()
-        self._buffer = bytearray(READ)
-        self._view = memoryview(self._buffer)  # slices of it must not be copies
+        self._buffer = bytearray(READ_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)  # a slice of a bytearray would be a copy
         self._transport: Any = None
-        self._unsent: deque[_Call] = deque()
-        self._sent: deque[_Call] = deque()
+        self._unsent: deque[_PendingCall] = deque()
+        self._sent: deque[_PendingCall] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
         self._opening: asyncio.Task[Any] | None = None
@@ -79,36 +86,36 @@ class Wire(asyncio.BufferedProtocol):
         self._retired = False
         self.greeted = False
         self.ready = False
-        """It was greeted, and takes what is written."""
+        """The greeting was answered, and the socket accepts writes."""
         self.over: Exception | None = None
-        """Why nothing more can be put on it."""
+        """Why no more calls are accepted."""
         self.gone = self._loop.create_future()
         """Done when the socket is closed."""
 
     # Opening and ending
 
     def begin(self) -> None:
-        """Opens in the background; whoever put something on it is told how that ended."""
+        """Opens the connection in the background; if that fails, the calls that wait fail."""
         self._opening = self._loop.create_task(self._open_quietly())
 
     async def _open_quietly(self) -> None:
-        with contextlib.suppress(NotSent, ResponseError):  # told already
+        with contextlib.suppress(NotSent, ResponseError):  # the calls have failed with it
             await self.open()
 
     async def open(self) -> None:
         """Connects and greets the server."""
-        dial = self._dial
+        endpoint = self._endpoint
         try:
-            async with asyncio.timeout(dial.limit):
+            async with asyncio.timeout(endpoint.limit):
                 await self._connect()
-                if not self._given_up():  # told off before it could say a word
+                if not self._given_up():  # ended while connecting
                     await self._greet()
         except (Lost, NotSent) as problem:
             self._end(str(problem), problem)
         except ResponseError as refusal:
             self._end(str(refusal), refusal=refusal)
         except Exception as problem:
-            self._end(dial.why(problem), problem)
+            self._end(endpoint.why(problem), problem)
         except BaseException:
             self._end("closed")
             raise
@@ -120,28 +127,28 @@ class Wire(asyncio.BufferedProtocol):
             self._close_if_done()
 
     async def _greet(self) -> None:
-        words = self._dial.greeting()
+        words = self._endpoint.greeting()
         answer: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._write([_Call(pack(words), len(words), answer, self._deadline())])
-        welcome(await answer)
+        self._write([_PendingCall(pack(words), len(words), answer, self._deadline())])
+        check_greeting(await answer)
 
     async def _connect(self) -> None:
-        dial, address = self._dial, self._dial.address
+        endpoint, address = self._endpoint, self._endpoint.address
         if address.path:
             await self._loop.create_unix_connection(lambda: self, address.path)
             return
         await self._loop.create_connection(
-            lambda: self, address.host, address.port, ssl=dial.context()
+            lambda: self, address.host, address.port, ssl=endpoint.context()
         )
-        dial.prepare(self._transport.get_extra_info("socket"))
+        endpoint.prepare(self._transport.get_extra_info("socket"))
 
     def end(self, why: str = "closed") -> None:
-        """At once; whoever awaits an answer is told that there will be none."""
-        self._lost = None
+        """Ends the connection at once; calls without a reply fail."""
+        self._on_lost = None
         self._end(why)
 
     def retire(self) -> None:
-        """Takes nothing more, and ends with the last answer."""
+        """Accepts no more calls, and ends after the last reply."""
         if self.over is None:
             self._retired = True
             self.over = NotSent("closed")
@@ -161,8 +168,8 @@ class Wire(asyncio.BufferedProtocol):
                 call.fail(Lost(why), cause)
             for call in unsent:
                 call.fail(refusal or NotSent(why), None if refusal else cause)
-            if self._lost is not None:
-                self._lost(self.over)
+            if self._on_lost is not None:
+                self._on_lost(self.over)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -175,7 +182,7 @@ class Wire(asyncio.BufferedProtocol):
         self._opening = None
 
     def _given_up(self) -> bool:
-        """Whether it is over also for those who are on it."""
+        """Whether the connection has ended for the calls in flight, too."""
         return self.over is not None and not self._retired
 
     def _close_if_done(self) -> None:
@@ -193,19 +200,19 @@ class Wire(asyncio.BufferedProtocol):
     def call(
         self, packed: bytes, awaited: int, deadline: float | None = None
     ) -> asyncio.Future[list[Any]]:
-        """Puts packed commands on the wire; the future has so many replies.
+        """Sends packed commands; the future's result is a list of `awaited` replies.
 
-        Who has lost interest cancels it, and harms nobody else.
+        Cancelling the future does not affect other calls.
         """
         if self.over is not None:
             raise NotSent(str(self.over)) from self.over
         answer: asyncio.Future[list[Any]] = self._loop.create_future()
-        call = _Call(packed, awaited, answer, deadline or self._deadline())
+        call = _PendingCall(packed, awaited, answer, deadline or self._deadline())
         if self._timer is None:
-            self._timer = self._loop.call_at(call.deadline, self._look_for_late)
+            self._timer = self._loop.call_at(call.deadline, self._check_deadlines)
         idle = self.ready and not self._sent and not self._unsent
         if idle and not self._transport.is_closing():
-            self._write([call])  # nobody to wait for: who calls one by one saves a pass
+            self._write([call])  # at once: a call that is alone saves a pass of the loop
             return answer
         self._unsent.append(call)
         if self.ready and not self._flushing:
@@ -213,31 +220,31 @@ class Wire(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         return answer
 
-    def tell(self, commands: Commands) -> None:
-        """Writes what is answered, if at all, to `heard`."""
+    def send(self, commands: RawCommands) -> None:
+        """Sends commands; their replies, if any, go to `on_push`."""
         if self.over is None:
             self._transport.write(pack(commands))
 
     def _deadline(self) -> float:
-        return self._loop.time() + self._dial.limit
+        return self._loop.time() + self._endpoint.limit
 
     def _flush(self) -> None:
-        """Writes as much of what is unsent as the other side takes."""
+        """Writes as many of the waiting calls as the server accepts."""
         self._flushing = False
         unsent = self._unsent
         while unsent and self.ready and not self._transport.is_closing():
-            calls: list[_Call] = []
-            size, room = 0, WINDOW - len(self._sent)
+            calls: list[_PendingCall] = []
+            size, room = 0, MAX_CALLS_IN_FLIGHT - len(self._sent)
             if room <= 0:
                 return
-            while unsent and size < WRITE and len(calls) < room:
+            while unsent and size < MAX_WRITE_BYTES and len(calls) < room:
                 call = unsent.popleft()
-                if not call.answer.done():  # else its caller has gone, and it never left
+                if not call.answer.done():  # done: it was cancelled, and need not be sent
                     calls.append(call)
                     size += len(call.packed)
             self._write(calls)
 
-    def _write(self, calls: list[_Call]) -> None:
+    def _write(self, calls: list[_PendingCall]) -> None:
         if not calls:
             return
         self._sent.extend(calls)
@@ -246,8 +253,8 @@ class Wire(asyncio.BufferedProtocol):
             call.packed = b""
         self._transport.write(data)
 
-    def _look_for_late(self) -> None:
-        """One timer for all: the oldest is the first to be late."""
+    def _check_deadlines(self) -> None:
+        """Ends the connection when the oldest call is late. One timer serves all calls."""
         self._timer = None
         unsent = self._unsent
         while unsent and unsent[0].answer.done():
@@ -258,18 +265,18 @@ class Wire(asyncio.BufferedProtocol):
             return
         if oldest.deadline > self._loop.time():
             self._late = False
-            self._timer = self._loop.call_at(oldest.deadline, self._look_for_late)
+            self._timer = self._loop.call_at(oldest.deadline, self._check_deadlines)
         elif not self._late:
             self._late = True
-            self._timer = self._loop.call_later(GRACE, self._look_for_late)
+            self._timer = self._loop.call_later(LATE_READ_SECONDS, self._check_deadlines)
         else:
-            self._end(self._dial.late, TimeoutError())
+            self._end(self._endpoint.late, TimeoutError())
 
     # What the event loop calls
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        if self._given_up():  # meanwhile
+        if self._given_up():  # while connecting
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -279,9 +286,9 @@ class Wire(asyncio.BufferedProtocol):
         reader, sent = self._reader, self._sent
         reader.feed(self._buffer, 0, nbytes)  # pyright: ignore[reportArgumentType]
         try:
-            while (reply := reader.gets()) is not MORE:
+            while (reply := reader.gets()) is not INCOMPLETE:
                 if not sent:
-                    self._heard(reply)
+                    self._on_push(reply)
                     if self.over is not None:
                         return
                     continue
@@ -298,9 +305,11 @@ class Wire(asyncio.BufferedProtocol):
         if self._retired:
             self._close_if_done()
 
-    def _unasked(self, reply: Any) -> None:
-        """Says why it hangs up, most likely; anything else would be taken for an answer."""
-        why = str(reply) if isinstance(reply, Exception) else "an answer that nobody asked for"
+    def _unexpected(self, reply: Any) -> None:
+        """Ends the connection: the message is most likely the reason why the server closes it.
+        Anything else would be mistaken for the reply to the next call.
+        """
+        why = str(reply) if isinstance(reply, Exception) else "a reply without a call"
         self._end(why, refusal=reply if isinstance(reply, ResponseError) else None)
 
     def pause_writing(self) -> None:

@@ -1,4 +1,4 @@
-"""One connection for code that does not await: a call, its answer, the next call."""
+"""One connection for code that does not await: one call at a time."""
 
 from __future__ import annotations
 
@@ -7,63 +7,70 @@ import socket
 import ssl
 from typing import Any, cast
 
-from queasy.store.net.connection import MORE, Commands, Dial, new_reader, pack, welcome
+from queasy.store.net.connection import (
+    INCOMPLETE,
+    Endpoint,
+    RawCommands,
+    check_greeting,
+    new_reader,
+    pack,
+)
 from queasy.store.net.faults import Lost, NotSent
 from queasy.store.net.server_errors import ProtocolError, ResponseError
 
 __all__ = ["SyncWire"]
 
-READ = 64 * 1024
+SYNC_READ_BUFFER_BYTES = 64 * 1024
 HAS_POLL = hasattr(select, "poll")
 
 
 class SyncWire:
-    """Of one thread at a time. Whoever does not get all answers must close it: the rest would be
-    taken for the next call's.
+    """A connection for one thread at a time. After a call that did not read all its replies it must
+    be closed: the next call would take them for its own.
     """
 
-    def __init__(self, dial: Dial) -> None:
-        self._dial = dial
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
         self._reader = new_reader()
-        self._buffer = bytearray(READ)
+        self._buffer = bytearray(SYNC_READ_BUFFER_BYTES)
         self._socket: socket.socket | None = None
         try:
             self._socket = self._connect()
-            greeting = dial.greeting()
-            welcome(self.call(pack(greeting), len(greeting)))
+            greeting = endpoint.greeting()
+            check_greeting(self.call(pack(greeting), len(greeting)))
         except BaseException as problem:
             self.close()
             if isinstance(problem, Lost):
                 raise NotSent(str(problem)) from problem
             if isinstance(problem, (NotSent, ResponseError)) or not isinstance(problem, Exception):
                 raise
-            raise NotSent(dial.why(problem)) from problem
-        if HAS_POLL:  # no descriptor of its own, and none too large for it
+            raise NotSent(endpoint.why(problem)) from problem
+        if HAS_POLL:  # unlike select, it has no limit on descriptor numbers
             self._poll = select.poll()
             self._poll.register(self._socket, select.POLLIN)
 
     def _connect(self) -> socket.socket:
-        dial, address = self._dial, self._dial.address
+        endpoint, address = self._endpoint, self._endpoint.address
         if address.path:
             opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._socket = opened  # to be closed, should it fail
-            opened.settimeout(dial.limit)
+            self._socket = opened  # so that it is closed if connecting fails
+            opened.settimeout(endpoint.limit)
             opened.connect(address.path)
             return opened
-        opened = socket.create_connection((address.host, address.port), dial.limit)
+        opened = socket.create_connection((address.host, address.port), endpoint.limit)
         self._socket = opened
-        dial.prepare(opened)
-        context = dial.context()
+        endpoint.prepare(opened)
+        context = endpoint.context()
         if context is None:
             return opened
         return context.wrap_socket(opened, server_hostname=address.host)
 
     def call(self, packed: bytes, awaited: int) -> list[Any]:
-        """Sends packed commands and waits for so many replies, errors as values."""
+        """Sends packed commands and returns `awaited` replies, errors as values."""
         self._send(packed)
         return [self.read() for _ in range(awaited)]
 
-    def tell(self, commands: Commands) -> None:
+    def send(self, commands: RawCommands) -> None:
         self._send(pack(commands))
 
     def _send(self, packed: bytes) -> None:
@@ -81,7 +88,7 @@ class SyncWire:
         if opened is None:
             raise Lost("closed")
         try:
-            while (reply := reader.gets()) is MORE:
+            while (reply := reader.gets()) is INCOMPLETE:
                 size = opened.recv_into(buffer)
                 if size == 0:
                     raise Lost("Connection closed by server")
@@ -91,23 +98,25 @@ class SyncWire:
         return reply
 
     def confirm(self) -> None:
-        """Raises the next reply, if it is an error."""
+        """Reads the next reply; raises it if it is an error."""
         if isinstance(reply := self.read(), Exception):
             raise reply
 
     def _why(self, problem: Exception) -> str:
         if isinstance(problem, TimeoutError):
-            return self._dial.late
+            return self._endpoint.late
         if isinstance(problem, OSError) and problem.errno:
             return f"Error {problem.errno} while talking to the server. {problem.strerror}"
         return str(problem) or type(problem).__name__
 
     def has_more(self, seconds: float = 0.0) -> bool:
-        """Whether there is something to read, be it the end. Of one that rests: it is no good."""
+        """Whether there is something to read, or the connection has ended. An idle connection that
+        has more cannot be used again.
+        """
         opened = self._socket
         if opened is None or self._reader.has_data():
             return True
-        if self._dial.tls and cast("ssl.SSLSocket", opened).pending():
+        if self._endpoint.tls and cast("ssl.SSLSocket", opened).pending():
             return True
         if HAS_POLL:
             return bool(self._poll.poll(seconds * 1000))

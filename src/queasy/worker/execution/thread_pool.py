@@ -14,13 +14,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from queasy.outcomes import Interrupted
 from queasy.trace import trace_of
 
-__all__ = ["Interrupted", "InterruptibleCall", "ThreadPool"]
-
-
-class Interrupted(BaseException):
-    """Raised inside a plain function that is past its timeout, cancelled, or stopped."""
+__all__ = ["InterruptibleCall", "ThreadPool"]
 
 
 class InterruptibleCall:

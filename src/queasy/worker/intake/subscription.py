@@ -18,7 +18,8 @@ from typing import TypeVar
 
 from queasy.errors import EmbeddedServerError, LeaseLost, QueasyError, ServerError, Unanswered
 from queasy.job import Job, JobError
-from queasy.operations import evict, follow, pass_on
+from queasy.operation import run_operation
+from queasy.operations import evict, forward_wakeup
 from queasy.outcomes import Fail, Release
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Ending, Taken
@@ -73,7 +74,7 @@ class Subscription:
         if handler.fail:
             keys = replace(self._commands.keys, fail=False)
             await run(QueueCommands(keys).configure(fail_handler=True))
-        self._store.listener.attend(self._channel, receive)
+        self._store.listener.add_callback(self._channel, receive)
         sent = time.monotonic()
         if await run(self._commands.register(self._client, IDLE_LEASE, record)) == "lost":
             raise LeaseLost(f"queue {self.state.name!r}: the server swept this worker as it joined")
@@ -82,25 +83,25 @@ class Subscription:
     def abandon(self) -> None:
         """Stop listening. The leases are not kept alive any more."""
         self.state.abandon()
-        self._store.listener.leave(self._channel)
+        self._store.listener.remove_callback(self._channel)
 
     async def leave(self) -> None:
         """Have the server forget this worker and release what it still holds."""
         self.abandon()
-        await follow(self._store, evict(self._commands, self._client, died=False))
+        await run_operation(self._store, evict(self._commands, self._client, died=False))
 
     # Waiting
 
     def forward_wake_up(self) -> None:
         """Have the server wake another client: this worker has no room."""
         self.state.forward_wake_up()
-        self._store.run_later(pass_on(self._commands))
+        self._store.run_later(forward_wakeup(self._commands))
 
     async def stand_down(self) -> None:
         """Have the server choose another client to poll in time: this worker will not."""
         self.state.stop_waiting()
         with contextlib.suppress(QueasyError):  # best effort, as all wake-ups are
-            await self._store.run(pass_on(self._commands, self._client))
+            await self._store.run(forward_wakeup(self._commands, self._client))
 
     async def _listen(self) -> object | None:
         """The connection that brings this queue's messages; None if subscribing is not allowed."""

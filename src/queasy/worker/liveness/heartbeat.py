@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from queasy.errors import EmbeddedServerError, NotReady, NotRunning, ProtocolError, QueasyError
-from queasy.operations import pass_on
+from queasy.operations import forward_wakeup
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
@@ -208,7 +208,7 @@ class Heartbeat:
         try:
             for index, commands in enumerate(worker.queues):
                 if not worker.gone and worker.table.rests_until(index):  # it serves this queue
-                    await self._store.run(pass_on(commands, worker.client))
+                    await self._store.run(forward_wakeup(commands, worker.client))
         except QueasyError:  # best effort, as with every wake-up
             pass
         finally:

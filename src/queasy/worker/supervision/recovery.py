@@ -17,7 +17,8 @@ import msgspec
 
 from queasy.errors import QueasyError
 from queasy.job import JobError
-from queasy.operations import evict, follow
+from queasy.operation import run_operation
+from queasy.operations import evict
 from queasy.outcomes import TimedOut
 from queasy.store.records import Ending
 from queasy.store.store import AsyncStore
@@ -89,7 +90,7 @@ async def _recover(store: AsyncStore, child: GoneChild, index: int) -> int:
         await store.run(commands.settle(timed_out))
     suspects = [entry.id for entry in runs] if child.runs_are_suspect else []
     flow = evict(commands, child.client, died=bool(suspects), started=suspects or None)
-    return len(timed_out) + await follow(store, flow)
+    return len(timed_out) + await run_operation(store, flow)
 
 
 def _was_overdue(child: GoneChild, entry: Entry) -> bool:

@@ -1,4 +1,4 @@
-"""Dispatches that are awaited at the same time: who is sent with whom, whoever is cancelled."""
+"""Coalescing: which dispatches share a call, and what happens when one is cancelled."""
 
 import asyncio
 import base64
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from queasy.errors import InvalidInput, Unanswered, Unreachable
-from queasy.store import coalescing as together
-from queasy.store.coalescing import CHUNK_BYTES, CHUNK_JOBS, FEW, Line
+from queasy.store import coalescing
+from queasy.store.coalescing import CHUNK_BYTES, CHUNK_JOBS, SPLIT_ABOVE_JOBS, DispatchCoalescer
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
@@ -20,7 +20,7 @@ COMMANDS = QueueCommands(QueueKeys("p", "q"))
 
 
 class Calls:
-    """Stands where calls are made: each is answered when a test says so."""
+    """Takes the place of the store: a test answers each call."""
 
     def __init__(self) -> None:
         self.sent: list[list[str]] = []
@@ -28,7 +28,7 @@ class Calls:
         self._answers: list[asyncio.Future[Any]] = []
         self._came = asyncio.Event()
         self._at_once = False
-        self.line = Line(self._call)
+        self.coalescer = DispatchCoalescer(self._call)
 
     async def _call(self, command: Command[list[Dispatched]]) -> list[Dispatched]:
         *args, caller, number = command.args
@@ -45,12 +45,12 @@ class Calls:
 
     def dispatch(self, *ids: str, payload: bytes = b"1") -> list[asyncio.Task[Dispatched]]:
         async def dispatch(id_: str) -> Dispatched:
-            return await self.line.dispatch(COMMANDS, DispatchItem(id_, payload))
+            return await self.coalescer.dispatch(COMMANDS, DispatchItem(id_, payload))
 
         return [asyncio.create_task(dispatch(id_), name=id_) for id_ in ids]
 
     async def answer(self, error: Exception | None = None) -> None:
-        """Ends the call that is under way, or the next."""
+        """Answers the call in flight, or the next one."""
         async with asyncio.timeout(5):
             while not (pending := self._pending()):
                 self._came.clear()
@@ -58,7 +58,7 @@ class Calls:
         pending[0].set_exception(error) if error else pending[0].set_result(None)
 
     def answer_all(self) -> None:
-        """The call that is under way, and any other."""
+        """Answers the call in flight, and all later ones at once."""
         self._at_once = True
         self.answer_pending()
 
@@ -70,24 +70,24 @@ class Calls:
         return [answer for answer in self._answers if not answer.done()]
 
     def sender(self) -> asyncio.Task[Any]:
-        """The task that sends for others."""
+        """The sender task."""
         (task,) = (one for one in asyncio.all_tasks() if "_send_all" in repr(one.get_coro()))
         return task
 
 
 async def settle() -> None:
-    """Lets all who can go on do so."""
+    """Gives every task that can continue a few passes of the loop."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 async def ends(tasks: list[asyncio.Task[Dispatched]]) -> list[str]:
-    """What became of each."""
+    """The result of each dispatch: its status, or the name of the exception."""
     results = await asyncio.gather(*tasks, return_exceptions=True)
     return [one.status if isinstance(one, Dispatched) else type(one).__name__ for one in results]
 
 
-async def test_who_comes_alone_is_sent_at_once_and_without_a_task() -> None:
+async def test_a_single_dispatch_is_sent_at_once_and_without_a_task() -> None:
     calls = Calls()
     tasks = calls.dispatch("a")
     await asyncio.sleep(0)
@@ -97,7 +97,7 @@ async def test_who_comes_alone_is_sent_at_once_and_without_a_task() -> None:
     assert await ends(tasks) == ["created"]
 
 
-async def test_who_comes_meanwhile_is_sent_with_the_next_call_in_order() -> None:
+async def test_dispatches_made_during_a_call_share_the_next_call_in_order() -> None:
     calls = Calls()
     tasks = calls.dispatch("a", "b", "c")
     await settle()
@@ -116,12 +116,12 @@ async def test_who_comes_meanwhile_is_sent_with_the_next_call_in_order() -> None
 
 
 @pytest.mark.parametrize("gone", ["a", "b", "c", "d", "ab", "cd", "bd", "bcd", "abcd"])
-@pytest.mark.parametrize("under_way", [0, 1])
-async def test_who_is_cancelled_harms_nobody_in_line(gone: str, under_way: int) -> None:
+@pytest.mark.parametrize("in_flight", [0, 1])
+async def test_a_cancelled_dispatch_does_not_affect_the_others(gone: str, in_flight: int) -> None:
     calls = Calls()
     tasks = calls.dispatch(*"abcd")
     await settle()
-    for _ in range(under_way):  # a is answered: the others are under way
+    for _ in range(in_flight):  # a is answered: the others are in flight
         await calls.answer()
         await settle()
     for task in tasks:
@@ -130,18 +130,18 @@ async def test_who_is_cancelled_harms_nobody_in_line(gone: str, under_way: int) 
     await settle()
     calls.answer_all()
     expected = [
-        "created" if id_ not in gone or (under_way and id_ == "a") else "CancelledError"
+        "created" if id_ not in gone or (in_flight and id_ == "a") else "CancelledError"
         for id_ in "abcd"
     ]
     assert await ends(tasks) == expected
     sent = [id_ for call in calls.sent for id_ in call]
-    assert sent == ["a", *(id_ for id_ in "bcd" if under_way or id_ not in gone)]
-    await asyncio.wait_for(calls.line.emptied(), 5)
+    assert sent == ["a", *(id_ for id_ in "bcd" if in_flight or id_ not in gone)]
+    await asyncio.wait_for(calls.coalescer.emptied(), 5)
     last = calls.dispatch("last")
     assert await ends(last) == ["created"]
 
 
-async def test_a_sender_that_is_cancelled_leaves_the_rest_to_another() -> None:
+async def test_when_the_sender_is_cancelled_another_sends_the_rest() -> None:
     calls = Calls()
     tasks = calls.dispatch("a", "b", "c")
     await settle()
@@ -156,7 +156,7 @@ async def test_a_sender_that_is_cancelled_leaves_the_rest_to_another() -> None:
     assert calls.sent == [["a"], ["b", "c"], ["d", "e"]], "never sent again: they may have run"
 
 
-async def test_a_sender_that_is_cancelled_while_it_sends_one_by_one_leaves_the_rest() -> None:
+async def test_when_the_sender_is_cancelled_between_single_calls_another_sends_the_rest() -> None:
     calls = Calls()
     tasks = calls.dispatch(*"abcd")
     await settle()
@@ -171,7 +171,7 @@ async def test_a_sender_that_is_cancelled_while_it_sends_one_by_one_leaves_the_r
     assert calls.sent == [["a"], ["b", "c", "d"], ["b"], ["c", "d"]]
 
 
-async def test_one_that_is_refused_is_told_and_the_others_are_put() -> None:
+async def test_a_refused_dispatch_raises_and_the_others_are_put() -> None:
     calls = Calls()
     tasks = calls.dispatch(*"abcd")
     for problem in (None, InvalidInput("c"), None, InvalidInput("c"), None):
@@ -179,7 +179,7 @@ async def test_one_that_is_refused_is_told_and_the_others_are_put() -> None:
     assert await ends(tasks) == ["created", "created", "InvalidInput", "created"]
 
 
-async def test_all_of_a_call_that_failed_are_told_and_the_next_are_sent() -> None:
+async def test_a_failed_call_raises_in_all_its_dispatches_and_the_next_are_sent() -> None:
     calls = Calls()
     tasks = calls.dispatch("a", "b", "c")
     await settle()
@@ -191,8 +191,8 @@ async def test_all_of_a_call_that_failed_are_told_and_the_next_are_sent() -> Non
     assert await ends(tasks) == ["created"]
 
 
-async def test_a_call_that_was_given_up_has_a_lower_number_than_the_next() -> None:
-    """So that the server refuses it when it comes later than that."""
+async def test_a_cancelled_call_has_a_lower_number_than_the_next() -> None:
+    """So the server can refuse it if it arrives after the next one."""
     calls = Calls()
     (given_up,) = calls.dispatch("a")
     await settle()
@@ -206,12 +206,12 @@ async def test_a_call_that_was_given_up_has_a_lower_number_than_the_next() -> No
     assert one < two
 
 
-async def test_the_line_is_emptied_when_all_in_it_were_sent() -> None:
+async def test_emptied_waits_until_all_dispatches_were_sent() -> None:
     calls = Calls()
-    await calls.line.emptied()
+    await calls.coalescer.emptied()
     tasks = calls.dispatch("a", "b")
     await settle()
-    emptied = asyncio.create_task(calls.line.emptied())
+    emptied = asyncio.create_task(calls.coalescer.emptied())
     for _ in tasks:
         await settle()
         assert not emptied.done()
@@ -220,12 +220,12 @@ async def test_the_line_is_emptied_when_all_in_it_were_sent() -> None:
     assert await ends(tasks) == ["created"] * 2
 
 
-async def test_who_comes_later_is_not_waited_for() -> None:
-    """Closing did not end while somebody went on dispatching."""
+async def test_emptied_does_not_wait_for_later_dispatches() -> None:
+    """Closing did not end while others went on dispatching."""
     calls = Calls()
     tasks = calls.dispatch("a", "b")
     await settle()
-    emptied = asyncio.create_task(calls.line.emptied())
+    emptied = asyncio.create_task(calls.coalescer.emptied())
     for id_ in "cd":  # there is always one more
         await settle()
         assert not emptied.done()
@@ -237,7 +237,7 @@ async def test_who_comes_later_is_not_waited_for() -> None:
     assert await ends(tasks) == ["created"] * 4
 
 
-async def test_a_call_takes_so_many_jobs_and_bytes() -> None:
+async def test_the_jobs_and_bytes_of_a_call_are_bounded() -> None:
     calls = Calls()
     tasks = calls.dispatch("first", *map(str, range(2 * CHUNK_JOBS + 1)))
     await settle()
@@ -248,10 +248,10 @@ async def test_a_call_takes_so_many_jobs_and_bytes() -> None:
     assert list(map(len, calls.sent)) == [1, CHUNK_JOBS, CHUNK_JOBS, 2, 2]
 
 
-async def test_where_calls_take_long_who_comes_first_after_a_crowd_waits_for_the_same_pass(
+async def test_where_calls_are_slow_the_first_dispatch_after_a_shared_call_waits_for_its_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(together, "WAKING", 0.0)
+    monkeypatch.setattr(coalescing, "WAKE_UP_SECONDS", 0.0)
     calls = Calls()
     tasks = calls.dispatch("a", "b")
     for _ in range(2):
@@ -271,62 +271,72 @@ async def test_where_calls_take_long_who_comes_first_after_a_crowd_waits_for_the
     calls.answer_all()
 
 
-async def test_many_who_come_again_and_again_are_sent_in_halves_and_in_order(
+async def test_many_callers_that_keep_returning_are_sent_in_halves_and_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(together, "WAKING", 1.0)
-    calls = Calls()
-    left = iter(range(6 * FEW))
+    monkeypatch.setattr(coalescing, "WAKE_UP_SECONDS", 1.0)
+    calls, half = Calls(), SPLIT_ABOVE_JOBS
+    left = iter(range(6 * half))
 
     async def come_again() -> None:
         for number in left:
             await calls.dispatch(str(number))[0]
 
-    everyone = asyncio.gather(*(come_again() for _ in range(2 * FEW)))
+    everyone = asyncio.gather(*(come_again() for _ in range(2 * SPLIT_ABOVE_JOBS)))
     while not everyone.done():
         await settle()
         calls.answer_pending()
-    assert [id_ for call in calls.sent for id_ in call] == [str(n) for n in range(6 * FEW)]
+    assert [id_ for call in calls.sent for id_ in call] == [
+        str(n) for n in range(6 * SPLIT_ABOVE_JOBS)
+    ]
     sizes = list(map(len, calls.sent))
-    assert sizes == [1, 2 * FEW - 1, 1, *[FEW] * 3, FEW - 1], "once it is known that they do"
+    assert sizes == [
+        1,
+        2 * SPLIT_ABOVE_JOBS - 1,
+        1,
+        *[SPLIT_ABOVE_JOBS] * 3,
+        SPLIT_ABOVE_JOBS - 1,
+    ], "once it is known that they do"
 
 
-async def test_many_who_come_but_once_share_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "WAKING", 1.0)
+async def test_many_callers_that_do_not_return_share_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coalescing, "WAKE_UP_SECONDS", 1.0)
     calls = Calls()
     for _ in range(3):
-        tasks = calls.dispatch("first", *map(str, range(2 * FEW)))
+        tasks = calls.dispatch("first", *map(str, range(2 * SPLIT_ABOVE_JOBS)))
         for _ in range(2):
             await calls.answer()
         await ends(tasks)
-    assert list(map(len, calls.sent)) == [1, 2 * FEW] * 3
+    assert list(map(len, calls.sent)) == [1, 2 * SPLIT_ABOVE_JOBS] * 3
 
 
-async def test_many_share_one_call_when_calls_take_longer_than_to_wake_them(
+async def test_many_callers_share_a_call_that_takes_longer_than_waking_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(together, "WAKING", 0.0)
+    monkeypatch.setattr(coalescing, "WAKE_UP_SECONDS", 0.0)
     calls = Calls()
-    tasks = calls.dispatch("first", *map(str, range(2 * FEW)))
+    tasks = calls.dispatch("first", *map(str, range(2 * SPLIT_ABOVE_JOBS)))
     for _ in range(2):
         await calls.answer()
     await ends(tasks)
-    assert list(map(len, calls.sent)) == [1, 2 * FEW]
+    assert list(map(len, calls.sent)) == [1, 2 * SPLIT_ABOVE_JOBS]
 
 
-async def test_the_next_call_leaves_before_those_of_the_last_are_told() -> None:
+async def test_the_next_call_is_sent_before_the_callers_of_the_last_are_woken() -> None:
     calls = Calls()
     tasks = calls.dispatch("a", "b", "c")
     await calls.answer()
     await settle()
     tasks += calls.dispatch("d")
     await settle()
-    sent_when_told: list[int] = []
-    tasks[1].add_done_callback(lambda _: sent_when_told.append(len(calls.sent)))
+    sent_when_woken: list[int] = []
+    tasks[1].add_done_callback(lambda _: sent_when_woken.append(len(calls.sent)))
     await calls.answer()
     await calls.answer()
     assert await ends(tasks) == ["created"] * 4
-    assert sent_when_told == [3]
+    assert sent_when_woken == [3]
 
 
 FORKS = """
@@ -349,7 +359,7 @@ else:
 """
 
 
-def test_ids_are_not_those_of_a_process_that_forked() -> None:
+def test_a_forked_process_makes_other_ids_than_its_parent() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True
     )

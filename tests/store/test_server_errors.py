@@ -1,10 +1,10 @@
-"""The words of servers, and where keys are: as another client reads them."""
+"""Error replies and cluster slots, compared with redis-py."""
 
 import pytest
 import redis.crc
 from redis.connection import DefaultParser
 
-from queasy.store.net import server_errors as replies
+from queasy.store.net import server_errors
 from queasy.store.net.topology import key_slot
 
 WORDS = [
@@ -31,26 +31,26 @@ WORDS = [
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_an_error_says_what_it_says_to_others(words: str) -> None:
-    ours = replies.parse_error(words)
+def test_an_error_reply_is_parsed_as_redis_py_does(words: str) -> None:
+    ours = server_errors.parse_error(words)
     theirs = DefaultParser.parse_error(words)
     assert str(ours) == str(theirs)
     if type(theirs).__name__ != "ConnectionError":
         assert type(ours).__name__ == type(theirs).__name__
-        assert isinstance(ours, replies.ResponseError)
+        assert isinstance(ours, server_errors.ResponseError)
 
 
 @pytest.mark.parametrize("word", ["MOVED", "ASK"])
 def test_a_redirection_names_slot_and_address(word: str) -> None:
     for node in ("127.0.0.1:7000", "::1:7000", "some.host:1", ":6379"):
-        ours = replies.parse_error(f"{word} 3999 {node}")
-        assert isinstance(ours, replies.AskError)
-        assert isinstance(ours, replies.MovedError) == (word == "MOVED")
+        ours = server_errors.parse_error(f"{word} 3999 {node}")
+        assert isinstance(ours, server_errors.AskError)
+        assert isinstance(ours, server_errors.MovedError) == (word == "MOVED")
         theirs = DefaultParser.parse_error(f"{word} 3999 {node}")
         assert (ours.slot_id, ours.host, ours.port) == (3999, theirs.host, theirs.port)
-    assert type(replies.parse_error(f"{word} nowhere")) is replies.ResponseError
+    assert type(server_errors.parse_error(f"{word} nowhere")) is server_errors.ResponseError
 
 
 @pytest.mark.parametrize("key", ["", "a", "{a}b", "x{a}{b}", "{}a", "a{b", "a}b{c}", "ü{ö}"])
-def test_keys_are_where_others_look_for_them(key: str) -> None:
+def test_the_slot_of_a_key_is_the_one_of_redis_py(key: str) -> None:
     assert key_slot(key.encode()) == redis.crc.key_slot(key.encode())

@@ -1,4 +1,4 @@
-"""Who calls: the numbers by which the server knows a call that is sent again."""
+"""Numbered calls, by which the server recognises a call that is sent again."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +17,7 @@ def number_of(command: Command[Any]) -> tuple[Any, ...]:
     return command.args[-2:]
 
 
-def test_calls_at_the_same_time_have_different_callers() -> None:
+def test_concurrent_calls_have_different_callers() -> None:
     callers = Callers()
     for _ in range(3):
         with ExitStack() as busy:
@@ -25,7 +25,7 @@ def test_calls_at_the_same_time_have_different_callers() -> None:
             assert len({number_of(call)[0] for call in calls}) == 5
 
 
-def test_calls_one_after_another_are_numbered_and_of_one_caller() -> None:
+def test_consecutive_calls_are_numbered_by_one_caller() -> None:
     callers, numbers = Callers(), list[Any]()
     for _ in range(3):
         with callers.number(DISPATCH) as call:
@@ -34,7 +34,7 @@ def test_calls_one_after_another_are_numbered_and_of_one_caller() -> None:
     assert len({caller for caller, _ in numbers}) == 1
 
 
-def test_a_call_that_failed_is_not_numbered_again() -> None:
+def test_the_number_of_a_failed_call_is_not_used_again() -> None:
     callers, numbers = Callers(), list[Any]()
     for _ in range(2):
         try:
@@ -48,7 +48,7 @@ def test_a_call_that_failed_is_not_numbered_again() -> None:
     assert first < second
 
 
-def test_other_calls_have_no_number() -> None:
+def test_commands_without_call_keys_have_no_number() -> None:
     counts = COMMANDS.counts()
     with Callers().number(counts) as call:
         assert call is counts

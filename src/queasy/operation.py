@@ -1,0 +1,144 @@
+"""An operation: work that takes more than one command, written once for async and sync code.
+
+An operation is a generator. It yields steps (run a command, subscribe to a channel, wait) and
+receives the result of each. `run_operation` performs the steps in an event loop,
+`run_operation_sync` in the calling thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from queasy.errors import NotReady, Unanswered, Unreachable
+from queasy.store.command import Command
+from queasy.store.store import AsyncStore, SyncStore
+
+__all__ = [
+    "EnsureSubscribed",
+    "Operation",
+    "Step",
+    "Subscribe",
+    "Undoable",
+    "WaitForSignal",
+    "run_operation",
+    "run_operation_sync",
+]
+
+T = TypeVar("T")
+
+
+class Subscribe(msgspec.Struct, frozen=True):
+    """Subscribe to a channel until the operation ends; the result is a signal."""
+
+    channel: str
+    unwanted: Command[Any]
+    """Run for a message that arrives when no operation waits for it any more."""
+    abandoned: Command[Any]
+    """Run when the last operation that waited on the channel was interrupted."""
+
+
+class EnsureSubscribed(msgspec.Struct, frozen=True):
+    """Subscribe again if the connection of the signal's channel was lost."""
+
+    signal: Any
+
+
+class WaitForSignal(msgspec.Struct, frozen=True):
+    """Wait for the next message on the signal's channel, at most some seconds."""
+
+    signal: Any
+    seconds: float
+
+
+class Undoable(msgspec.Struct, frozen=True):
+    """Run a command; if its answer cannot reach the operation, run `undo` afterwards."""
+
+    command: Command[Any]
+    undo: Command[tuple[str, int]]
+    expires_in: float
+    """Seconds after which the command's effect ends by itself."""
+
+
+Step = Command[Any] | Subscribe | EnsureSubscribed | WaitForSignal | Undoable
+Operation = Generator[Step, Any, T]
+
+
+async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
+    """The result of an operation, performed in the running event loop."""
+    async with AsyncExitStack() as stack:
+        answer: Any = None
+        problem: Unreachable | NotReady | None = None
+        while True:
+            try:
+                step = operation.send(answer) if problem is None else operation.throw(problem)
+            except StopIteration as done:
+                return done.value
+            problem = None
+            match step:
+                case Command():
+                    answer = await store.run(step)
+                case Undoable(command=command, undo=undo, expires_in=expires_in):
+                    running = asyncio.ensure_future(store.run(command))
+                    try:
+                        answer = await asyncio.shield(running)
+                    except asyncio.CancelledError:
+                        store.undo_later(running, undo, expires_in)
+                        raise
+                    except Unreachable as away:  # the operation may decide to wait
+                        store.undo_later(running, undo, expires_in)
+                        problem = away
+                    except NotReady as away:  # refused: there is nothing to undo
+                        problem = away
+                case Subscribe(channel=channel, unwanted=unwanted, abandoned=abandoned):
+                    listening = store.listener.listen(
+                        channel,
+                        partial(store.run_later, unwanted),
+                        partial(store.run_later, abandoned),
+                    )
+                    answer = await stack.enter_async_context(listening)
+                case EnsureSubscribed(signal=signal):
+                    answer = await signal.ensure_subscribed()
+                case WaitForSignal(signal=signal, seconds=seconds):
+                    answer = await signal.wait(seconds)
+
+
+def run_operation_sync(store: SyncStore, operation: Operation[T]) -> T:
+    """The result of an operation, performed in the calling thread."""
+    with ExitStack() as stack:
+        answer: Any = None
+        problem: Unreachable | NotReady | None = None
+        while True:
+            try:
+                step = operation.send(answer) if problem is None else operation.throw(problem)
+            except StopIteration as done:
+                return done.value
+            problem = None
+            match step:
+                case Command():
+                    answer = store.run(step)
+                case Undoable(command=command, undo=undo, expires_in=expires_in):
+                    try:
+                        answer = store.run(command)
+                        store.undos.attempt()  # the server answers: a good time for older undos
+                    except KeyboardInterrupt:
+                        store.undos.add(undo, expires_in)
+                        store.undos.attempt()
+                        raise
+                    except Unanswered as away:
+                        problem = away
+                        store.undos.add(undo, expires_in)
+                        store.undos.attempt()
+                    except (Unreachable, NotReady) as away:  # the operation may decide to wait
+                        problem = away
+                case Subscribe(channel=channel):
+                    answer = stack.enter_context(store.listener.listen(channel))
+                case EnsureSubscribed(signal=signal):
+                    answer = signal.ensure_subscribed()
+                case WaitForSignal(signal=signal, seconds=seconds):
+                    answer = signal.wait(seconds)

@@ -1,0 +1,158 @@
+"""What each method of a queue sends: its arguments checked, as a command or an operation.
+
+`Queue` awaits these, `SyncQueue` does not; nothing else differs between the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import get_args
+
+from queasy.codec import Codec, CodecName, codec_of
+from queasy.errors import InvalidId, InvalidInput, InvalidOption
+from queasy.job import Job
+from queasy.operation import Operation
+from queasy.operations import audit, drop, evict, requeue, take_one, trim, until_done
+from queasy.options import (
+    MAX_COUNT,
+    JobOptions,
+    Seconds,
+    check_bool,
+    check_known_id,
+    check_optional_count,
+    check_whole,
+    seconds,
+)
+from queasy.store.command import Command
+from queasy.store.commands import ListState, QueueCommands, RecordKind
+from queasy.store.keys import QueueKeys
+
+__all__ = ["QueueRequests", "was_cancelled"]
+
+JOBS_PAGE_SIZE = 100
+MAX_LISTED_CLIENTS = 1000
+MIN_LEASE_SECONDS = 0.001
+
+
+class QueueRequests:
+    """A queue's name, its codec, and what its methods send."""
+
+    def __init__(self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int) -> None:
+        self.keys = keys
+        self.codec = codec_of(codec)
+        self._max_payload = max_payload
+        self._commands = QueueCommands(keys, self.codec)
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    def _cancel_command(self, id_: str, running: bool) -> Command[list[str]]:
+        running = check_bool(running, "running")
+        return self._commands.cancel([check_known_id(id_)], running=running)
+
+    def _take_operation(
+        self,
+        lease: Seconds,
+        timeout: Seconds | None,
+        waiter: str,
+        was_reached: Callable[[], bool],
+    ) -> Operation[Job | None]:
+        return take_one(
+            self._commands, check_lease(lease), check_wait_timeout(timeout), waiter, was_reached
+        )
+
+    def _get_command(self, id_: str) -> Command[list[Job]]:
+        return self._commands.get(check_known_id(id_))
+
+    def _page_command(self, state: ListState, cursor: bytes) -> Command[tuple[list[Job], bytes]]:
+        return self._commands.jobs(check_state(state), cursor, JOBS_PAGE_SIZE)
+
+    def _configure_command(
+        self,
+        limits: JobOptions | None,
+        fail_handler: bool | None,
+        failed_limit: int | None,
+        broken_limit: int | None,
+    ) -> Command[str]:
+        check_optional_count(failed_limit, "failed_limit")
+        check_optional_count(broken_limit, "broken_limit")
+        if fail_handler is not None:
+            check_bool(fail_handler, "fail_handler")
+        return self._commands.configure(
+            limits=check_limits(limits),
+            fail_handler=fail_handler,
+            failed_limit=failed_limit,
+            broken_limit=broken_limit,
+        )
+
+    def _requeue_operation(self, ids: str | Iterable[str], kind: RecordKind) -> Operation[int]:
+        return requeue(self._commands, check_kind(kind), check_ids(ids))
+
+    def _drop_operation(self, ids: str | Iterable[str], kind: RecordKind) -> Operation[int]:
+        return drop(self._commands, check_kind(kind), check_ids(ids))
+
+    def _trim_operation(self, keep: int, kind: RecordKind) -> Operation[int]:
+        return trim(self._commands, check_kind(kind), check_whole(keep, "keep", 0, MAX_COUNT))
+
+    def _sweep_operation(self) -> Operation[int]:
+        return until_done(self._commands.sweep)
+
+    def _evict_operation(self, client: str, died: bool) -> Operation[int]:
+        return evict(self._commands, check_client(client), died=check_bool(died, "died"))
+
+    def _audit_operation(self) -> Operation[list[str]]:
+        return audit(self._commands)
+
+
+def was_cancelled(words: list[str]) -> bool:
+    """Whether a cancel took effect: the job is gone, or its run was asked to stop."""
+    return words[0] in ("cancelled", "requested")
+
+
+def check_state(value: str) -> ListState:
+    if value not in get_args(ListState):
+        raise InvalidOption(
+            f"state: expected one of {', '.join(get_args(ListState))}, got {value!r}"
+        )
+    return value  # pyright: ignore[reportReturnType]
+
+
+def check_kind(value: str) -> RecordKind:
+    if value not in get_args(RecordKind):
+        raise InvalidOption(f"kind: expected 'failed' or 'broken', got {value!r}")
+    return value  # pyright: ignore[reportReturnType]
+
+
+def check_client(value: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"~?[A-Za-z0-9_-]{1,63}", value):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(f"client: expected an id as Queue.clients() shows it, got {value!r}")
+    return value
+
+
+def check_limits(value: JobOptions | None) -> JobOptions | None:
+    if value is not None and not isinstance(value, JobOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(f"limits: expected JobOptions, got {type(value).__name__}")
+    return value
+
+
+def check_ids(ids: str | Iterable[str]) -> list[str]:
+    if not isinstance(ids, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidId(f"ids: expected an id or several, got {type(ids).__name__}")
+    return [check_known_id(id_) for id_ in ([ids] if isinstance(ids, str) else ids)]
+
+
+def check_lease(value: Seconds) -> float:
+    length = seconds(value, "seconds")
+    if length < MIN_LEASE_SECONDS:
+        raise InvalidOption(f"seconds: expected a lease of a millisecond or more, got {value!r}")
+    return length
+
+
+def check_wait_timeout(value: Seconds | None) -> float | None:
+    """How long to wait for a job: 0 polls once, None waits without a limit."""
+    return None if value is None else seconds(value, "timeout")

@@ -1,0 +1,224 @@
+"""Reads the records of jobs that the server sends. Milliseconds become seconds here."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from queasy.codec import Codec
+from queasy.job import NOT_CANCELLED, CancelFlag, Job, JobError, State
+from queasy.options import DURATION_OPTIONS, OPTION_NAMES, JobOptions
+from queasy.store.records import decode_text
+
+__all__ = ["JobReader"]
+
+# The `info` record of a job that was scheduled and has nothing else to record: the key
+# `dispatched_at`, followed by a double of 8 bytes.
+SCHEDULED = b"\x81\xaddispatched_at\xcb"
+SCHEDULED_BYTES = len(SCHEDULED) + 8
+
+
+class _Row(NamedTuple):
+    """A job as the server lists it; `info` and `note` are MessagePack."""
+
+    id: bytes
+    state: bytes
+    run_at: bytes
+    token: bytes
+    client: bytes
+    info: bytes
+    payload: bytes
+    note: bytes
+
+
+class _Info(msgspec.Struct):
+    """The `info` record of a job, as Lua packs it."""
+
+    dispatched_at: float = 0.0
+    retry_count: int = 0
+    stall_count: int = 0
+    timeout_count: int = 0
+    options: dict[str, float] = {}
+    error: dict[str, str] | None = None
+    suspect: bool = False
+    origin: _Origin | None = None
+
+
+class _Origin(msgspec.Struct):
+    """In the `info` of a job in a fail queue: the job that was given up."""
+
+    id: str = ""
+    token: str = "0"
+    failed_at: float = 0.0
+    dispatched_at: float = 0.0
+    retry_count: int = 0
+    stall_count: int = 0
+    timeout_count: int = 0
+    error: dict[str, str] | None = None
+
+
+class _Note(msgspec.Struct):
+    """What a list adds to a job: whether its cancel was requested, when it failed or broke."""
+
+    cancelled: bool = False
+    at: float = 0.0
+
+
+_info_decoder = msgspec.msgpack.Decoder(_Info)
+_note_decoder = msgspec.msgpack.Decoder(_Note)
+_double = struct.Struct(">d")
+_NO_INFO = _Info()
+_NO_NOTE = _Note()
+_NO_OPTIONS = JobOptions()
+
+
+def _read_options(wire: dict[str, float], limits: JobOptions) -> JobOptions:
+    """The options that a job has itself; the others are those of `limits`."""
+    if not wire:
+        return limits
+    known: dict[str, Any] = {
+        name: value / 1000 if name in DURATION_OPTIONS else int(value)
+        for name, value in wire.items()
+        if name in OPTION_NAMES
+    }
+    return replace(limits, **known)
+
+
+def _read_error(wire: dict[str, str] | None) -> JobError | None:
+    if wire is None:
+        return None
+    return JobError(
+        type=wire.get("type", ""),
+        message=wire.get("message", ""),
+        kind=cast("Any", wire.get("kind", "retriable")),
+        traceback=wire.get("traceback", ""),
+    )
+
+
+def _read_origin(
+    origin: _Origin | None, queue: str, payload: bytes, codec: Codec | None
+) -> Job | None:
+    if origin is None:
+        return None
+    return Job(
+        id=origin.id,
+        queue=queue,
+        state="failed",
+        payload=payload,
+        token=int(origin.token),
+        retry_count=origin.retry_count,
+        stall_count=origin.stall_count,
+        timeout_count=origin.timeout_count,
+        error=_read_error(origin.error),
+        dispatched_at_epoch=origin.dispatched_at / 1000,
+        ended_at_epoch=origin.failed_at / 1000,
+        codec=codec,
+    )
+
+
+class JobReader:
+    """Reads the jobs of one queue.
+
+    With the queue's `limits`, jobs that were just leased carry the options in force, not only
+    their own.
+    """
+
+    def __init__(
+        self, queue: str, name: str, codec: Codec | None, limits: JobOptions | None = None
+    ) -> None:
+        self._queue = queue
+        self._name = name
+        self._codec = codec
+        self._limits = limits or _NO_OPTIONS
+
+    def count(self, flat: list[bytes]) -> int:
+        """How many jobs a flat list of leased jobs has: id, token, run_at, data, info of each."""
+        count, rest = divmod(len(flat), 5)
+        if rest:
+            raise ValueError(f"expected five values for each job, got {len(flat)}")
+        return count
+
+    def taken(self, flat: list[bytes], client: str) -> list[Job]:
+        """The jobs of a flat list, leased to `client`."""
+        each = iter(flat)
+        rows = zip(each, each, each, each, each, strict=True)
+        return [self._taken(client, *row) for row in rows]
+
+    def handed(self, message: bytes, client: str) -> Job:
+        """The job of a hand-off message, leased to `client`.
+
+        The message is `job:token:run_at:length of the id:length of the info:`, then id, info and
+        data. Anything else, which any client may publish, raises ValueError.
+        """
+        _, token, run_at, id_length, info_length, rest = message.split(b":", 5)
+        info_at = int(id_length)
+        data_at = info_at + int(info_length)
+        if not 0 < info_at <= data_at <= len(rest) or int(token) < 1:
+            raise ValueError("not a hand-off of the server")
+        float(run_at)
+        info, payload = rest[info_at:data_at], rest[data_at:]
+        return self._taken(client, rest[:info_at], token, run_at, payload, info)
+
+    def _taken(
+        self, client: str, id_: bytes, token: bytes, run_at: bytes, payload: bytes, info: bytes
+    ) -> Job:
+        # Nearly every job has no info, or only this one. A worker reads many: keep it fast.
+        scheduled = len(info) == SCHEDULED_BYTES and info.startswith(SCHEDULED)
+        if not info or scheduled:
+            try:
+                due = put = float(run_at) / 1000
+                if scheduled:
+                    (milliseconds,) = _double.unpack_from(info, len(SCHEDULED))
+                    put = milliseconds / 1000 or due
+                return Job(
+                    id=id_.decode("utf-8", "surrogateescape"), queue=self._name, state="active",
+                    payload=payload, token=int(token), client=client, options=self._limits,
+                    flag=CancelFlag(), run_at_epoch=due, dispatched_at_epoch=put, codec=self._codec,
+                )  # fmt: skip
+            except ValueError:
+                pass  # `_job` records what is wrong
+        row = _Row(id_, b"active", run_at, token, client.encode(), info, payload, b"")
+        return self._job(row, self._limits, CancelFlag())
+
+    def row(self, row: list[bytes]) -> Job:
+        """The job of one row of a list."""
+        return self._job(_Row(*row), _NO_OPTIONS, NOT_CANCELLED)
+
+    def _job(self, row: _Row, limits: JobOptions, flag: CancelFlag) -> Job:
+        info, note, options, origin, problem = _NO_INFO, _NO_NOTE, limits, None, None
+        due, token = 0.0, 0
+        try:
+            token = int(row.token or 0)
+            due = float(row.run_at or 0) / 1000
+            info = _info_decoder.decode(row.info) if row.info else _NO_INFO
+            note = _note_decoder.decode(row.note) if row.note else _NO_NOTE
+            options = _read_options(info.options, limits)
+            origin = _read_origin(info.origin, self._queue, row.payload, self._codec)
+        except Exception as error:
+            # Another program wrote it. One bad record, whatever is wrong with it, must not make
+            # the other jobs of its page or batch unreadable.
+            problem = JobError("Unreadable", f"the job's record cannot be read: {error}", "broken")
+        return Job(
+            id=decode_text(row.id),
+            queue=self._name,
+            state=cast("State", row.state.decode()),
+            payload=row.payload,
+            token=token,
+            client=decode_text(row.client),
+            retry_count=info.retry_count,
+            stall_count=info.stall_count,
+            timeout_count=info.timeout_count,
+            options=options,
+            error=problem or _read_error(info.error),
+            readable=problem is None,
+            suspect=info.suspect,
+            flag=CancelFlag(on=True) if note.cancelled else flag,
+            origin=origin,
+            run_at_epoch=due,
+            dispatched_at_epoch=info.dispatched_at / 1000 or due,
+            ended_at_epoch=note.at / 1000,
+            codec=self._codec,
+        )

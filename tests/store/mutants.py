@@ -134,7 +134,7 @@ mutant(
 mutant(
     "a_dequeue_of_any_number_of_bytes",
     "a_dequeue_takes_only_so_many_bytes",
-    ("        if bytes >= BYTES then\n          break", "        if false then\n          break"),
+    ("      if bytes >= BYTES then\n        break", "      if false then\n        break"),
 )
 mutant(
     "a_requeue_of_any_number_of_bytes",
@@ -169,14 +169,14 @@ mutant(
     "the_same_ending_twice_in_a_call",
     "a_lease_ends_once_whoever_repeats_it",
     (
-        "problems[i])\n        ended[id], any = true, true",
-        "problems[i])\n        any = true",
+        "problems[i])\n      ended[id], any = true, true",
+        "problems[i])\n      any = true",
     ),
 )
 mutant(
     "the_same_finish_twice_in_a_call",
     "a_plain_lease_ends_once_and_nothing_is_left_of_it",
-    (".. id\n        ended[id], any = true, true", ".. id\n        any = true"),
+    (".. id\n      ended[id], any = true, true", ".. id\n      any = true"),
 )
 mutant(
     "tokens_begin_anew_in_each_call",
@@ -337,12 +337,12 @@ mutant(
     "only_if_absent_is_ignored",
     "only_if_absent_changes_nothing_that_is_there",
     (
-        "    local changed = false\n    local info = load_info",
-        "    local changed = d.only_if_absent\n    local info = load_info",
+        "  local changed = false\n  local info = load_info",
+        "  local changed = d.only_if_absent\n  local info = load_info",
     ),
     (
-        "    if d.only_if_absent then\n      return 'unchanged'\n    end\n    local changed",
-        "    local changed",
+        "  if d.only_if_absent then\n    return 'unchanged'\n  end\n  local changed",
+        "  local changed",
     ),
 )
 mutant(
@@ -552,7 +552,10 @@ mutant(
 mutant(
     "fail_jobs_for_nobody",
     "without_a_fail_handler_the_fail_queue_stays_empty",
-    ("\n  local fq = settings_of(q).fail_handler and fail", "\n  local fq = fail"),
+    (
+        "join(record, data))\n  local fq = settings_of(q).fail_handler and fail",
+        "join(record, data))\n  local fq = fail",
+    ),
 )
 mutant(
     "requeue_keeps_the_record",
@@ -578,7 +581,7 @@ mutant(
 mutant(
     "most_finishes_keep_data",
     "a_plain_lease_ends_once_and_nothing_is_left_of_it",
-    ("    batch:all_last(q.data, plain.ids, plain.n)\n", ""),
+    ("  batch:all_last(q.data, plain.ids, plain.n)\n", ""),
 )
 mutant(
     "a_plain_finish_forgets_what_is_held",
@@ -588,7 +591,7 @@ mutant(
 mutant(
     "the_long_member_stays_among_the_leases",
     "the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it",
-    ("      batch:rem(q.leases, LONG)\n", ""),
+    ("    batch:rem(q.leases, LONG)\n", ""),
 )
 mutant(
     "leases_are_searched_from_end_to_end",
@@ -643,25 +646,25 @@ mutant(
 mutant(
     "a_plain_finish_keeps_info",
     "a_plain_finish_leaves_nothing_of_an_earlier_try",
-    ("      batch:all_last(q.info, plain.ids, plain.n)\n", ""),
+    ("    batch:all_last(q.info, plain.ids, plain.n)\n", ""),
 )
 mutant(
     "what_cannot_be_taken_back_is_tried",
     "a_finish_that_is_refused_has_changed_nothing",
-    ("    check_lasts(self)\n", ""),
+    ("  check_lasts(self)\n", ""),
 )
 mutant(
     "a_plain_job_that_is_scheduled_forgets_when_it_was_dispatched",
     "a_scheduled_dispatch_may_follow_itself_in_a_batch",
     (
-        "        if not due then\n          add_scheduled",
-        "        if false then\n          add_scheduled",
+        "      if not due then\n        add_scheduled",
+        "      if false then\n        add_scheduled",
     ),
 )
 mutant(
     "a_scheduled_dispatch_forgets_the_one_before",
     "a_scheduled_dispatch_may_follow_itself_in_a_batch",
-    ("      if plain.infos[i] == id then", "      if false then"),
+    ("    if plain.infos[i] == id then", "    if false then"),
 )
 mutant(
     "who_waits_is_woken_for_what_is_scheduled",
@@ -679,7 +682,7 @@ mutant(
 mutant(
     "what_comes_later_is_written_first",
     "a_plain_dispatch_may_follow_itself_in_a_large_batch",
-    ("    of_kind[key] = nil -- what comes later is written later\n", ""),
+    ("  of_kind[key] = nil -- what comes later is written later\n", ""),
 )
 mutant(
     "a_swept_client_is_remembered",
@@ -804,7 +807,7 @@ mutant(
 mutant(
     "who_is_active_is_taken_again",
     "a_job_that_waits_and_is_held_is_not_handed_out_again",
-    ("    if active and is_held(q, id, active) then", "    if false then"),
+    ("  if active and is_held(q, id, active) then", "  if false then"),
 )
 mutant(
     "the_wrong_key_is_not_named",

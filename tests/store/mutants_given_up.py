@@ -7,7 +7,7 @@ THE_SAME = "what_is_given_up_by_the_short_way_is_as_by_the_long"
 mutant(
     "given_up_and_still_there",
     THE_SAME,
-    ("    batch:all('hdel', q.data, ids, n, datas)\n", ""),
+    ("  batch:all('hdel', q.data, ids, n, datas)\n", ""),
 )
 mutant(
     "a_plain_fail_id_is_the_jobs_own",
@@ -17,7 +17,10 @@ mutant(
 mutant(
     "the_short_way_has_fail_jobs_for_nobody",
     "who_is_given_up_by_the_short_way_leaves_the_fail_queue_to_its_handler",
-    ("\n    local fq = settings_of(q).fail_handler and fail", "\n    local fq = fail"),
+    (
+        "  end\n  local fq = settings_of(q).fail_handler and fail",
+        "  end\n  local fq = fail",
+    ),
 )
 mutant(
     "an_origin_without_an_error",
@@ -30,7 +33,7 @@ mutant(
 mutant(
     "the_short_way_counts_none",
     THE_SAME,
-    ("    count(q, 'failed', n)\n", ""),
+    ("  count(q, 'failed', n)\n", ""),
 )
 mutant(
     "the_short_way_forgets_earlier_tries",
@@ -51,8 +54,8 @@ mutant(
     "somebodys_long_id_is_gone",
     "what_makes_a_table_of_a_fail_queue_is_gone_again_or_is_somebodys",
     (
-        "if n >= MANY and not taken[n + 1] then\n      make_tables(fq",
-        "if n >= MANY then\n      make_tables(fq",
+        "if n >= MANY and not taken[n + 1] then\n    make_tables(fq",
+        "if n >= MANY then\n    make_tables(fq",
     ),
 )
 mutant(
@@ -73,7 +76,7 @@ mutant(
 mutant(
     "a_first_retry_forgets_when_it_was_dispatched",
     "a_first_retry_by_the_short_way_is_as_by_the_long",
-    ("cmsgpack.pack(tonumber(run_at))\n    plain", "cmsgpack.pack(q.now)\n    plain"),
+    ("cmsgpack.pack(tonumber(run_at))\n  plain", "cmsgpack.pack(q.now)\n  plain"),
 )
 mutant(
     "who_has_no_retries_has_one",
@@ -84,7 +87,7 @@ mutant(
     "a_first_retry_wakes_nobody",
     "who_waits_is_woken_for_a_retry_that_is_due",
     (
-        "    made_due(q, score)\n  end\n\n  local function retry_plain",
-        "  end\n\n  local function retry_plain",
+        "  made_due(q, score)\nend\n\nlocal function retry_plain",
+        "end\n\nlocal function retry_plain",
     ),
 )

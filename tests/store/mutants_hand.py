@@ -41,7 +41,7 @@ mutant(
 mutant(
     "who_was_handed_a_job_keeps_the_time",
     "another_keeps_the_time_when_who_kept_it_was_handed_a_job",
-    ("        return watch(q)\n", "        return\n"),
+    ("      return watch(q)\n", "      return\n"),
 )
 mutant(
     "suspects_are_handed_out",

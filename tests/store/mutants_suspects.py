@@ -10,17 +10,17 @@ mutant(
 mutant(
     "a_suspect_joins_a_batch",
     "a_suspect_is_handed_out_alone",
-    ("      if suspect and n > 0 then\n", "      if false then\n"),
+    ("    if suspect and n > 0 then\n", "    if false then\n"),
 )
 mutant(
     "a_suspect_leads_a_batch",
     "a_suspect_is_handed_out_alone",
-    ("      if suspect then\n", "      if false then\n"),
+    ("    if suspect then\n", "    if false then\n"),
 )
 mutant(
     "nobody_takes_a_suspect",
     "a_suspect_alone_is_a_batch_of_any_size",
-    ("      if suspect and n > 0 then\n", "      if suspect then\n"),
+    ("    if suspect and n > 0 then\n", "    if suspect then\n"),
 )
 mutant(
     "what_is_due_in_a_clock_set_back_can_wait",

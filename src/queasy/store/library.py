@@ -16,7 +16,9 @@ FIRST_MARKED = 3
 LEAST = 4
 """The first revision that was published: what clients say is understood by every one since."""
 
-ORDER = (
+# Each file is a module: it ends with a table of what it exports, and binds what it needs of earlier
+# modules at its head. `prelude` is not one: what it declares is visible everywhere.
+MODULES = (
     "keys", "stats", "batch", "job", "client", "call", "queue", "dispatch", "failed", "run",
     "settle", "lease", "take", "hand", "sweep", "inspect", "audit", "arguments", "api",
 )  # fmt: skip
@@ -26,8 +28,9 @@ ORDER = (
 def source() -> str:
     """The whole library, as FUNCTION LOAD wants it."""
     folder = Path(__file__).parent / "lua"
-    parts = [f"-- {name}.lua\n{(folder / f'{name}.lua').read_text()}" for name in ORDER]
-    return f"#!lua name={LIBRARY}\n" + "\n".join(parts)
+    text = {name: (folder / f"{name}.lua").read_text() for name in ("prelude", *MODULES)}
+    modules = [f"local {name} = (function()\n{text[name]}end)()\n" for name in MODULES]
+    return "\n".join([f"#!lua name={LIBRARY}", text["prelude"], *modules])
 
 
 @cache

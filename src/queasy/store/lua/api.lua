@@ -2,6 +2,31 @@
 -- NAMES for their order; "all" are the first QUEUE_KEYS), its arguments after `now` (empty, but in tests), its reply, and
 -- what it changes. Times and durations are milliseconds.
 
+local CHUNK, FAIL_KEYS, NAMES, QUEUE_KEYS = keys.CHUNK, keys.FAIL_KEYS, keys.NAMES, keys.QUEUE_KEYS
+local dead_line, open, refuse = keys.dead_line, keys.open, keys.refuse
+local read_stats = stats.read_stats
+local new_batch = batch.new
+local read_active, read_info, unpack_table = job.read_active, job.read_info, job.unpack_table
+local SWEPT, alive, bump, cancels_of = client.SWEPT, client.alive, client.bump, client.cancels_of
+local is_overtaken, note_request = client.is_overtaken, client.note_request
+local answered = call.answered
+local cancel, wake, wake_for = queue.cancel, queue.wake, queue.wake_for
+local wake_for_suspects = queue.wake_for_suspects
+local dispatch = dispatch.dispatch
+local drop, requeue, trim = failed.drop, failed.requeue, failed.trim
+local wake_all = run.wake_all
+local settle = settle.settle
+local is_due, leased_to, next_in, pass_on = take.is_due, take.leased_to, take.next_in, take.pass_on
+local same_again, sleep_on, stand_by = take.same_again, take.sleep_on, take.stand_by
+local take = take.take
+local hand_out_or_wake = hand.hand_out_or_wake
+local evict, sweep = sweep.evict, sweep.sweep
+local LISTS, clients, counts, get = inspect.LISTS, inspect.clients, inspect.counts, inspect.get
+local TYPES, audit = audit.TYPES, audit.audit
+local call_arg, client_arg = arguments.call_arg, arguments.client_arg
+local count_arg, finishes_arg = arguments.count_arg, arguments.finishes_arg
+local kind_arg, rest = arguments.kind_arg, arguments.rest
+
 -- A table, because Lua has room for 200 locals only.
 local API = {}
 
@@ -65,7 +90,7 @@ function API.register(keys, argv)
   if redis.call('HGET', q.requests, client) == SWEPT then
     return 'lost'
   end
-  local batch = Batch.new()
+  local batch = new_batch()
   batch:add(q.clients, client, q.now + lease, redis.call('ZSCORE', q.clients, client))
   if argv[4] ~= '' then
     batch:set(q.workers, client, argv[4], redis.call('HGET', q.workers, client))
@@ -217,7 +242,7 @@ function API.extend(keys, argv)
   if client:byte(1) ~= 126 and until_ < tonumber(expiry) then
     until_ = tonumber(expiry) -- a client with other jobs is not cut short for one of them
   end
-  local batch = Batch.new()
+  local batch = new_batch()
   batch:add(q.clients, client, until_, expiry)
   batch:commit(q)
   return cancelled and 'cancel' or 'ok'
@@ -270,7 +295,7 @@ end
 --   writes meta; failed and broken are trimmed; resume wakes clients that wait
 function API.configure(keys, argv)
   local q = open(keys, 1, argv[1])
-  local batch = Batch.new()
+  local batch = new_batch()
   if argv[2] ~= '' and not read_info(cmsgpack.pack({ options = unpack_table(argv[2]) or 0 })) then
     refuse('expected limits as a map of numbers')
   end
@@ -325,7 +350,7 @@ end
 --   reply  how many were dropped
 --   writes failed or broken
 function API.trim(keys, argv)
-  local q, batch = open(keys, 1, argv[1]), Batch.new()
+  local q, batch = open(keys, 1, argv[1]), new_batch()
   local dropped = trim(q, batch, kind_arg(argv[2]), count_arg(argv[3], 'what to keep'), 0, {})
   batch:commit(q)
   return dropped

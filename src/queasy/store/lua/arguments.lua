@@ -1,5 +1,8 @@
 -- The arguments of a call: read, or refused before anything is written.
 
+local CHUNK, number, refuse = keys.CHUNK, keys.number, keys.refuse
+local unpack_table = job.unpack_table
+
 -- All further arguments: the ids or clients a call is about. Bounded, as every call is.
 local function rest(argv, first, last)
   last = last or #argv
@@ -60,3 +63,8 @@ local function finishes_arg(packed, n)
   end
   return finishes
 end
+
+return {
+  rest = rest, count_arg = count_arg, client_arg = client_arg, kind_arg = kind_arg,
+  call_arg = call_arg, finishes_arg = finishes_arg,
+}

@@ -2,6 +2,12 @@
 -- waiting jobs and of the leases. The caller adds the tallies of all pages up and compares
 -- them with the sizes: what is in a hash but in no page belongs to no job.
 
+local CLOCK, LATEST, MOST, NAMES = keys.CLOCK, keys.LATEST, keys.MOST, keys.NAMES
+local SETTINGS, kept = keys.SETTINGS, keys.kept
+local are_options, read_active, read_held = job.are_options, job.read_active, job.read_held
+local read_info, split, unpack_table = job.read_info, job.split, job.unpack_table
+local read_call = call.read_call
+
 local TYPES = {
   waiting = 'zset', data = 'hash', info = 'hash', active = 'hash', blocked = 'hash',
   meta = 'hash', stats = 'hash', waiters = 'zset', leases = 'zset', clients = 'zset',
@@ -200,3 +206,7 @@ local function audit(q, offset, limit)
   end
   return { problems, tallies, sizes }
 end
+
+return {
+  TYPES = TYPES, audit = audit,
+}

@@ -9,6 +9,8 @@
 --          letter for what became of each job.
 -- callers  caller -> when it was noted: at its first call, then once in a while that it calls.
 
+local refuse = keys.refuse
+
 local NOTE_MS = 60000
 
 -- Who was noted this long ago is gone: nobody waits for an answer, nothing is still on its way.
@@ -93,3 +95,7 @@ local function keep_call(q, batch, call, replies, all_created)
   local kept = string.format('%.0f ', call.number) .. text .. ' ' .. letters
   batch:set(q.calls, call.caller, kept, call.old)
 end
+
+return {
+  read_call = read_call, answered = answered, keep_call = keep_call,
+}

@@ -1,5 +1,9 @@
 -- Clients: who is alive, and what is known of them.
 
+local CHUNK = keys.CHUNK
+local new_batch = batch.new
+local read_active = job.read_active
+
 -- In `requests`: the client lost some of its jobs to a sweep and the rest will follow. It is
 -- dead already, although its lease still stands in `clients`.
 local SWEPT = 'swept'
@@ -23,7 +27,7 @@ end
 
 -- Notes a request that took nothing, so that older ones are known to be.
 local function note_request(q, client, request, old)
-  local batch = Batch.new()
+  local batch = new_batch()
   batch:set(q.requests, client, request .. ' 0 0', old)
   batch:commit(q)
 end
@@ -77,7 +81,7 @@ end
 
 -- Extends the leases of clients; each is told whether it is alive and what to cancel.
 local function bump(q, lease_ms, clients)
-  local batch, replies, any = Batch.new(), {}, false
+  local batch, replies, any = new_batch(), {}, false
   for i, client in ipairs(clients) do
     local expiry = alive(q, client)
     if expiry then
@@ -97,3 +101,9 @@ local function bump(q, lease_ms, clients)
   end
   return replies
 end
+
+return {
+  SWEPT = SWEPT, alive = alive, is_overtaken = is_overtaken, note_request = note_request,
+  lease_of = lease_of, id_of = id_of, range_of = range_of, forget = forget,
+  cancels_of = cancels_of, bump = bump,
+}

@@ -3,6 +3,13 @@
 -- chance. A broken job had none, so its record is never dropped to make room: when there is
 -- no room, such a job stays in the queue (`room_for_broken`).
 
+local BYTES, many, settings_of, tick = keys.BYTES, keys.many, keys.settings_of, keys.tick
+local count = stats.count
+local new_batch = batch.new
+local keep_info, read_info, split = job.keep_info, job.read_info, job.split
+local keep_call = call.keep_call
+local load_waiting, made_due, wake_for = queue.load_waiting, queue.made_due, queue.wake_for
+
 local TRIM_LIMIT = 1000
 
 -- Notes a record to be kept; `keep_records` writes it, with all others of the call.
@@ -106,7 +113,7 @@ end
 local function requeue(q, kind, ids, call)
   local jobs = load_waiting(q, ids)
   local times = many('ZMSCORE', q[kind .. '_at'], ids)
-  local batch, replies, bytes = Batch.new(), {}, 0
+  local batch, replies, bytes = new_batch(), {}, 0
   for i, id in ipairs(ids) do
     local later = bytes >= BYTES
     local raw = not later and redis.call('HGET', q[kind], id)
@@ -137,7 +144,7 @@ end
 
 -- Forgets records; how many there were.
 local function drop(q, kind, ids)
-  local batch, dropped, seen = Batch.new(), 0, {}
+  local batch, dropped, seen = new_batch(), 0, {}
   local times = many('ZMSCORE', q[kind .. '_at'], ids)
   for i, id in ipairs(ids) do
     if not seen[id] and (times[i] or redis.call('HEXISTS', q[kind], id) == 1) then
@@ -152,3 +159,8 @@ local function drop(q, kind, ids)
   batch:commit(q)
   return dropped
 end
+
+return {
+  keep_failed = keep_failed, trim = trim, room_for_broken = room_for_broken,
+  keep_records = keep_records, requeue = requeue, drop = drop,
+}

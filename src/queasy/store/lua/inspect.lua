@@ -1,5 +1,9 @@
 -- Reading: nothing here writes.
 
+local MOST, kept, refuse = keys.MOST, keys.kept, keys.refuse
+local read_active, read_held, split = job.read_active, job.read_held, job.split
+local range_of = client.range_of
+
 local function pick(record, names)
   local out = {}
   for _, name in ipairs(names) do
@@ -85,121 +89,119 @@ end
 -- before, so that jobs that leave meanwhile do not make others be missed.
 local LISTS = {}
 
-do -- what only the lists need: Lua has room for 200 locals only
-  -- How many members of a zset come before (score, id), and 1 if that one is still there. It
-  -- may have left; then its place among those of the same score is searched for.
-  local function place_of(key, score, id)
-    local now_at = redis.call('ZSCORE', key, id)
-    if now_at and tonumber(now_at) == tonumber(score) then
-      return redis.call('ZRANK', key, id), 1
-    end
-    local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
-    local high = redis.call('ZCOUNT', key, '-inf', score)
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if redis.call('ZRANGE', key, middle, middle)[1] < id then
-        low = middle + 1
-      else
-        high = middle
-      end
-    end
-    return low, 0
+-- How many members of a zset come before (score, id), and 1 if that one is still there. It
+-- may have left; then its place among those of the same score is searched for.
+local function place_of(key, score, id)
+  local now_at = redis.call('ZSCORE', key, id)
+  if now_at and tonumber(now_at) == tonumber(score) then
+    return redis.call('ZRANK', key, id), 1
   end
-
-  -- A cursor is the score and the id of the last job of a page.
-  local function read_cursor(cursor)
-    local score, id = cursor:match('^(%S+) (.*)$')
-    if not tonumber(score) then
-      refuse('expected a cursor that a page ended with')
-    end
-    return score, id
-  end
-
-  -- Jobs that wait, from rank `first` (without a cursor) up to the score `last`.
-  local function waiting_list(q, first, last, cursor, limit)
-    if cursor ~= '' then
-      local before, there = place_of(q.waiting, read_cursor(cursor))
-      first = before + there
-    end
-    local found = redis.call('ZRANGE', q.waiting, first, first + limit - 1, 'WITHSCORES')
-    local rows = {}
-    for i = 1, #found, 2 do
-      if last and tonumber(found[i + 1]) > last then
-        return rows, ''
-      end
-      rows[#rows + 1] = ROW.waiting(q, found[i], found[i + 1])
-    end
-    local full = #rows == limit
-    return rows, full and found[#found] .. ' ' .. found[#found - 1] or ''
-  end
-
-  function LISTS.waiting(q, cursor, limit)
-    return waiting_list(q, 0, nil, cursor, limit)
-  end
-
-  function LISTS.due(q, cursor, limit)
-    return waiting_list(q, 0, q.time, cursor, limit)
-  end
-
-  function LISTS.scheduled(q, cursor, limit)
-    return waiting_list(q, redis.call('ZCOUNT', q.waiting, '-inf', q.time), nil, cursor, limit)
-  end
-
-  -- Leases all have the same score; their cursor is the last one.
-  local function each_active(q, cursor, limit, row_of)
-    local rows = {}
-    local from = cursor == '' and '-' or '(' .. cursor
-    local leases = redis.call('ZRANGE', q.leases, from, '+', 'BYLEX', 'LIMIT', 0, limit)
-    for _, lease in ipairs(leases) do
-      local id = lease:match('^[^:]*:(.*)$')
-      local found = id and row_of(id)
-      if found then
-        rows[#rows + 1] = found
-      end
-    end
-    return rows, #leases == limit and leases[#leases] or ''
-  end
-
-  function LISTS.active(q, cursor, limit)
-    return each_active(q, cursor, limit, function(id)
-      local active = redis.call('HGET', q.active, id)
-      return active and ROW.active(q, id, active)
-    end)
-  end
-
-  -- Held dispatches stand behind active jobs, so a page of those is a bounded look at these.
-  function LISTS.blocked(q, cursor, limit)
-    return each_active(q, cursor, limit, function(id)
-      local held = redis.call('HGET', q.blocked, id)
-      return held and ROW.blocked(id, held)
-    end)
-  end
-
-  -- The newest first.
-  local function record_list(kind)
-    return function(q, cursor, limit)
-      local order = q[kind .. '_at']
-      local before
-      if cursor == '' then
-        before = redis.call('ZCARD', order)
-      else
-        before = place_of(order, read_cursor(cursor))
-      end
-      if before == 0 then
-        return {}, ''
-      end
-      local found = redis.call('ZRANGE', order, math.max(0, before - limit), before - 1, 'WITHSCORES')
-      local rows = {}
-      for i = #found - 1, 1, -2 do
-        rows[#rows + 1] = ROW.record(q, kind, found[i])
-      end
-      return rows, before > limit and found[2] .. ' ' .. found[1] or ''
+  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
+  local high = redis.call('ZCOUNT', key, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if redis.call('ZRANGE', key, middle, middle)[1] < id then
+      low = middle + 1
+    else
+      high = middle
     end
   end
-
-  LISTS.failed = record_list('failed')
-  LISTS.broken = record_list('broken')
+  return low, 0
 end
+
+-- A cursor is the score and the id of the last job of a page.
+local function read_cursor(cursor)
+  local score, id = cursor:match('^(%S+) (.*)$')
+  if not tonumber(score) then
+    refuse('expected a cursor that a page ended with')
+  end
+  return score, id
+end
+
+-- Jobs that wait, from rank `first` (without a cursor) up to the score `last`.
+local function waiting_list(q, first, last, cursor, limit)
+  if cursor ~= '' then
+    local before, there = place_of(q.waiting, read_cursor(cursor))
+    first = before + there
+  end
+  local found = redis.call('ZRANGE', q.waiting, first, first + limit - 1, 'WITHSCORES')
+  local rows = {}
+  for i = 1, #found, 2 do
+    if last and tonumber(found[i + 1]) > last then
+      return rows, ''
+    end
+    rows[#rows + 1] = ROW.waiting(q, found[i], found[i + 1])
+  end
+  local full = #rows == limit
+  return rows, full and found[#found] .. ' ' .. found[#found - 1] or ''
+end
+
+function LISTS.waiting(q, cursor, limit)
+  return waiting_list(q, 0, nil, cursor, limit)
+end
+
+function LISTS.due(q, cursor, limit)
+  return waiting_list(q, 0, q.time, cursor, limit)
+end
+
+function LISTS.scheduled(q, cursor, limit)
+  return waiting_list(q, redis.call('ZCOUNT', q.waiting, '-inf', q.time), nil, cursor, limit)
+end
+
+-- Leases all have the same score; their cursor is the last one.
+local function each_active(q, cursor, limit, row_of)
+  local rows = {}
+  local from = cursor == '' and '-' or '(' .. cursor
+  local leases = redis.call('ZRANGE', q.leases, from, '+', 'BYLEX', 'LIMIT', 0, limit)
+  for _, lease in ipairs(leases) do
+    local id = lease:match('^[^:]*:(.*)$')
+    local found = id and row_of(id)
+    if found then
+      rows[#rows + 1] = found
+    end
+  end
+  return rows, #leases == limit and leases[#leases] or ''
+end
+
+function LISTS.active(q, cursor, limit)
+  return each_active(q, cursor, limit, function(id)
+    local active = redis.call('HGET', q.active, id)
+    return active and ROW.active(q, id, active)
+  end)
+end
+
+-- Held dispatches stand behind active jobs, so a page of those is a bounded look at these.
+function LISTS.blocked(q, cursor, limit)
+  return each_active(q, cursor, limit, function(id)
+    local held = redis.call('HGET', q.blocked, id)
+    return held and ROW.blocked(id, held)
+  end)
+end
+
+-- The newest first.
+local function record_list(kind)
+  return function(q, cursor, limit)
+    local order = q[kind .. '_at']
+    local before
+    if cursor == '' then
+      before = redis.call('ZCARD', order)
+    else
+      before = place_of(order, read_cursor(cursor))
+    end
+    if before == 0 then
+      return {}, ''
+    end
+    local found = redis.call('ZRANGE', order, math.max(0, before - limit), before - 1, 'WITHSCORES')
+    local rows = {}
+    for i = #found - 1, 1, -2 do
+      rows[#rows + 1] = ROW.record(q, kind, found[i])
+    end
+    return rows, before > limit and found[2] .. ' ' .. found[1] or ''
+  end
+end
+
+LISTS.failed = record_list('failed')
+LISTS.broken = record_list('broken')
 
 local function counts(q)
   local head = redis.call('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
@@ -226,3 +228,7 @@ local function clients(q, offset, limit)
   end
   return out
 end
+
+return {
+  get = get, LISTS = LISTS, counts = counts, clients = clients,
+}

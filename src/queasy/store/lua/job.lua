@@ -7,6 +7,9 @@
 -- blocked  a held dispatch: its record, then the payload.
 -- failed, broken  a record, then the payload.
 
+local MOST, kept, refuse, schedule = keys.MOST, keys.kept, keys.refuse, keys.schedule
+local settings_of = keys.settings_of
+
 local DEFAULTS = {
   max_retries = 10, max_stalls = 3, max_timeouts = 3,
   min_backoff = 2000, max_backoff = 300000,
@@ -358,3 +361,13 @@ local function merge(q, held, payload, d)
   end
   return payload
 end
+
+return {
+  unpack_table = unpack_table, is_time = is_time, are_options = are_options, read_info = read_info,
+  DISPATCHED_AT = DISPATCHED_AT, is_scheduled = is_scheduled, ORIGIN = ORIGIN, RETRIED = RETRIED,
+  need_not_be_read = need_not_be_read, keep_info = keep_info, join = join, split = split,
+  read_held = read_held, read_active = read_active, plain_holder = plain_holder,
+  limit_of = limit_of, backoff = backoff, read_dispatch = read_dispatch, clamp_of = clamp_of,
+  move = move, update_options = update_options, reset_counts = reset_counts, hold = hold,
+  merge = merge,
+}

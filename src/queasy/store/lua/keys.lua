@@ -4,15 +4,6 @@
 -- order, most of them the first QUEUE_KEYS; a function that may give a job up is given the
 -- first FAIL_KEYS of the queue's fail queue after them.
 
--- What is used at every turn, as locals: a library finds a global by way of a metatable, each time.
--- While it is loaded there are none but `redis`, and that is another one then: `register` uses that
--- one, and sets these at the first call.
-local loader = redis
-local function globals()
-  return redis, string, math, ipairs, tonumber, unpack, type
-end
-local redis, string, math, ipairs, tonumber, unpack, type
-
 local NAMES = {
   'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters',
   'leases', 'clients', 'requests', 'cancels', 'workers', 'failed', 'failed_at',
@@ -235,3 +226,12 @@ end
 local function channel(q, client)
   return q.meta:sub(1, -5) .. 'client:' .. client
 end
+
+return {
+  NAMES = NAMES, QUEUE_KEYS = QUEUE_KEYS, FAIL_KEYS = FAIL_KEYS, LATEST = LATEST, MOST = MOST,
+  OUTAGE_MS = OUTAGE_MS, HEARD_EVERY_MS = HEARD_EVERY_MS, CHUNK = CHUNK, MANY = MANY, LONG = LONG,
+  BYTES = BYTES, CLOCK = CLOCK, SETTINGS = SETTINGS, refuse = refuse, number = number, kept = kept,
+  many = many, any_of = any_of, room_for = room_for, open = open, settings_of = settings_of,
+  fail_queue_of = fail_queue_of, tick = tick, in_grace = in_grace, dead_line = dead_line,
+  schedule = schedule, channel = channel,
+}

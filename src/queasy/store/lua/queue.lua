@@ -1,5 +1,13 @@
 -- Jobs that wait: cancelling them, and waking whoever waits for them.
 
+local CHUNK, HEARD_EVERY_MS, LONG = keys.CHUNK, keys.HEARD_EVERY_MS, keys.LONG
+local channel, in_grace, many = keys.channel, keys.in_grace, keys.many
+local count = stats.count
+local new_batch = batch.new
+local read_active, unpack_table = job.read_active, job.unpack_table
+local lease_of = client.lease_of
+local keep_call = call.keep_call
+
 -- Waiters: clients that sleep until there is work. Each stands in `waiters` with the time at
 -- which it will look by itself, at the latest. Whatever makes a job due wakes as many as it
 -- has jobs; whatever will happen before the first of them looks wakes that one, to keep the
@@ -187,7 +195,7 @@ local function cancel(q, ids, running, call)
   local jobs = load_waiting(q, ids)
   local infos = many('HMGET', q.info, ids)
   local helds = many('HMGET', q.blocked, ids)
-  local batch, replies, told = Batch.new(), {}, {}
+  local batch, replies, told = new_batch(), {}, {}
   for i, id in ipairs(ids) do
     local job = jobs[id]
     local status = 'absent'
@@ -227,3 +235,10 @@ local function cancel(q, ids, running, call)
   end
   return replies
 end
+
+return {
+  WAITER_GONE_MS = WAITER_GONE_MS, tell = tell, wake = wake, wake_for_suspects = wake_for_suspects,
+  next_job = next_job, next_to_come = next_to_come, is_suspect = is_suspect,
+  next_event = next_event, watch = watch, wake_for = wake_for, made_due = made_due,
+  load_waiting = load_waiting, make_tables = make_tables, cancel = cancel,
+}

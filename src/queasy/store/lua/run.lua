@@ -1,6 +1,17 @@
 -- Runs: taking jobs under a lease, and ending a lease. Every way to end one compares the
 -- token first; who has no lease any more changes nothing and is told so.
 
+local fail_queue_of, schedule, settings_of = keys.fail_queue_of, keys.schedule, keys.settings_of
+local tick = keys.tick
+local count = stats.count
+local backoff, join, keep_info, limit_of = job.backoff, job.join, job.keep_info, job.limit_of
+local move, read_active, read_held = job.move, job.read_active, job.read_held
+local read_info, reset_counts, update_options = job.read_info, job.reset_counts, job.update_options
+local forget, lease_of, range_of = client.forget, client.lease_of, client.range_of
+local made_due, wake_for = queue.made_due, queue.wake_for
+local keep_failed, keep_records = failed.keep_failed, failed.keep_records
+local room_for_broken = failed.room_for_broken
+
 local UNREADABLE = { kind = 'broken', type = 'Unreadable', message = 'the record of this job cannot be read' }
 
 -- All that concerns one active job; nil when its lease cannot be read.
@@ -279,3 +290,8 @@ local function wake_all(q)
     wake_for(q.fail_queue)
   end
 end
+
+return {
+  read_run = read_run, free_fail_id = free_fail_id, ENDINGS = ENDINGS, OF_THE_DEAD = OF_THE_DEAD,
+  end_run = end_run, commit_runs = commit_runs, wake_all = wake_all,
+}

@@ -4,6 +4,8 @@
 --        minute:kind -> the last minute with any, count:kind -> of that minute
 --        minute % 60:kind -> 'minute count': of the minutes before. A ring, so the hash cannot grow
 
+local LONG, MOST, kept = keys.LONG, keys.MOST, keys.kept
+
 local MINUTES = 60
 
 local function count(q, kind, n)
@@ -81,3 +83,7 @@ local function read_stats(q)
   end
   return out
 end
+
+return {
+  count = count, keep_stats = keep_stats, read_stats = read_stats,
+}

@@ -1,5 +1,14 @@
 -- Sweeping: the jobs of clients that died, or leave.
 
+local BYTES, OUTAGE_MS, dead_line, many = keys.BYTES, keys.OUTAGE_MS, keys.dead_line, keys.many
+local count = stats.count
+local new_batch = batch.new
+local join = job.join
+local SWEPT, forget, id_of, lease_of = client.SWEPT, client.forget, client.id_of, client.lease_of
+local range_of = client.range_of
+local keep_failed = failed.keep_failed
+local commit_runs, end_run, read_run = run.commit_runs, run.end_run, run.read_run
+
 -- What one sweep may do, so that no call takes long however many leases end together.
 local SWEEP_CLIENTS = 10
 local SWEEP_JOBS = 100
@@ -95,11 +104,11 @@ local function sweep(q)
   if #dead == 0 then
     -- Who looks is heard: or every look would seem to be the first after an outage.
     if q.now - (q.heard or q.now) > OUTAGE_MS / 2 then
-      Batch.new():commit(q)
+      new_batch():commit(q)
     end
     return 0
   end
-  local batch, room, ended = Batch.new(), new_room(), 0
+  local batch, room, ended = new_batch(), new_room(), 0
   for _, client in ipairs(dead) do
     if is_left(room) then
       ended = ended + (end_client(q, batch, client, room, 'stall'))
@@ -115,8 +124,12 @@ local function evict(q, client, verb, started)
   if not known and redis.call('ZLEXCOUNT', q.leases, range_of(client)) == 0 then
     return { 'absent', 0 }
   end
-  local batch = Batch.new()
+  local batch = new_batch()
   local ended, all = end_client(q, batch, client, new_room(), verb, started)
   commit_runs(q, batch)
   return { all and 'gone' or 'more', ended }
 end
+
+return {
+  sweep = sweep, evict = evict,
+}

@@ -1,5 +1,17 @@
 -- Dequeue: due jobs, oldest first, each under a lease of the client that asks.
 
+local CHUNK, MOST, any_of, many = keys.CHUNK, keys.MOST, keys.any_of, keys.many
+local room_for = keys.room_for
+local count = stats.count
+local new_batch = batch.new
+local read_active = job.read_active
+local id_of, range_of = client.id_of, client.range_of
+local WAITER_GONE_MS, is_suspect = queue.WAITER_GONE_MS, queue.is_suspect
+local next_event, next_job, next_to_come = queue.next_event, queue.next_job, queue.next_to_come
+local wake = queue.wake
+local commit_runs = run.commit_runs
+local lease_each = lease.lease_each
+
 -- Who holds more leases than this has the ids of its last batch kept with its request: a repeat
 -- of that must not look through all its leases.
 local FEW_LEASES = 100
@@ -107,7 +119,7 @@ local function take(q, asks, expiry, limit, passes)
   -- Tokens follow the clock: one that was given out is not given out again although the server
   -- forgot about it (a crash, a failover to a replica that lagged behind).
   q.token = math.max(math.ceil(q.token), math.floor(q.now * 1000))
-  local batch, client = Batch.new(), asks.client
+  local batch, client = new_batch(), asks.client
   local jobs, done = lease_each(q, batch, client, ids, scores, infos)
   q.none_left = all and done == #ids
   batch:all('zrem', q.waiting, ids, done, scores) -- whatever became of them
@@ -161,7 +173,7 @@ local function sleep_on(q, client, expiry)
   if held > 0 then
     return held
   end
-  local batch = Batch.new()
+  local batch = new_batch()
   batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
   batch:commit(q)
   return 0
@@ -175,7 +187,7 @@ local function stand_by(q, waiter, look_at, passes, by_hand)
     return
   end
   local before = redis.call('ZSCORE', q.waiters, waiter)
-  local batch, any = Batch.new(), false
+  local batch, any = new_batch(), false
   if look_at then
     local gone = redis.call('ZRANGE', q.waiters, '-inf', q.now - WAITER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 100, 'WITHSCORES')
     for i = 1, #gone, 2 do
@@ -194,3 +206,8 @@ local function stand_by(q, waiter, look_at, passes, by_hand)
     batch:commit(q)
   end
 end
+
+return {
+  leased_to = leased_to, same_again = same_again, take = take, next_in = next_in, is_due = is_due,
+  pass_on = pass_on, sleep_on = sleep_on, stand_by = stand_by,
+}

@@ -19,8 +19,9 @@ LEAST = 4
 # Each file is a module: it ends with a table of what it exports, and binds what it needs of earlier
 # modules at its head. `prelude` is not one: what it declares is visible everywhere.
 MODULES = (
-    "keys", "stats", "batch", "job", "client", "call", "queue", "dispatch", "failed", "run",
-    "settle", "lease", "take", "hand", "sweep", "inspect", "audit", "arguments", "api",
+    "keys", "stats", "batch", "job", "client", "idempotency", "waking", "cancel", "dispatch",
+    "records", "endings", "settle", "lease", "take", "handoff", "sweep", "inspect", "audit",
+    "arguments", "api",
 )  # fmt: skip
 
 

@@ -2,30 +2,30 @@
 -- NAMES for their order; "all" are the first QUEUE_KEYS), its arguments after `now` (empty, but in tests), its reply, and
 -- what it changes. Times and durations are milliseconds.
 
-local CHUNK, FAIL_KEYS, NAMES, QUEUE_KEYS = keys.CHUNK, keys.FAIL_KEYS, keys.NAMES, keys.QUEUE_KEYS
-local dead_line, open, refuse = keys.dead_line, keys.open, keys.refuse
+local NAMES, QUEUE_KEYS, FAIL_KEYS, CHUNK = keys.NAMES, keys.QUEUE_KEYS, keys.FAIL_KEYS, keys.CHUNK
+local refuse, open, dead_line = keys.refuse, keys.open, keys.dead_line
 local read_stats = stats.read_stats
 local new_batch = batch.new
-local read_active, read_info, unpack_table = job.read_active, job.read_info, job.unpack_table
-local SWEPT, alive, bump, cancels_of = client.SWEPT, client.alive, client.bump, client.cancels_of
-local is_overtaken, note_request = client.is_overtaken, client.note_request
-local answered = call.answered
-local cancel, wake, wake_for = queue.cancel, queue.wake, queue.wake_for
-local wake_for_suspects = queue.wake_for_suspects
+local unpack_table, read_info, read_active = job.unpack_table, job.read_info, job.read_active
+local SWEPT, alive, is_overtaken = client.SWEPT, client.alive, client.is_overtaken
+local note_request, cancels_of, bump = client.note_request, client.cancels_of, client.bump
+local answered = idempotency.answered
+local wake, wake_for_suspects, wake_for = waking.wake, waking.wake_for_suspects, waking.wake_for
+local cancel = cancel.cancel
 local dispatch = dispatch.dispatch
-local drop, requeue, trim = failed.drop, failed.requeue, failed.trim
-local wake_all = run.wake_all
+local trim, requeue, drop = records.trim, records.requeue, records.drop
+local wake_all = endings.wake_all
 local settle = settle.settle
-local is_due, leased_to, next_in, pass_on = take.is_due, take.leased_to, take.next_in, take.pass_on
-local same_again, sleep_on, stand_by = take.same_again, take.sleep_on, take.stand_by
+local leased_to, same_again, next_in = take.leased_to, take.same_again, take.next_in
+local is_due, pass_on, sleep_on, stand_by = take.is_due, take.pass_on, take.sleep_on, take.stand_by
 local take = take.take
-local hand_out_or_wake = hand.hand_out_or_wake
+local hand_out_or_wake = handoff.hand_out_or_wake
 local evict, sweep = sweep.evict, sweep.sweep
-local LISTS, clients, counts, get = inspect.LISTS, inspect.clients, inspect.counts, inspect.get
+local get, LISTS, counts, clients = inspect.get, inspect.LISTS, inspect.counts, inspect.clients
 local TYPES, audit = audit.TYPES, audit.audit
-local call_arg, client_arg = arguments.call_arg, arguments.client_arg
-local count_arg, finishes_arg = arguments.count_arg, arguments.finishes_arg
-local kind_arg, rest = arguments.kind_arg, arguments.rest
+local rest, count_arg, client_arg = arguments.rest, arguments.count_arg, arguments.client_arg
+local kind_arg, call_arg = arguments.kind_arg, arguments.call_arg
+local finishes_arg = arguments.finishes_arg
 
 -- A table, because Lua has room for 200 locals only.
 local API = {}

@@ -1,6 +1,6 @@
 -- The arguments of a call: read, or refused before anything is written.
 
-local CHUNK, number, refuse = keys.CHUNK, keys.number, keys.refuse
+local CHUNK, refuse, number = keys.CHUNK, keys.refuse, keys.number
 local unpack_table = job.unpack_table
 
 -- All further arguments: the ids or clients a call is about. Bounded, as every call is.

@@ -2,11 +2,11 @@
 -- waiting jobs and of the leases. The caller adds the tallies of all pages up and compares
 -- them with the sizes: what is in a hash but in no page belongs to no job.
 
-local CLOCK, LATEST, MOST, NAMES = keys.CLOCK, keys.LATEST, keys.MOST, keys.NAMES
+local NAMES, LATEST, MOST, CLOCK = keys.NAMES, keys.LATEST, keys.MOST, keys.CLOCK
 local SETTINGS, kept = keys.SETTINGS, keys.kept
-local are_options, read_active, read_held = job.are_options, job.read_active, job.read_held
-local read_info, split, unpack_table = job.read_info, job.split, job.unpack_table
-local read_call = call.read_call
+local unpack_table, are_options, read_info = job.unpack_table, job.are_options, job.read_info
+local split, read_held, read_active = job.split, job.read_held, job.read_active
+local read_call = idempotency.read_call
 
 local TYPES = {
   waiting = 'zset', data = 'hash', info = 'hash', active = 'hash', blocked = 'hash',

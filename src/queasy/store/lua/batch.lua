@@ -2,7 +2,7 @@
 -- nothing is written before everything was read and checked. Redis has no rollback: should
 -- a write fail all the same, `commit` takes back those before it.
 
-local CHUNK = keys.CHUNK
+local CHUNK, LONG = keys.CHUNK, keys.LONG
 local keep_stats = stats.keep_stats
 
 local Batch = {}
@@ -237,6 +237,21 @@ function Batch:commit(q, fq)
   end
 end
 
+-- Makes tables of what many jobs are added to: always of `waiting`, of `data` unless they have long
+-- payloads, of `info` if they have such.
+local function make_tables(q, batch, with_data, with_info)
+  batch:add(q.waiting, LONG, 0)
+  batch:rem(q.waiting, LONG)
+  if with_data then
+    batch:set(q.data, LONG, LONG)
+    batch:del(q.data, LONG)
+  end
+  if with_info then
+    batch:set(q.info, LONG, LONG)
+    batch:del(q.info, LONG)
+  end
+end
+
 return {
-  new = Batch.new,
+  new = Batch.new, make_tables = make_tables,
 }

@@ -104,6 +104,6 @@ end
 
 return {
   SWEPT = SWEPT, alive = alive, is_overtaken = is_overtaken, note_request = note_request,
-  lease_of = lease_of, id_of = id_of, range_of = range_of, forget = forget,
-  cancels_of = cancels_of, bump = bump,
+  lease_of = lease_of, id_of = id_of, range_of = range_of, forget = forget, cancels_of = cancels_of,
+  bump = bump,
 }

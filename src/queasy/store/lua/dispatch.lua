@@ -1,15 +1,16 @@
 -- Dispatch: jobs are put, or updated, or held behind a run of the same id.
 
-local CHUNK, LONG, MANY, many, refuse = keys.CHUNK, keys.LONG, keys.MANY, keys.many, keys.refuse
-local room_for, schedule, tick = keys.room_for, keys.schedule, keys.tick
+local CHUNK, MANY, LONG, refuse, many = keys.CHUNK, keys.MANY, keys.LONG, keys.refuse, keys.many
+local room_for, tick, schedule = keys.room_for, keys.tick, keys.schedule
 local count = stats.count
-local new_batch = batch.new
-local DISPATCHED_AT, clamp_of, hold = job.DISPATCHED_AT, job.clamp_of, job.hold
-local is_time, join, keep_info, merge = job.is_time, job.join, job.keep_info, job.merge
-local move, read_dispatch, read_held = job.move, job.read_dispatch, job.read_held
-local read_info, reset_counts, update_options = job.read_info, job.reset_counts, job.update_options
-local keep_call = call.keep_call
-local made_due, make_tables = queue.made_due, queue.make_tables
+local make_tables, new_batch = batch.make_tables, batch.new
+local is_time, read_info, DISPATCHED_AT = job.is_time, job.read_info, job.DISPATCHED_AT
+local keep_info, join, read_held = job.keep_info, job.join, job.read_held
+local read_dispatch, clamp_of, move = job.read_dispatch, job.clamp_of, job.move
+local update_options, reset_counts, hold = job.update_options, job.reset_counts, job.hold
+local merge = job.merge
+local keep_call = idempotency.keep_call
+local made_due = waking.made_due
 
 local function load_info(q, id, job)
   if not job.info then

@@ -1,7 +1,7 @@
 -- Reading: nothing here writes.
 
-local MOST, kept, refuse = keys.MOST, keys.kept, keys.refuse
-local read_active, read_held, split = job.read_active, job.read_held, job.split
+local MOST, refuse, kept = keys.MOST, keys.refuse, keys.kept
+local split, read_held, read_active = job.split, job.read_held, job.read_active
 local range_of = client.range_of
 
 local function pick(record, names)

@@ -7,8 +7,8 @@
 -- blocked  a held dispatch: its record, then the payload.
 -- failed, broken  a record, then the payload.
 
-local MOST, kept, refuse, schedule = keys.MOST, keys.kept, keys.refuse, keys.schedule
-local settings_of = keys.settings_of
+local MOST, refuse, kept, many = keys.MOST, keys.refuse, keys.kept, keys.many
+local settings_of, schedule = keys.settings_of, keys.schedule
 
 local DEFAULTS = {
   max_retries = 10, max_stalls = 3, max_timeouts = 3,
@@ -159,10 +159,6 @@ local function read_held(raw)
     return held, payload
   end
   return nil
-end
-
-local function pack_active(token, score, client)
-  return token .. ':' .. score .. ':' .. client
 end
 
 -- token, score, client, cancelled of an entry of `active`; nil when it cannot be read.
@@ -362,6 +358,20 @@ local function merge(q, held, payload, d)
   return payload
 end
 
+-- What one call knows of the ids it changes, so that an id may come twice in a batch.
+local function load_waiting(q, ids)
+  local active = many('HMGET', q.active, ids)
+  local scores = many('ZMSCORE', q.waiting, ids)
+  local jobs = {}
+  for i, id in ipairs(ids) do
+    if not jobs[id] then
+      local score = tonumber(scores[i] or nil)
+      jobs[id] = { active = active[i], score = score, old_score = score }
+    end
+  end
+  return jobs
+end
+
 return {
   unpack_table = unpack_table, is_time = is_time, are_options = are_options, read_info = read_info,
   DISPATCHED_AT = DISPATCHED_AT, is_scheduled = is_scheduled, ORIGIN = ORIGIN, RETRIED = RETRIED,
@@ -369,5 +379,5 @@ return {
   read_held = read_held, read_active = read_active, plain_holder = plain_holder,
   limit_of = limit_of, backoff = backoff, read_dispatch = read_dispatch, clamp_of = clamp_of,
   move = move, update_options = update_options, reset_counts = reset_counts, hold = hold,
-  merge = merge,
+  merge = merge, load_waiting = load_waiting,
 }

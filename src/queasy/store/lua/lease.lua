@@ -1,12 +1,12 @@
 -- The leases of one dequeue.
 
-local BYTES, LONG, MANY, any_of = keys.BYTES, keys.LONG, keys.MANY, keys.any_of
+local MANY, LONG, BYTES, any_of = keys.MANY, keys.LONG, keys.BYTES, keys.any_of
 local room_for = keys.room_for
 local count = stats.count
-local is_scheduled, join, need_not_be_read = job.is_scheduled, job.join, job.need_not_be_read
-local read_active, read_info = job.read_active, job.read_info
+local read_info, is_scheduled = job.read_info, job.is_scheduled
+local need_not_be_read, join, read_active = job.need_not_be_read, job.join, job.read_active
 local lease_of = client.lease_of
-local keep_failed = failed.keep_failed
+local keep_failed = records.keep_failed
 
 -- How many payloads are read at once, before their bytes are counted: few, and more when those
 -- were small.

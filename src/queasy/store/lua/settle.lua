@@ -1,16 +1,16 @@
 -- Ending many leases in one call.
 
-local LONG, MANY, any_of, fail_queue_of = keys.LONG, keys.MANY, keys.any_of, keys.fail_queue_of
-local many, number, refuse, room_for = keys.many, keys.number, keys.refuse, keys.room_for
-local schedule, settings_of, tick = keys.schedule, keys.settings_of, keys.tick
+local MANY, LONG, refuse, number, many = keys.MANY, keys.LONG, keys.refuse, keys.number, keys.many
+local any_of, room_for, settings_of = keys.any_of, keys.room_for, keys.settings_of
+local fail_queue_of, tick, schedule = keys.fail_queue_of, keys.tick, keys.schedule
 local count = stats.count
-local new_batch = batch.new
-local ORIGIN, RETRIED, backoff, limit_of = job.ORIGIN, job.RETRIED, job.backoff, job.limit_of
-local plain_holder = job.plain_holder
-local made_due, make_tables = queue.made_due, queue.make_tables
-local keep_failed = failed.keep_failed
-local ENDINGS, OF_THE_DEAD, commit_runs = run.ENDINGS, run.OF_THE_DEAD, run.commit_runs
-local end_run, free_fail_id, read_run = run.end_run, run.free_fail_id, run.read_run
+local make_tables, new_batch = batch.make_tables, batch.new
+local ORIGIN, RETRIED, plain_holder = job.ORIGIN, job.RETRIED, job.plain_holder
+local limit_of, backoff = job.limit_of, job.backoff
+local made_due = waking.made_due
+local keep_failed = records.keep_failed
+local read_run, free_fail_id, ENDINGS = endings.read_run, endings.free_fail_id, endings.ENDINGS
+local OF_THE_DEAD, end_run, commit_runs = endings.OF_THE_DEAD, endings.end_run, endings.commit_runs
 
 -- The table packed in `raw`, and whether it is a map of a few fields with nothing behind it, and so may
 -- stand in another record as it is.

@@ -4,7 +4,7 @@
 --        minute:kind -> the last minute with any, count:kind -> of that minute
 --        minute % 60:kind -> 'minute count': of the minutes before. A ring, so the hash cannot grow
 
-local LONG, MOST, kept = keys.LONG, keys.MOST, keys.kept
+local MOST, LONG, kept = keys.MOST, keys.LONG, keys.kept
 
 local MINUTES = 60
 

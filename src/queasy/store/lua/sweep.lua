@@ -1,13 +1,13 @@
 -- Sweeping: the jobs of clients that died, or leave.
 
-local BYTES, OUTAGE_MS, dead_line, many = keys.BYTES, keys.OUTAGE_MS, keys.dead_line, keys.many
+local OUTAGE_MS, BYTES, many, dead_line = keys.OUTAGE_MS, keys.BYTES, keys.many, keys.dead_line
 local count = stats.count
 local new_batch = batch.new
 local join = job.join
-local SWEPT, forget, id_of, lease_of = client.SWEPT, client.forget, client.id_of, client.lease_of
-local range_of = client.range_of
-local keep_failed = failed.keep_failed
-local commit_runs, end_run, read_run = run.commit_runs, run.end_run, run.read_run
+local SWEPT, lease_of, id_of = client.SWEPT, client.lease_of, client.id_of
+local range_of, forget = client.range_of, client.forget
+local keep_failed = records.keep_failed
+local read_run, end_run, commit_runs = endings.read_run, endings.end_run, endings.commit_runs
 
 -- What one sweep may do, so that no call takes long however many leases end together.
 local SWEEP_CLIENTS = 10

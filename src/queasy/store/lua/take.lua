@@ -1,15 +1,15 @@
 -- Dequeue: due jobs, oldest first, each under a lease of the client that asks.
 
-local CHUNK, MOST, any_of, many = keys.CHUNK, keys.MOST, keys.any_of, keys.many
+local MOST, CHUNK, many, any_of = keys.MOST, keys.CHUNK, keys.many, keys.any_of
 local room_for = keys.room_for
 local count = stats.count
 local new_batch = batch.new
 local read_active = job.read_active
 local id_of, range_of = client.id_of, client.range_of
-local WAITER_GONE_MS, is_suspect = queue.WAITER_GONE_MS, queue.is_suspect
-local next_event, next_job, next_to_come = queue.next_event, queue.next_job, queue.next_to_come
-local wake = queue.wake
-local commit_runs = run.commit_runs
+local WAITER_GONE_MS, wake, next_job = waking.WAITER_GONE_MS, waking.wake, waking.next_job
+local next_to_come, is_suspect = waking.next_to_come, waking.is_suspect
+local next_event = waking.next_event
+local commit_runs = endings.commit_runs
 local lease_each = lease.lease_each
 
 -- Who holds more leases than this has the ids of its last batch kept with its request: a repeat

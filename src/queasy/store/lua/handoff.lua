@@ -7,7 +7,7 @@
 
 local channel = keys.channel
 local alive = client.alive
-local tell, wake_for, watch = queue.tell, queue.wake_for, queue.watch
+local tell, watch, wake_for = waking.tell, waking.watch, waking.wake_for
 local settle = settle.settle
 local take = take.take
 

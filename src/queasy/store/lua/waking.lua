@@ -1,19 +1,15 @@
--- Jobs that wait: cancelling them, and waking whoever waits for them.
-
-local CHUNK, HEARD_EVERY_MS, LONG = keys.CHUNK, keys.HEARD_EVERY_MS, keys.LONG
-local channel, in_grace, many = keys.channel, keys.in_grace, keys.many
-local count = stats.count
-local new_batch = batch.new
-local read_active, unpack_table = job.read_active, job.unpack_table
-local lease_of = client.lease_of
-local keep_call = call.keep_call
-
+-- Waking clients that wait for jobs.
+--
 -- Waiters: clients that sleep until there is work. Each stands in `waiters` with the time at
 -- which it will look by itself, at the latest. Whatever makes a job due wakes as many as it
 -- has jobs; whatever will happen before the first of them looks wakes that one, to keep the
 -- time. All of it is best effort, after everything is written.
 -- Some pass over suspects, and are not to be woken for those: they stand half a millisecond before
 -- a whole one. Some take jobs by hand (see hand.lua): they stand a quarter behind the others.
+
+local HEARD_EVERY_MS, CHUNK, in_grace = keys.HEARD_EVERY_MS, keys.CHUNK, keys.in_grace
+local channel = keys.channel
+local unpack_table = job.unpack_table
 
 -- Those who should have looked this long ago are gone.
 local WAITER_GONE_MS = 60000
@@ -160,85 +156,8 @@ local function made_due(q, score, suspect)
   end
 end
 
--- What one call knows of the ids it changes, so that an id may come twice in a batch.
-local function load_waiting(q, ids)
-  local active = many('HMGET', q.active, ids)
-  local scores = many('ZMSCORE', q.waiting, ids)
-  local jobs = {}
-  for i, id in ipairs(ids) do
-    if not jobs[id] then
-      local score = tonumber(scores[i] or nil)
-      jobs[id] = { active = active[i], score = score, old_score = score }
-    end
-  end
-  return jobs
-end
-
--- Makes tables of what many jobs are added to: always of `waiting`, of `data` unless they have long
--- payloads, of `info` if they have such.
-local function make_tables(q, batch, with_data, with_info)
-  batch:add(q.waiting, LONG, 0)
-  batch:rem(q.waiting, LONG)
-  if with_data then
-    batch:set(q.data, LONG, LONG)
-    batch:del(q.data, LONG)
-  end
-  if with_info then
-    batch:set(q.info, LONG, LONG)
-    batch:del(q.info, LONG)
-  end
-end
-
--- Ends the wait of jobs, and drops dispatches held behind a run. With `running`, a run in
--- progress is asked to stop: the request stands in the server until the run has ended.
-local function cancel(q, ids, running, call)
-  local jobs = load_waiting(q, ids)
-  local infos = many('HMGET', q.info, ids)
-  local helds = many('HMGET', q.blocked, ids)
-  local batch, replies, told = new_batch(), {}, {}
-  for i, id in ipairs(ids) do
-    local job = jobs[id]
-    local status = 'absent'
-    if job.done then
-      status = 'absent'
-    elseif job.score then
-      batch:rem(q.waiting, id, job.score)
-      if infos[i] then
-        batch:del(q.info, id, infos[i])
-      end
-      batch:del_last(q.data, id)
-      count(q, 'cancelled')
-      status = 'cancelled'
-    elseif job.active then
-      status = 'active'
-      if helds[i] then
-        batch:del(q.blocked, id, helds[i])
-        status = 'cancelled'
-      end
-      if running then
-        local token, _, client, cancelled = read_active(job.active)
-        if client and not cancelled then
-          batch:set(q.active, id, job.active .. ':cancel', job.active)
-          batch:add(q.cancels, lease_of(client, id), 0)
-          told[#told + 1] = { client, 'cancel:' .. token .. ':' .. id }
-        end
-        status = client and 'requested' or status
-      end
-    end
-    job.done = true
-    replies[i] = status
-  end
-  keep_call(q, batch, call, replies)
-  batch:commit(q)
-  for _, message in ipairs(told) do -- best effort: a bump delivers the request as well
-    redis.pcall('SPUBLISH', channel(q, message[1]), message[2])
-  end
-  return replies
-end
-
 return {
   WAITER_GONE_MS = WAITER_GONE_MS, tell = tell, wake = wake, wake_for_suspects = wake_for_suspects,
   next_job = next_job, next_to_come = next_to_come, is_suspect = is_suspect,
   next_event = next_event, watch = watch, wake_for = wake_for, made_due = made_due,
-  load_waiting = load_waiting, make_tables = make_tables, cancel = cancel,
 }

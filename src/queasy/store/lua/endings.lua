@@ -1,16 +1,16 @@
 -- Runs: taking jobs under a lease, and ending a lease. Every way to end one compares the
 -- token first; who has no lease any more changes nothing and is told so.
 
-local fail_queue_of, schedule, settings_of = keys.fail_queue_of, keys.schedule, keys.settings_of
-local tick = keys.tick
+local settings_of, fail_queue_of, tick = keys.settings_of, keys.fail_queue_of, keys.tick
+local schedule = keys.schedule
 local count = stats.count
-local backoff, join, keep_info, limit_of = job.backoff, job.join, job.keep_info, job.limit_of
-local move, read_active, read_held = job.move, job.read_active, job.read_held
-local read_info, reset_counts, update_options = job.read_info, job.reset_counts, job.update_options
-local forget, lease_of, range_of = client.forget, client.lease_of, client.range_of
-local made_due, wake_for = queue.made_due, queue.wake_for
-local keep_failed, keep_records = failed.keep_failed, failed.keep_records
-local room_for_broken = failed.room_for_broken
+local read_info, keep_info, join, read_held = job.read_info, job.keep_info, job.join, job.read_held
+local read_active, limit_of, backoff, move = job.read_active, job.limit_of, job.backoff, job.move
+local update_options, reset_counts = job.update_options, job.reset_counts
+local lease_of, range_of, forget = client.lease_of, client.range_of, client.forget
+local wake_for, made_due = waking.wake_for, waking.made_due
+local keep_failed, room_for_broken = records.keep_failed, records.room_for_broken
+local keep_records = records.keep_records
 
 local UNREADABLE = { kind = 'broken', type = 'Unreadable', message = 'the record of this job cannot be read' }
 

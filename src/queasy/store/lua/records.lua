@@ -6,9 +6,10 @@
 local BYTES, many, settings_of, tick = keys.BYTES, keys.many, keys.settings_of, keys.tick
 local count = stats.count
 local new_batch = batch.new
-local keep_info, read_info, split = job.keep_info, job.read_info, job.split
-local keep_call = call.keep_call
-local load_waiting, made_due, wake_for = queue.load_waiting, queue.made_due, queue.wake_for
+local read_info, keep_info, split = job.read_info, job.keep_info, job.split
+local load_waiting = job.load_waiting
+local keep_call = idempotency.keep_call
+local wake_for, made_due = waking.wake_for, waking.made_due
 
 local TRIM_LIMIT = 1000
 

@@ -43,7 +43,7 @@ mutant(
 mutant(
     "no_token_comparison_in_extend",
     "a_stale_token_extends_no_lease",
-    ("local expiry = token == argv[3] and alive(q, client)", "local expiry = alive(q, client)"),
+    ("local expiry = token == expected and alive(q, client)", "local expiry = alive(q, client)"),
 )
 mutant(
     "the_clients_clock",
@@ -234,22 +234,25 @@ mutant(
 mutant(
     "bump_does_not_sweep",
     "bump_and_dequeue_sweep_as_well",
-    ("'the lease'), clients)\n  sweep(q)", "'the lease'), clients)"),
+    ("bump(q, lease_ms, clients)\n  sweep(q)", "bump(q, lease_ms, clients)"),
 )
 mutant(
     "who_waits_must_be_heard",
     "an_idle_client_lives_until_it_looks_again",
-    ("    held = sleep_on(q, client, q.now + 2 * waits + lease)\n", ""),
+    ("    held = sleep_on(q, client, q.now + 2 * ask.waits_ms + ask.lease_ms)\n", ""),
 )
 mutant(
     "who_waits_lives_for_a_lease",
     "an_idle_client_lives_until_it_looks_again",
-    ("sleep_on(q, client, q.now + 2 * waits + lease)", "sleep_on(q, client, q.now + lease)"),
+    (
+        "sleep_on(q, client, q.now + 2 * ask.waits_ms + ask.lease_ms)",
+        "sleep_on(q, client, q.now + ask.lease_ms)",
+    ),
 )
 mutant(
     "who_waits_in_a_pause_must_be_heard",
     "an_idle_client_lives_until_it_looks_again",
-    ("  if sleeps then\n", "  if sleeps and not q.paused then\n"),
+    ("  if waits then\n", "  if waits and not q.paused then\n"),
 )
 mutant(
     "who_holds_a_job_is_idle",
@@ -707,24 +710,24 @@ mutant(
     "a_sleeper_keeps_the_others_awake",
     "who_sleeps_is_not_woken_because_another_does",
     (
-        "sleep_on(q, client, q.now + 2 * waits + lease)",
-        "sleep_on(q, client, q.now + lease)",
+        "sleep_on(q, client, q.now + 2 * ask.waits_ms + ask.lease_ms)",
+        "sleep_on(q, client, q.now + ask.lease_ms)",
     ),
 )
 mutant(
     "who_has_no_room_is_told_nothing",
     "who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is",
-    ("  local wants_to_know = limit == 0 or ", "  local wants_to_know = "),
+    ("  local wants_next = limit == 0 or ", "  local wants_next = "),
 )
 mutant(
     "who_has_no_room_waits_for_what_is_there",
     "who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is",
-    ("    sleeps = false -- it has no room", "    -- it has no room"),
+    ("  return ask.limit > 0 or not is_due(q, ask.passes)", "  return true"),
 )
 mutant(
     "who_dies_takes_its_wake_up_along",
     "what_a_client_was_woken_for_when_it_died_goes_to_another",
-    ("  pass_on(q) -- it may have been woken", "  -- it may have been woken"),
+    ("  pass_on(q) -- the client may have been", "  -- the client may have been"),
 )
 
 # The server
@@ -778,7 +781,7 @@ mutant(
 mutant(
     "everybody_is_answered_alike",
     "who_gives_no_list_of_finishes_is_answered_as_before_there_was_one",
-    ("  if not argv[10 + 5 * ends] then", "  if false then"),
+    ("  if not ask.gives_finishes then", "  if false then"),
 )
 
 # What somebody put there by hand

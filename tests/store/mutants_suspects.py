@@ -30,7 +30,7 @@ mutant(
 mutant(
     "a_suspect_holds_up_the_queue",
     "somebody_is_woken_for_what_a_suspect_left_behind",
-    ("local cut_short = #jobs > 0 and next_look == 0", "local cut_short = false"),
+    ("local was_cut_short = #jobs > 0 and next_look == 0", "local was_cut_short = false"),
 )
 mutant(
     "one_stall_makes_a_suspect",

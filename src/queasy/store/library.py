@@ -19,9 +19,9 @@ LEAST = 4
 # Each file is a module: it ends with a table of what it exports, and binds what it needs of earlier
 # modules at its head. `prelude` is not one: what it declares is visible everywhere.
 MODULES = (
-    "keys", "stats", "batch", "job", "client", "idempotency", "waking", "cancel", "dispatch",
-    "records", "endings", "settle", "lease", "take", "handoff", "sweep", "inspect", "audit",
-    "arguments", "api",
+    "keys", "stats", "batch", "job", "arguments", "client", "idempotency", "waking", "cancel",
+    "dispatch", "records", "settings", "endings", "settle", "lease", "take", "handoff", "sweep",
+    "dequeue", "inspect", "audit", "failure", "api",
 )  # fmt: skip
 
 

@@ -3,48 +3,33 @@
 -- what it changes. Times and durations are milliseconds.
 
 local NAMES, QUEUE_KEYS, FAIL_KEYS, CHUNK = keys.NAMES, keys.QUEUE_KEYS, keys.FAIL_KEYS, keys.CHUNK
-local refuse, open, dead_line = keys.refuse, keys.open, keys.dead_line
+local refuse, open = keys.refuse, keys.open
 local read_stats = stats.read_stats
 local new_batch = batch.new
-local unpack_table, read_info, read_active = job.unpack_table, job.read_info, job.read_active
-local SWEPT, alive, is_overtaken = client.SWEPT, client.alive, client.is_overtaken
-local note_request, cancels_of, bump = client.note_request, client.cancels_of, client.bump
-local answered = idempotency.answered
-local wake, wake_for_suspects, wake_for = waking.wake, waking.wake_for_suspects, waking.wake_for
-local cancel = cancel.cancel
-local dispatch = dispatch.dispatch
-local trim, requeue, drop = records.trim, records.requeue, records.drop
-local wake_all = endings.wake_all
-local settle = settle.settle
-local leased_to, same_again, next_in = take.leased_to, take.same_again, take.next_in
-local is_due, pass_on, sleep_on, stand_by = take.is_due, take.pass_on, take.sleep_on, take.stand_by
-local take = take.take
-local hand_out_or_wake = handoff.hand_out_or_wake
-local evict, sweep = sweep.evict, sweep.sweep
-local get, LISTS, counts, clients = inspect.get, inspect.LISTS, inspect.counts, inspect.clients
-local TYPES, audit = audit.TYPES, audit.audit
 local rest, count_arg, client_arg = arguments.rest, arguments.count_arg, arguments.client_arg
 local kind_arg, call_arg = arguments.kind_arg, arguments.call_arg
-local finishes_arg = arguments.finishes_arg
+local clients_arg, group_count = arguments.clients_arg, arguments.group_count
+local dequeue_arg, eviction_arg = arguments.dequeue_arg, arguments.eviction_arg
+local bump, register_client, extend_lease = client.bump, client.register_client, client.extend_lease
+local answered = idempotency.answered
+local wake_for = waking.wake_for
+local cancel = cancel.cancel
+local dispatch_once = dispatch.dispatch_once
+local trim, requeue, drop = records.trim, records.requeue, records.drop
+local configure = settings.configure
+local wake_all = endings.wake_all
+local settle = settle.settle
+local hand_out_or_wake = handoff.hand_out_or_wake
+local evict, sweep = sweep.evict, sweep.sweep
+local pass_on, dequeue = dequeue.pass_on, dequeue.dequeue
+local get, LISTS, counts, clients = inspect.get, inspect.LISTS, inspect.counts, inspect.clients
+local meta_problem, audit = audit.meta_problem, audit.audit
+local explain = failure.explain
 
 -- A table, because Lua has room for 200 locals only.
 local API = {}
 
-local VERSION = { 1, 4 } -- protocol, revision: a loader never replaces a higher revision
-
--- Puts jobs of `width` arguments each, and tells whoever waits; unless this is the last call of a
--- caller again, which is answered as it was. Of the queue `n` keys are given.
-local function dispatch_once(keys, argv, n, width, tell_who_waits)
-  local q = open(keys, 1, argv[1], n)
-  local call, last = call_arg(q, keys, n, argv)
-  local before = call and answered(q, call, (last - 1) / width)
-  if before then
-    return before
-  end
-  local replies = dispatch(q, argv, 2, last, width, call)
-  tell_who_waits(q)
-  return replies
-end
+local VERSION = { 1, 5 } -- protocol, revision: a loader never replaces a higher revision
 
 -- dispatch: put or update jobs.
 --   keys   the first 8, and calls, callers or not
@@ -85,51 +70,8 @@ end
 --   reply  ok | lost (it was swept: come back under a new id)
 --   writes clients, workers
 function API.register(keys, argv)
-  local q = open(keys, 1, argv[1])
-  local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
-  if redis.call('HGET', q.requests, client) == SWEPT then
-    return 'lost'
-  end
-  local batch = new_batch()
-  batch:add(q.clients, client, q.now + lease, redis.call('ZSCORE', q.clients, client))
-  if argv[4] ~= '' then
-    batch:set(q.workers, client, argv[4], redis.call('HGET', q.workers, client))
-  end
-  batch:commit(q)
-  return 'ok'
-end
-
--- Sweeps, then takes jobs for a client that is alive: what became of it, and the jobs.
-local function sweep_and_take(q, client, expiry_in, limit, id, passes)
-  local one_lease = client:byte(1) == 126 -- '~'
-  local expiry, request = alive(q, client)
-  if not expiry and (request or not one_lease) then
-    return 'lost', {}
-  end
-  if expiry and tonumber(expiry) <= dead_line(q) then
-    bump(q, expiry_in, { client }) -- it asks, so it lives: renew before the sweep sees it
-    expiry = redis.call('ZSCORE', q.clients, client)
-  end
-  sweep(q)
-  local same, first, last, packed = tostring(request or ''):match('^(%S+) (%d+) (%d+) ?(.*)$')
-  if one_lease and expiry then
-    return 'ok', same_again(q, client, leased_to(q, client), 0, math.huge)
-  elseif same and same == id then
-    local ids = unpack_table(packed) or leased_to(q, client)
-    return 'ok', same_again(q, client, ids, tonumber(first), tonumber(last))
-  elseif same and is_overtaken(id, same) then
-    return 'overtaken', {} -- most likely nobody hears this: what it took would be nobody's
-  end
-  if limit == 0 and id ~= '' and not one_lease then
-    note_request(q, client, id, request)
-  end
-  if q.paused then
-    return 'paused', {}
-  elseif limit == 0 then
-    return 'ok', {}
-  end
-  local asks = { client = client, old_expiry = expiry, old_request = request, request = not one_lease and id or '' }
-  return 'ok', take(q, asks, q.now + expiry_in, limit, passes)
+  local lease_ms = count_arg(argv[3], 'the lease')
+  return register_client(open(keys, 1, argv[1]), client_arg(argv[2]), lease_ms, argv[4])
 end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
@@ -151,44 +93,7 @@ end
 --          the last two for those who give a list, if an empty one
 --   writes all; a client that got nothing, holds nothing and waits has its lease from then
 function API.dequeue(keys, argv)
-  local q = open(keys, 1, argv[1])
-  local client, lease = client_arg(argv[2]), count_arg(argv[3], 'the lease')
-  local limit = count_arg(argv[4], 'the limit', CHUNK)
-  local waits = count_arg(argv[7], 'how long it waits')
-  local ends = count_arg(argv[8], 'the leases to end', CHUNK)
-  local ways, finishes = argv[9 + 5 * ends] or '', finishes_arg(argv[10 + 5 * ends], ends)
-  local passes, by_hand = ways:find('pass', 1, true) ~= nil, ways:find('hand', 1, true) ~= nil
-  local settled, lost = settle(q, argv, 9, ends, finishes, client:byte(1) ~= 126 and client)
-  local state, jobs = sweep_and_take(q, client, lease, limit, argv[5], passes)
-  local sleeps = waits > 0 and #jobs == 0 and state ~= 'lost'
-  if sleeps and limit == 0 and is_due(q, passes) then
-    sleeps = false -- it has no room for what is due: it asked, and is told
-  end
-  local held = 0
-  if sleeps then
-    held = sleep_on(q, client, q.now + 2 * waits + lease)
-  end
-  local wants_to_know = limit == 0 or #jobs < limit * 5
-  local next_look = wants_to_know and state ~= 'lost' and next_in(q, passes) or -1
-  if argv[6] ~= '' then
-    local look_in = next_look >= 0 and math.min(next_look, waits) or waits
-    local waiter = argv[6] == client and client or client_arg(argv[6])
-    stand_by(q, waiter, sleeps and q.now + look_in, passes, by_hand)
-  end
-  wake_all(q)
-  if q.passed then
-    wake_for_suspects(q, 1) -- this one may have been woken in place of one who takes them
-  end
-  local no_use = limit == 0 and waits == 0 and state == 'ok'
-  local cut_short = #jobs > 0 and next_look == 0
-  if no_use or cut_short then
-    pass_on(q)
-  end
-  local cancels = cancels_of(q, client)
-  if not argv[10 + 5 * ends] then -- it is of an older revision, and counts what it is told
-    return { state, next_look, settled, jobs, cancels }
-  end
-  return { state, next_look, settled, jobs, cancels, lost, held }
+  return dequeue(open(keys, 1, argv[1]), dequeue_arg(argv), argv)
 end
 
 -- settle: end leases.
@@ -199,11 +104,8 @@ end
 --          postponed (broken, but there is no room in that record) | lost of each
 --   writes all; a repeat answers lost
 function API.settle(keys, argv)
+  local n = group_count(argv, 2, 5, 'leases')
   local q = open(keys, 1, argv[1])
-  local n = (#argv - 1) / 5
-  if n ~= math.floor(n) or n < 1 or n > CHUNK then
-    refuse('expected five arguments for each of 1 to 1000 leases')
-  end
   local settled = settle(q, argv, 2, n, {})
   wake_all(q)
   return settled
@@ -215,12 +117,9 @@ end
 --   reply  { ok | lost, { id, token of each cancel } } of each client
 --   writes clients; sweeps
 function API.bump(keys, argv)
+  local lease_ms, clients = count_arg(argv[2], 'the lease'), clients_arg(argv, 3)
   local q = open(keys, 1, argv[1])
-  local clients = rest(argv, 3)
-  for _, client in ipairs(clients) do
-    client_arg(client)
-  end
-  local replies = bump(q, count_arg(argv[2], 'the lease'), clients)
+  local replies = bump(q, lease_ms, clients)
   sweep(q)
   wake_all(q)
   return replies
@@ -232,20 +131,8 @@ end
 --   reply  ok | cancel (extended, but somebody asked to cancel it) | lost
 --   writes clients
 function API.extend(keys, argv)
-  local q = open(keys, 1, argv[1])
-  local token, _, client, cancelled = read_active(redis.call('HGET', q.active, argv[2]) or '')
-  local expiry = token == argv[3] and alive(q, client)
-  if not expiry then
-    return 'lost'
-  end
-  local until_ = q.now + count_arg(argv[4], 'the lease')
-  if client:byte(1) ~= 126 and until_ < tonumber(expiry) then
-    until_ = tonumber(expiry) -- a client with other jobs is not cut short for one of them
-  end
-  local batch = new_batch()
-  batch:add(q.clients, client, until_, expiry)
-  batch:commit(q)
-  return cancelled and 'cancel' or 'ok'
+  local lease_ms = count_arg(argv[4], 'the lease')
+  return extend_lease(open(keys, 1, argv[1]), argv[2], argv[3], lease_ms)
 end
 
 -- sweep: return the jobs of dead clients; bounded in leases, clients and bytes: call again while it
@@ -268,23 +155,11 @@ end
 --   reply  { gone | more (the same call again) | absent, leases ended }
 --   writes all
 function API.evict(keys, argv)
+  local verb, started = eviction_arg(argv)
   local q = open(keys, 1, argv[1])
-  local verb, ids, started = argv[3], rest(argv, 4), nil
-  if verb ~= 'stall' and verb ~= 'release' then
-    refuse('expected stall or release')
-  end
-  if #ids > 0 then
-    if verb == 'release' then
-      refuse('expected no ids: a client that leaves releases all of its jobs')
-    end
-    started = {}
-    for _, id in ipairs(ids) do
-      started[id] = true
-    end
-  end
-  local reply = evict(q, client_arg(argv[2]), verb == 'stall' and 'death' or verb, started)
+  local reply = evict(q, client_arg(argv[2]), verb, started)
   wake_all(q)
-  pass_on(q) -- it may have been woken, and not have looked
+  pass_on(q) -- the client may have been woken for a job and not have polled
   return reply
 end
 
@@ -294,31 +169,7 @@ end
 --   reply  ok
 --   writes meta; failed and broken are trimmed; resume wakes clients that wait
 function API.configure(keys, argv)
-  local q = open(keys, 1, argv[1])
-  local batch = new_batch()
-  if argv[2] ~= '' and not read_info(cmsgpack.pack({ options = unpack_table(argv[2]) or 0 })) then
-    refuse('expected limits as a map of numbers')
-  end
-  local names = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit', 'paused' }
-  for i, name in ipairs(names) do
-    local value = argv[i + 1]
-    if value ~= '' then
-      if i > 1 then
-        count_arg(value, name)
-      end
-      batch:set(q.meta, name, value, redis.call('HGET', q.meta, name))
-    end
-  end
-  for i, kind in ipairs({ 'failed', 'broken' }) do
-    if argv[i + 3] ~= '' then
-      trim(q, batch, kind, tonumber(argv[i + 3]), 0, {})
-    end
-  end
-  batch:commit(q)
-  if argv[6] == '0' then
-    wake(q, CHUNK)
-  end
-  return 'ok'
+  return configure(open(keys, 1, argv[1]), argv)
 end
 
 -- requeue: failed or broken jobs wait again.
@@ -392,31 +243,13 @@ end
 --   args   offset, limit
 --   reply  { problems, tallies, sizes }
 function API.audit(keys, argv)
-  local kind = redis.call('TYPE', keys[6]).ok
-  if kind ~= 'none' and kind ~= 'hash' then -- `open` could not read it
-    return { { 'key meta is a ' .. kind .. ', expected a hash' }, {}, {} }
-  end
-  return audit(open(keys, 1, argv[1], #NAMES), count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit'))
+  local offset, limit = count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit')
+  return meta_problem(keys) or audit(open(keys, 1, argv[1], #NAMES), offset, limit)
 end
 
 -- version: { protocol, revision }. No keys, no arguments.
 function API.version()
   return VERSION
-end
-
--- Raises again what `pcall` caught: it makes a text of an error, and its code word must stay in
--- front. The server does not say which key has the wrong type: that one is named.
-local function explain(problem, keys)
-  local text = tostring(type(problem) == 'table' and problem.err or problem)
-  if text:find('WRONGTYPE', 1, true) then
-    for _, key in ipairs(keys) do
-      local kind, expected = redis.call('TYPE', key).ok, TYPES[key:match('[^:]*$')]
-      if expected and kind ~= 'none' and kind ~= expected then
-        error({ err = 'WRONGTYPE key ' .. key .. ' is a ' .. kind .. ', expected a ' .. expected })
-      end
-    end
-  end
-  error({ err = text:match('^%u+ ') and text or 'ERR ' .. text })
 end
 
 local function register(name, callback, ...)

@@ -64,7 +64,59 @@ local function finishes_arg(packed, n)
   return finishes
 end
 
+-- Client ids, from argv[first] on.
+local function clients_arg(argv, first)
+  local clients = rest(argv, first)
+  for _, client in ipairs(clients) do
+    client_arg(client)
+  end
+  return clients
+end
+
+-- How many groups of `width` arguments there are from argv[first] on.
+local function group_count(argv, first, width, what)
+  local n = (#argv - first + 1) / width
+  if n ~= math.floor(n) or n < 1 or n > CHUNK then
+    refuse('expected five arguments for each of 1 to 1000 leases')
+  end
+  return n
+end
+
+-- The arguments of a dequeue as one record (api.lua lists them).
+local function dequeue_arg(argv)
+  local client = client_arg(argv[2])
+  local endings = count_arg(argv[8], 'the leases to end', CHUNK)
+  local words, packed = argv[9 + 5 * endings] or '', argv[10 + 5 * endings]
+  local waiter = argv[6] ~= '' and (argv[6] == client and client or client_arg(argv[6]))
+  return {
+    client = client, lease_ms = count_arg(argv[3], 'the lease'),
+    limit = count_arg(argv[4], 'the limit', CHUNK), request = argv[5], waiter = waiter,
+    waits_ms = count_arg(argv[7], 'how long it waits'),
+    first_ending = 9, endings = endings, finishes = finishes_arg(packed, endings),
+    gives_finishes = packed ~= nil,
+    passes = words:find('pass', 1, true) ~= nil, by_hand = words:find('hand', 1, true) ~= nil,
+  }
+end
+
+-- How an eviction ends the leases of the client, and the set of jobs it had started (nil: all).
+local function eviction_arg(argv)
+  local verb, ids = argv[3], rest(argv, 4)
+  if verb ~= 'stall' and verb ~= 'release' then
+    refuse('expected stall or release')
+  elseif #ids == 0 then
+    return verb == 'stall' and 'death' or verb, nil
+  elseif verb == 'release' then
+    refuse('expected no ids: a client that leaves releases all of its jobs')
+  end
+  local started = {}
+  for _, id in ipairs(ids) do
+    started[id] = true
+  end
+  return 'death', started
+end
+
 return {
   rest = rest, count_arg = count_arg, client_arg = client_arg, kind_arg = kind_arg,
-  call_arg = call_arg, finishes_arg = finishes_arg,
+  call_arg = call_arg, clients_arg = clients_arg, group_count = group_count,
+  dequeue_arg = dequeue_arg, eviction_arg = eviction_arg,
 }

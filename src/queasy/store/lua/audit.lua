@@ -207,6 +207,15 @@ local function audit(q, offset, limit)
   return { problems, tallies, sizes }
 end
 
+-- The reply of an audit whose `meta` cannot be opened; nil if it can.
+local function meta_problem(keys)
+  local kind = redis.call('TYPE', keys[6]).ok
+  if kind ~= 'none' and kind ~= 'hash' then
+    return { { 'key meta is a ' .. kind .. ', expected a hash' }, {}, {} }
+  end
+  return nil
+end
+
 return {
-  TYPES = TYPES, audit = audit,
+  TYPES = TYPES, audit = audit, meta_problem = meta_problem,
 }

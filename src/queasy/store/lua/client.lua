@@ -102,8 +102,39 @@ local function bump(q, lease_ms, clients)
   return replies
 end
 
+-- Creates a client, or extends its lease. One that was swept in part stays dead.
+local function register_client(q, client, lease_ms, worker)
+  if redis.call('HGET', q.requests, client) == SWEPT then
+    return 'lost'
+  end
+  local batch = new_batch()
+  batch:add(q.clients, client, q.now + lease_ms, redis.call('ZSCORE', q.clients, client))
+  if worker ~= '' then
+    batch:set(q.workers, client, worker, redis.call('HGET', q.workers, client))
+  end
+  batch:commit(q)
+  return 'ok'
+end
+
+-- Extends the lease of the client that holds job `id` with this token.
+local function extend_lease(q, id, expected, lease_ms)
+  local token, _, client, cancelled = read_active(redis.call('HGET', q.active, id) or '')
+  local expiry = token == expected and alive(q, client)
+  if not expiry then
+    return 'lost'
+  end
+  local until_ = q.now + lease_ms
+  if client:byte(1) ~= 126 and until_ < tonumber(expiry) then
+    until_ = tonumber(expiry) -- one short extension must not shorten the lease of its other jobs
+  end
+  local batch = new_batch()
+  batch:add(q.clients, client, until_, expiry)
+  batch:commit(q)
+  return cancelled and 'cancel' or 'ok'
+end
+
 return {
   SWEPT = SWEPT, alive = alive, is_overtaken = is_overtaken, note_request = note_request,
   lease_of = lease_of, id_of = id_of, range_of = range_of, forget = forget, cancels_of = cancels_of,
-  bump = bump,
+  bump = bump, register_client = register_client, extend_lease = extend_lease,
 }

@@ -1,7 +1,7 @@
 -- Dispatch: jobs are put, or updated, or held behind a run of the same id.
 
 local CHUNK, MANY, LONG, refuse, many = keys.CHUNK, keys.MANY, keys.LONG, keys.refuse, keys.many
-local room_for, tick, schedule = keys.room_for, keys.tick, keys.schedule
+local room_for, open, tick, schedule = keys.room_for, keys.open, keys.tick, keys.schedule
 local count = stats.count
 local make_tables, new_batch = batch.make_tables, batch.new
 local is_time, read_info, DISPATCHED_AT = job.is_time, job.read_info, job.DISPATCHED_AT
@@ -9,7 +9,8 @@ local keep_info, join, read_held = job.keep_info, job.join, job.read_held
 local read_dispatch, clamp_of, move = job.read_dispatch, job.clamp_of, job.move
 local update_options, reset_counts, hold = job.update_options, job.reset_counts, job.hold
 local merge = job.merge
-local keep_call = idempotency.keep_call
+local call_arg = arguments.call_arg
+local answered, keep_call = idempotency.answered, idempotency.keep_call
 local made_due = waking.made_due
 
 local function load_info(q, id, job)
@@ -220,6 +221,20 @@ local function dispatch(q, argv, first, last, width, call)
   return replies
 end
 
+-- Dispatches jobs of `width` arguments each, then calls `wake_up`. If this repeats the last call of a
+-- caller, it replies as that call did and changes nothing. The queue has `n` keys.
+local function dispatch_once(keys, argv, n, width, wake_up)
+  local q = open(keys, 1, argv[1], n)
+  local call, last = call_arg(q, keys, n, argv)
+  local before = call and answered(q, call, (last - 1) / width)
+  if before then
+    return before
+  end
+  local replies = dispatch(q, argv, 2, last, width, call)
+  wake_up(q)
+  return replies
+end
+
 return {
-  dispatch = dispatch,
+  dispatch_once = dispatch_once,
 }

@@ -1,14 +1,11 @@
 -- Dequeue: due jobs, oldest first, each under a lease of the client that asks.
 
-local MOST, CHUNK, many, any_of = keys.MOST, keys.CHUNK, keys.many, keys.any_of
-local room_for = keys.room_for
+local CHUNK, many, any_of, room_for = keys.CHUNK, keys.many, keys.any_of, keys.room_for
 local count = stats.count
 local new_batch = batch.new
 local read_active = job.read_active
 local id_of, range_of = client.id_of, client.range_of
-local WAITER_GONE_MS, wake, next_job = waking.WAITER_GONE_MS, waking.wake, waking.next_job
-local next_to_come, is_suspect = waking.next_to_come, waking.is_suspect
-local next_event = waking.next_event
+local is_suspect = waking.is_suspect
 local commit_runs = endings.commit_runs
 local lease_each = lease.lease_each
 
@@ -134,80 +131,6 @@ local function take(q, asks, expiry, limit, passes)
   return jobs
 end
 
--- When there is a job for one who passes over suspects; nil for never.
-local function next_job_for(q, passes)
-  local at = next_job(q)
-  if not passes or not at or at > q.now or #find_due(q, 1, passes) > 0 then
-    return at
-  end
-  return next_to_come(q)
-end
-
--- Milliseconds until there is a reason to look again; -1 when there is none.
-local function next_in(q, passes)
-  local at = next_event(q, next_job_for(q, passes))
-  return at and math.max(0, math.min(math.ceil(at - q.now), MOST)) or -1
-end
-
-local function is_due(q, passes)
-  local at = next_job_for(q, passes)
-  return at and at <= q.now
-end
-
--- Somebody is woken for what is due and was left: by one who has no use for it, or for a suspect.
-local function pass_on(q)
-  if is_due(q) then
-    wake(q, 1)
-  end
-end
-
--- A client that holds nothing and sleeps has said when it looks again, at the latest, and need not
--- say meanwhile that it lives. Its lease lasts until well after that: or another that sleeps would
--- look because this one might be dead, when it is merely the next to look. Returns how many leases it
--- holds.
-local function sleep_on(q, client, expiry)
-  if client:byte(1) == 126 then -- '~'
-    return 0
-  end
-  local held = redis.call('ZLEXCOUNT', q.leases, range_of(client))
-  if held > 0 then
-    return held
-  end
-  local batch = new_batch()
-  batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
-  batch:commit(q)
-  return 0
-end
-
--- Takes a client out of those to be woken, or (with the time at which it looks by itself)
--- puts it there, in place of some who are gone.
-local function stand_by(q, waiter, look_at, passes, by_hand)
-  if not look_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then
-    q.nobody_waits = true -- `watch` need not look again
-    return
-  end
-  local before = redis.call('ZSCORE', q.waiters, waiter)
-  local batch, any = new_batch(), false
-  if look_at then
-    local gone = redis.call('ZRANGE', q.waiters, '-inf', q.now - WAITER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 100, 'WITHSCORES')
-    for i = 1, #gone, 2 do
-      if gone[i] ~= waiter then
-        batch:rem(q.waiters, gone[i], gone[i + 1])
-      end
-    end
-    local place = math.floor(look_at) - (passes and 0.5 or 0) + (by_hand and 0.25 or 0)
-    batch:add(q.waiters, waiter, place, before)
-    any = true
-  elseif before then
-    batch:rem(q.waiters, waiter, before)
-    any = true
-  end
-  if any then
-    batch:commit(q)
-  end
-end
-
 return {
-  leased_to = leased_to, same_again = same_again, take = take, next_in = next_in, is_due = is_due,
-  pass_on = pass_on, sleep_on = sleep_on, stand_by = stand_by,
+  leased_to = leased_to, same_again = same_again, find_due = find_due, take = take,
 }

@@ -43,7 +43,10 @@ mutant(
 mutant(
     "no_token_comparison_in_extend",
     "a_stale_token_extends_no_lease",
-    ("local expiry = token == expected and alive(q, client)", "local expiry = alive(q, client)"),
+    (
+        "local expiry = token == expected and lease_expiry(q, client)",
+        "local expiry = lease_expiry(q, client)",
+    ),
 )
 mutant(
     "the_clients_clock",
@@ -57,8 +60,8 @@ mutant(
     "the_clients_clock_as_the_queues",
     "the_clients_clock_decides_nothing",
     (
-        "    at = number(when, 'run_at')\n",
-        "    at = number(when, 'run_at')\n    q.now, q.time, accepted = at, at, at\n",
+        "    at = parse_number(when, 'run_at')\n",
+        "    at = parse_number(when, 'run_at')\n    q.now, q.time, accepted = at, at, at\n",
     ),
 )
 mutant(
@@ -119,7 +122,7 @@ mutant(
 mutant(
     "a_sweep_of_any_number_of_bytes",
     "a_sweep_ends_only_so_many_bytes",
-    ("room.jobs > 0 and room.bytes > 0", "room.jobs > 0"),
+    ("budget.jobs > 0 and budget.bytes > 0", "budget.jobs > 0"),
 )
 mutant(
     "held_dispatches_weigh_nothing",
@@ -134,12 +137,12 @@ mutant(
 mutant(
     "a_dequeue_of_any_number_of_bytes",
     "a_dequeue_takes_only_so_many_bytes",
-    ("      if bytes >= BYTES then\n        break", "      if false then\n        break"),
+    ("      if bytes >= MAX_CALL_BYTES then\n        break", "      if false then\n        break"),
 )
 mutant(
     "a_requeue_of_any_number_of_bytes",
     "a_requeue_moves_only_so_many_bytes",
-    ("local later = bytes >= BYTES", "local later = false"),
+    ("local later = bytes >= MAX_CALL_BYTES", "local later = false"),
 )
 mutant(
     "a_repeat_looks_through_a_thousand_leases",
@@ -196,7 +199,7 @@ mutant(
 mutant(
     "who_asks_late_is_swept",
     "a_client_that_asks_before_it_was_swept_lives",
-    ("if expiry and tonumber(expiry) <= dead_line(q) then", "if false then"),
+    ("if expiry and tonumber(expiry) <= expiry_cutoff(q) then", "if false then"),
 )
 mutant(
     "no_grace_after_an_outage",
@@ -219,12 +222,12 @@ mutant(
 mutant(
     "nobody_is_heard_until_a_lease_runs_out",
     "the_jobs_of_the_dead_come_back_in_time_although_nobody_else_is_heard",
-    ("if expiry - from > HEARD_EVERY_MS and any_leases(q) then", "if false then"),
+    ("if expiry - from > CONTACT_EVERY_MS and any_leases(q) then", "if false then"),
 )
 mutant(
     "a_long_lease_keeps_everybody_awake",
     "who_waits_is_left_alone_until_shortly_before_a_long_lease_runs_out",
-    ("return math.max(from, expiry - 2 * HEARD_EVERY_MS)", "return from"),
+    ("return math.max(from, expiry - 2 * CONTACT_EVERY_MS)", "return from"),
 )
 mutant(
     "who_looks_when_the_grace_is_over_begins_another",
@@ -239,14 +242,17 @@ mutant(
 mutant(
     "who_waits_must_be_heard",
     "an_idle_client_lives_until_it_looks_again",
-    ("    held = sleep_on(q, client, q.now + 2 * ask.waits_ms + ask.lease_ms)\n", ""),
+    (
+        "    lease_count = extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)\n",
+        "",
+    ),
 )
 mutant(
     "who_waits_lives_for_a_lease",
     "an_idle_client_lives_until_it_looks_again",
     (
-        "sleep_on(q, client, q.now + 2 * ask.waits_ms + ask.lease_ms)",
-        "sleep_on(q, client, q.now + ask.lease_ms)",
+        "extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)",
+        "extend_idle_lease(q, client, q.now + args.lease_ms)",
     ),
 )
 mutant(
@@ -257,7 +263,10 @@ mutant(
 mutant(
     "who_holds_a_job_is_idle",
     "a_client_that_holds_a_job_is_not_idle",
-    ("  if held > 0 then\n    return held\n", "  if false then\n    return held\n"),
+    (
+        "  if lease_count > 0 then\n    return lease_count\n",
+        "  if false then\n    return lease_count\n",
+    ),
 )
 mutant(
     "who_waits_for_one_lease_is_a_client",
@@ -322,8 +331,8 @@ mutant(
     "merging_replaces",
     "further_dispatches_merge_into_the_held_one",
     (
-        "    job.held_data = merge(q, job.held, job.held_data, d)",
-        "    job.held, job.held_data = hold(d), d.data",
+        "    job.held_data = merge_held(q, job.held, job.held_data, d)",
+        "    job.held, job.held_data = held_record(d), d.data",
     ),
 )
 mutant(
@@ -352,14 +361,14 @@ mutant(
     "cancel_forgets_info",
     "cancel_ends_a_wait_and_nothing_is_left_of_it",
     (
-        "        batch:del(q.info, id, infos[i])\n      end\n      batch:del_last(q.data, id)\n      count(q, 'cancelled')",
-        "      end\n      batch:del_last(q.data, id)\n      count(q, 'cancelled')",
+        "        batch:del(q.info, id, infos[i])\n      end\n      batch:del_unread(q.data, id)\n      count(q, 'cancelled')",
+        "      end\n      batch:del_unread(q.data, id)\n      count(q, 'cancelled')",
     ),
 )
 mutant(
     "a_cancel_request_is_forgotten",
     "a_run_that_was_asked_to_cancel_comes_back_in_no_way",
-    ("if run.cancelled and COMES_BACK[verb] then", "if false then"),
+    ("if run.cancelled and RETURNS_JOB[verb] then", "if false then"),
 )
 
 # Calls that are sent again
@@ -428,7 +437,7 @@ mutant(
 mutant(
     "a_caller_is_noted_once",
     "a_caller_who_goes_on_calling_is_not_forgotten",
-    ("if not noted or math.abs(q.now - noted) > NOTE_MS then", "if not noted then"),
+    ("if not noted or math.abs(q.now - noted) > NOTE_EVERY_MS then", "if not noted then"),
 )
 mutant(
     "any_number_of_callers_is_forgotten_at_once",
@@ -556,8 +565,8 @@ mutant(
     "fail_jobs_for_nobody",
     "without_a_fail_handler_the_fail_queue_stays_empty",
     (
-        "join(record, data))\n  local fq = settings_of(q).fail_handler and fail",
-        "join(record, data))\n  local fq = fail",
+        "join_payload(record, data))\n  local fq = settings_of(q).fail_handler and fail",
+        "join_payload(record, data))\n  local fq = fail",
     ),
 )
 mutant(
@@ -579,67 +588,67 @@ mutant(
 mutant(
     "finish_keeps_data",
     "nothing_is_kept_of_a_finished_job",
-    ("  else\n    batch:del_last(q.data, run.id)\n  end\n", "  end\n"),
+    ("  else\n    batch:del_unread(q.data, run.id)\n  end\n", "  end\n"),
 )
 mutant(
     "most_finishes_keep_data",
     "a_plain_lease_ends_once_and_nothing_is_left_of_it",
-    ("  batch:all_last(q.data, plain.ids, plain.n)\n", ""),
+    ("  batch:bulk_del_unread(q.data, plain.ids, plain.n)\n", ""),
 )
 mutant(
     "a_plain_finish_forgets_what_is_held",
     "what_is_held_behind_a_plain_run_comes_up",
-    ("raw and not helds[i] and has_short_way", "raw and has_short_way"),
+    ("raw and not helds[i] and has_bulk_path", "raw and has_bulk_path"),
 )
 mutant(
     "the_long_member_stays_among_the_leases",
     "the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it",
-    ("    batch:rem(q.leases, LONG)\n", ""),
+    ("    batch:rem(q.leases, LONG_ENTRY)\n", ""),
 )
 mutant(
     "leases_are_searched_from_end_to_end",
     "the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it",
-    ("local MANY = 8", "local MANY = 1e6"),
+    ("local BULK = 8", "local BULK = 1e6"),
 )
 mutant(
     "what_makes_a_table_is_left_in_it",
     "many_jobs_are_in_tables_and_are_all_there_is_in_them",
-    ("    batch:del(q.data, LONG)\n", ""),
+    ("    batch:del(q.data, LONG_ENTRY)\n", ""),
 )
 mutant(
     "what_makes_a_table_is_taken_for_a_job",
     "many_jobs_are_in_tables_and_are_all_there_is_in_them",
-    ("  batch:rem(q.waiting, LONG)\n", ""),
+    ("  batch:rem(q.waiting, LONG_ENTRY)\n", ""),
 )
 mutant(
     "what_makes_a_table_is_left_among_the_counters",
     "the_counters_of_a_queue_that_is_older_are_in_a_table",
-    ("  batch:del(q.stats, LONG)\n", ""),
+    ("  batch:del(q.stats, LONG_ENTRY)\n", ""),
 )
 mutant(
     "who_stops_waiting_thinks_that_nobody_waits",
     "who_got_a_job_waits_no_more",
-    ("if not look_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then", "if not look_at then"),
+    ("if not poll_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then", "if not poll_at then"),
 )
 mutant(
     "what_makes_a_table_is_nobodys_id",
     "an_id_may_be_what_makes_a_table",
-    ("if n >= MANY and not active[n + 1] and not scores[n + 1] and", "if n >= MANY and"),
+    ("if n >= BULK and not active[n + 1] and not scores[n + 1] and", "if n >= BULK and"),
 )
 mutant(
     "what_makes_a_table_is_no_id_of_the_same_call",
     "an_id_may_be_what_makes_a_table",
-    ("and not scores[n + 1] and not jobs[LONG] then", "and not scores[n + 1] then"),
+    ("and not scores[n + 1] and not jobs[LONG_ENTRY] then", "and not scores[n + 1] then"),
 )
 mutant(
     "every_plain_lease_is_of_who_asks",
     "many_leases_end_each_by_its_own_token",
-    ("(holder == asks and lease_head or holder", "(lease_head or holder"),
+    ("(holder == sender and lease_head or holder", "(lease_head or holder"),
 )
 mutant(
     "a_cancel_that_was_asked_for_is_overlooked",
     "many_leases_end_each_by_its_own_token",
-    ("  if client == asks or string.find(client, '^[^~:][^:]*$') then", "  if client then"),
+    ("  if client == sender or string.find(client, '^[^~:][^:]*$') then", "  if client then"),
 )
 mutant(
     "any_double_is_a_time",
@@ -649,12 +658,12 @@ mutant(
 mutant(
     "a_plain_finish_keeps_info",
     "a_plain_finish_leaves_nothing_of_an_earlier_try",
-    ("    batch:all_last(q.info, plain.ids, plain.n)\n", ""),
+    ("    batch:bulk_del_unread(q.info, plain.ids, plain.n)\n", ""),
 )
 mutant(
     "what_cannot_be_taken_back_is_tried",
     "a_finish_that_is_refused_has_changed_nothing",
-    ("  check_lasts(self)\n", ""),
+    ("  check_unread_keys(self)\n", ""),
 )
 mutant(
     "a_plain_job_that_is_scheduled_forgets_when_it_was_dispatched",
@@ -699,7 +708,10 @@ mutant(
 mutant(
     "a_late_heartbeat_cuts_a_rest_short",
     "a_heartbeat_that_comes_late_does_not_cut_a_rest_short",
-    ("        until_ = math.max(until_, tonumber(expiry)) -- one that", "        -- one that"),
+    (
+        "        new_expiry = math.max(new_expiry, tonumber(expiry)) -- one that",
+        "        -- one that",
+    ),
 )
 mutant(
     "who_sleeps_until_something_happens_is_woken_for_it",
@@ -710,8 +722,8 @@ mutant(
     "a_sleeper_keeps_the_others_awake",
     "who_sleeps_is_not_woken_because_another_does",
     (
-        "sleep_on(q, client, q.now + 2 * ask.waits_ms + ask.lease_ms)",
-        "sleep_on(q, client, q.now + ask.lease_ms)",
+        "extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)",
+        "extend_idle_lease(q, client, q.now + args.lease_ms)",
     ),
 )
 mutant(
@@ -722,12 +734,12 @@ mutant(
 mutant(
     "who_has_no_room_waits_for_what_is_there",
     "who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is",
-    ("  return ask.limit > 0 or not is_due(q, ask.passes)", "  return true"),
+    ("  return args.limit > 0 or not is_due(q, args.skips_suspects)", "  return true"),
 )
 mutant(
     "who_dies_takes_its_wake_up_along",
     "what_a_client_was_woken_for_when_it_died_goes_to_another",
-    ("  pass_on(q) -- the client may have been", "  -- the client may have been"),
+    ("  forward_wake_up(q) -- the client may have been", "  -- the client may have been"),
 )
 
 # The server
@@ -755,12 +767,12 @@ mutant(
 mutant(
     "a_request_that_took_nothing_is_not_noted",
     "a_request_that_was_given_up_takes_nothing_when_it_comes_at_last",
-    ("    note_request(q, client, id, request)\n", ""),
+    ("    record_request(q, client, id, request)\n", ""),
 )
 mutant(
     "a_dispatch_wakes_everybody",
     "a_dispatch_wakes_one_sleeper_who_hears_it",
-    ("n, gone = n - (heard and 1 or 0),", "n, gone = n,"),
+    ("n, gone = n - (received and 1 or 0),", "n, gone = n,"),
 )
 mutant(
     "who_waits_again_is_taken_for_gone",
@@ -781,7 +793,7 @@ mutant(
 mutant(
     "everybody_is_answered_alike",
     "who_gives_no_list_of_finishes_is_answered_as_before_there_was_one",
-    ("  if not ask.gives_finishes then", "  if false then"),
+    ("  if not args.gives_finishes then", "  if false then"),
 )
 
 # What somebody put there by hand
@@ -790,27 +802,27 @@ mutant(
     "a_clock_that_is_no_number",
     "settings_and_clocks_that_cannot_be_read_count_as_not_set",
     (
-        "  local heard = kept(clock[1], LATEST)",
-        "  local heard = clock[1] and tonumber(clock[1])",
+        "  local last_contact = stored_number(clock[1], MAX_TIME)",
+        "  local last_contact = clock[1] and tonumber(clock[1])",
     ),
 )
 mutant(
     "limits_of_any_kind",
     "settings_and_clocks_that_cannot_be_read_count_as_not_set",
-    ("kept(raw[3], MOST)", "tonumber(raw[3])"),
+    ("stored_number(raw[3], MAX_INTEGER)", "tonumber(raw[3])"),
 )
 mutant(
     "a_held_dispatch_of_any_kind",
     "a_held_dispatch_that_cannot_be_read_is_set_aside_when_the_run_ends",
     (
         "    run.held, run.held_data = read_held(held)\n",
-        "    run.held, run.held_data = split(held)\n",
+        "    run.held, run.held_data = split_payload(held)\n",
     ),
 )
 mutant(
     "who_is_active_is_taken_again",
     "a_job_that_waits_and_is_held_is_not_handed_out_again",
-    ("  if active and is_held(q, id, active) then", "  if false then"),
+    ("  if active and has_lease(q, id, active) then", "  if false then"),
 )
 mutant(
     "the_wrong_key_is_not_named",

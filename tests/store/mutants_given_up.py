@@ -7,7 +7,7 @@ THE_SAME = "what_is_given_up_by_the_short_way_is_as_by_the_long"
 mutant(
     "given_up_and_still_there",
     THE_SAME,
-    ("  batch:all('hdel', q.data, ids, n, datas)\n", ""),
+    ("  batch:bulk('hdel', q.data, ids, n, datas)\n", ""),
 )
 mutant(
     "a_plain_fail_id_is_the_jobs_own",
@@ -26,8 +26,8 @@ mutant(
     "an_origin_without_an_error",
     THE_SAME,
     (
-        "ORIGIN .. with_problem(4, fields[i], problems[i], name)",
-        "ORIGIN .. with_problem(4, fields[i], '', name)",
+        "ORIGIN .. pack_with_error(4, fields[i], problems[i], name)",
+        "ORIGIN .. pack_with_error(4, fields[i], '', name)",
     ),
 )
 mutant(
@@ -54,19 +54,19 @@ mutant(
     "somebodys_long_id_is_gone",
     "what_makes_a_table_of_a_fail_queue_is_gone_again_or_is_somebodys",
     (
-        "if n >= MANY and not taken[n + 1] then\n    make_tables(fq",
-        "if n >= MANY then\n    make_tables(fq",
+        "if n >= BULK and not taken[n + 1] then\n    avoid_listpacks(fq",
+        "if n >= BULK then\n    avoid_listpacks(fq",
     ),
 )
 mutant(
     "the_long_way_overtakes",
     "jobs_are_given_up_in_the_order_in_which_they_are_told",
-    ("if doomed then -- in the order", "if false then -- in the order"),
+    ("if failures then -- in the order", "if false then -- in the order"),
 )
 mutant(
     "a_first_retry_is_not_counted",
     "a_first_retry_by_the_short_way_is_as_by_the_long",
-    ("with_problem(2, RETRIED,", "with_problem(2, '\\171retry_count\\000',"),
+    ("pack_with_error(2, RETRIED,", "pack_with_error(2, '\\171retry_count\\000',"),
 )
 mutant(
     "a_first_retry_is_due_at_once",
@@ -87,7 +87,7 @@ mutant(
     "a_first_retry_wakes_nobody",
     "who_waits_is_woken_for_a_retry_that_is_due",
     (
-        "  made_due(q, score)\nend\n\nlocal function retry_plain",
-        "end\n\nlocal function retry_plain",
+        "  count_due(q, score)\nend\n\nlocal function retry_all",
+        "end\n\nlocal function retry_all",
     ),
 )

@@ -5,13 +5,13 @@ from tests.store.mutants import mutant
 mutant(
     "a_job_nobody_heard_of_stays_with_the_waiter",
     "a_job_that_nobody_hears_of_waits",
-    (" or not hears(q, client) then", " then"),
-    ("  if not tell(q, client, message) then\n", "  if tell(q, client, message) == nil then\n"),
+    (" or not is_subscribed(q, client) then", " then"),
+    ("  if not notify(q, client, message) then\n", "  if notify(q, client, message) == nil then\n"),
 )
 mutant(
     "taken_back_although_it_was_heard",
     "a_job_that_two_lines_heard_of_is_taken",
-    ("return heard > 0", "return heard == 1"),
+    ("return received > 0", "return received == 1"),
 )
 mutant(
     "handed_out_of_a_paused_queue",
@@ -26,7 +26,7 @@ mutant(
 mutant(
     "handed_to_one_that_is_alive_for_long",
     "one_whose_death_would_be_noticed_late_is_woken",
-    ("left <= 0 or left > LONGEST_MS", "left <= 0"),
+    ("left <= 0 or left > MAX_LEASE_LEFT_MS", "left <= 0"),
 )
 mutant(
     "handed_to_whoever_waits",
@@ -41,7 +41,7 @@ mutant(
 mutant(
     "who_was_handed_a_job_keeps_the_time",
     "another_keeps_the_time_when_who_kept_it_was_handed_a_job",
-    ("      return watch(q)\n", "      return\n"),
+    ("      return ensure_timely_poll(q)\n", "      return\n"),
 )
 mutant(
     "suspects_are_handed_out",
@@ -51,7 +51,7 @@ mutant(
 mutant(
     "large_jobs_are_handed_out",
     "what_is_large_or_many_is_asked_for",
-    ("if #data > HANDED_BYTES then", "if false then"),
+    ("if #data > MAX_HANDOFF_BYTES then", "if false then"),
 )
 mutant(
     "who_takes_by_hand_is_woken_for_what_it_wakes_for",

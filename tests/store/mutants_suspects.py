@@ -30,7 +30,7 @@ mutant(
 mutant(
     "a_suspect_holds_up_the_queue",
     "somebody_is_woken_for_what_a_suspect_left_behind",
-    ("local was_cut_short = #jobs > 0 and next_look == 0", "local was_cut_short = false"),
+    ("local was_cut_short = #jobs > 0 and next_poll_in == 0", "local was_cut_short = false"),
 )
 mutant(
     "one_stall_makes_a_suspect",
@@ -74,7 +74,7 @@ mutant(
 mutant(
     "who_passes_sees_the_first_page_only",
     "who_passes_takes_what_is_behind_suspects",
-    ("  until #ids == limit or all or seen >= SIGHT", "  until true"),
+    ("  until #ids == limit or all or seen >= SUSPECT_SCAN", "  until true"),
 )
 mutant(
     "who_passes_takes_too_many",
@@ -89,53 +89,53 @@ mutant(
 mutant(
     "who_passes_never_helps",
     "where_only_suspects_are_in_sight_everybody_takes_them",
-    ("  if #ids == 0 and seen >= SIGHT then", "  if false then"),
+    ("  if #ids == 0 and seen >= SUSPECT_SCAN then", "  if false then"),
 )
 mutant(
     "who_passes_looks_at_once_again",
     "who_passes_sleeps_although_suspects_are_due",
     (
-        "  if not passes or not at or at > q.now or #find_due(q, 1, passes) > 0 then",
+        "  if not skips_suspects or not at or at > q.now or #find_due(q, 1, skips_suspects) > 0 then",
         "  if true then",
     ),
 )
 mutant(
     "who_passes_sleeps_through_what_comes",
     "who_passes_sleeps_until_the_next_job_comes_due",
-    ("  return next_to_come(q)\n", "  return nil\n"),
+    ("  return next_scheduled_at(q)\n", "  return nil\n"),
 )
 mutant(
     "suspects_wake_those_who_pass",
     "suspects_wake_only_those_who_take_them",
-    ("tonumber(waiters[i + 1]) % 1 < 0.5 and tell", "tell"),
+    ("tonumber(waiters[i + 1]) % 1 < 0.5 and notify", "notify"),
 )
 mutant(
     "suspects_wake_anybody",
     "suspects_wake_only_those_who_take_them",
-    ("  made_due(q, score, info.suspect)\n", "  made_due(q, score)\n"),
+    ("  count_due(q, score, info.suspect)\n", "  count_due(q, score)\n"),
 )
 mutant(
     "who_was_woken_in_their_place_keeps_it",
     "who_passes_wakes_one_who_takes_them",
-    ("  if q.passed then", "  if false then"),
+    ("  if q.skipped_suspects then", "  if false then"),
 )
 mutant(
     "who_sleeps_beside_suspects_is_forgotten",
     "who_passes_is_woken_in_time_for_what_comes",
-    ("at <= q.time and begins_with_a_suspect(q)", "false"),
+    ("at <= q.time and head_is_suspect(q)", "false"),
 )
 mutant(
     "what_is_due_wakes_another_to_keep_the_time",
     "who_is_woken_for_what_is_due_keeps_the_time_himself",
-    ("at <= q.time and begins_with_a_suspect(q)", "at <= q.time"),
+    ("at <= q.time and head_is_suspect(q)", "at <= q.time"),
 )
 mutant(
     "who_passes_looks_twice",
     "who_passes_looks_through_suspects_once",
-    ("  q.none_left = all and #ids == 0\n", ""),
+    ("  q.none_due_left = all and #ids == 0\n", ""),
 )
 mutant(
     "who_passes_forgets_what_was_too_large",
     "who_passes_looks_again_for_what_was_too_large",
-    ("  q.none_left = all and done == #ids\n", "  q.none_left = all\n"),
+    ("  q.none_due_left = all and done == #ids\n", "  q.none_due_left = all\n"),
 )

@@ -183,7 +183,7 @@ def many_jobs_are_in_tables_and_are_all_there_is_in_them(h: Harness) -> None:
 @promise
 def an_id_may_be_what_makes_a_table(h: Harness) -> None:
     long = "-" * 72
-    assert f"local LONG = '{long}'" in source()
+    assert f"local LONG_ENTRY = '{long}'" in source()
     h.join("c1")
     assert h.dispatch_many(long, *MANY) == ["created"] * 41
     assert h.dispatch_many(*MANY) == ["updated"] * 40

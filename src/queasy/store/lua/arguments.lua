@@ -1,10 +1,10 @@
--- The arguments of a call: read, or refused before anything is written.
+-- The arguments of a call: parsed, or refused before anything is written.
 
-local CHUNK, refuse, number = keys.CHUNK, keys.refuse, keys.number
+local CHUNK, refuse, parse_number = keys.CHUNK, keys.refuse, keys.parse_number
 local unpack_table = job.unpack_table
 
--- All further arguments: the ids or clients a call is about. Bounded, as every call is.
-local function rest(argv, first, last)
+-- The remaining arguments: the ids or clients that a call is about. Bounded, as every call is.
+local function rest_args(argv, first, last)
   last = last or #argv
   if last - first + 1 > CHUNK then
     refuse('expected at most ' .. CHUNK .. ' of them in one call')
@@ -17,7 +17,7 @@ local function rest(argv, first, last)
 end
 
 local function count_arg(text, what, most)
-  local n = number(text, what)
+  local n = parse_number(text, what)
   if n < 0 or n ~= math.floor(n) or (most and n > most) then
     refuse('expected a whole number' .. (most and ' up to ' .. most or '') .. ' for ' .. what)
   end
@@ -38,8 +38,8 @@ local function kind_arg(text)
   return text
 end
 
--- Whose call this is, and which, when the keys calls and callers are given behind the `n` others;
--- and where the other arguments end.
+-- The caller and the number of this call, if the keys calls and callers follow the first `n` keys;
+-- nil if they do not. The second result is the index of the last other argument.
 local function call_arg(q, keys, n, argv)
   q.calls, q.callers = keys[n + 1], keys[n + 2]
   if not q.callers then
@@ -53,7 +53,7 @@ local function call_arg(q, keys, n, argv)
   return { caller = client_arg(argv[last + 1]), number = number }, last
 end
 
--- Leases that are finished, packed: id, token, id, token ... as text.
+-- Finished leases as a packed list: id, token, id, token ... as text.
 local function finishes_arg(packed, n)
   local finishes = packed and packed ~= '' and unpack_table(packed)
   if not finishes then
@@ -66,14 +66,14 @@ end
 
 -- Client ids, from argv[first] on.
 local function clients_arg(argv, first)
-  local clients = rest(argv, first)
+  local clients = rest_args(argv, first)
   for _, client in ipairs(clients) do
     client_arg(client)
   end
   return clients
 end
 
--- How many groups of `width` arguments there are from argv[first] on.
+-- How many groups of `width` arguments follow from argv[first] on.
 local function group_count(argv, first, width, what)
   local n = (#argv - first + 1) / width
   if n ~= math.floor(n) or n < 1 or n > CHUNK then
@@ -94,13 +94,14 @@ local function dequeue_arg(argv)
     waits_ms = count_arg(argv[7], 'how long it waits'),
     first_ending = 9, endings = endings, finishes = finishes_arg(packed, endings),
     gives_finishes = packed ~= nil,
-    passes = words:find('pass', 1, true) ~= nil, by_hand = words:find('hand', 1, true) ~= nil,
+    skips_suspects = words:find('pass', 1, true) ~= nil, takes_handoffs = words:find('hand', 1, true) ~= nil,
   }
 end
 
--- How an eviction ends the leases of the client, and the set of jobs it had started (nil: all).
+-- How an eviction ends the leases of the client, and the set of jobs it had started (nil: all of
+-- them).
 local function eviction_arg(argv)
-  local verb, ids = argv[3], rest(argv, 4)
+  local verb, ids = argv[3], rest_args(argv, 4)
   if verb ~= 'stall' and verb ~= 'release' then
     refuse('expected stall or release')
   elseif #ids == 0 then
@@ -116,7 +117,7 @@ local function eviction_arg(argv)
 end
 
 return {
-  rest = rest, count_arg = count_arg, client_arg = client_arg, kind_arg = kind_arg,
+  rest_args = rest_args, count_arg = count_arg, client_arg = client_arg, kind_arg = kind_arg,
   call_arg = call_arg, clients_arg = clients_arg, group_count = group_count,
   dequeue_arg = dequeue_arg, eviction_arg = eviction_arg,
 }

@@ -1,19 +1,19 @@
--- Cancelling jobs that wait, dispatches that are held, and runs.
+-- Cancelling waiting jobs, held dispatches, and runs.
 
-local many, channel = keys.many, keys.channel
+local in_chunks, channel_of = keys.in_chunks, keys.channel_of
 local count = stats.count
 local new_batch = batch.new
 local read_active, load_waiting = job.read_active, job.load_waiting
-local lease_of = client.lease_of
-local keep_call = idempotency.keep_call
+local lease_name = client.lease_name
+local record_call = idempotency.record_call
 
--- Ends the wait of jobs, and drops dispatches held behind a run. With `running`, a run in
--- progress is asked to stop: the request stands in the server until the run has ended.
+-- Removes waiting jobs, and dispatches that are held until a run ends. With `running`, it also
+-- requests that runs stop: the request stays in the server until the run has ended.
 local function cancel(q, ids, running, call)
   local jobs = load_waiting(q, ids)
-  local infos = many('HMGET', q.info, ids)
-  local helds = many('HMGET', q.blocked, ids)
-  local batch, replies, told = new_batch(), {}, {}
+  local infos = in_chunks('HMGET', q.info, ids)
+  local helds = in_chunks('HMGET', q.blocked, ids)
+  local batch, replies, notices = new_batch(), {}, {}
   for i, id in ipairs(ids) do
     local job = jobs[id]
     local status = 'absent'
@@ -24,7 +24,7 @@ local function cancel(q, ids, running, call)
       if infos[i] then
         batch:del(q.info, id, infos[i])
       end
-      batch:del_last(q.data, id)
+      batch:del_unread(q.data, id)
       count(q, 'cancelled')
       status = 'cancelled'
     elseif job.active then
@@ -37,8 +37,8 @@ local function cancel(q, ids, running, call)
         local token, _, client, cancelled = read_active(job.active)
         if client and not cancelled then
           batch:set(q.active, id, job.active .. ':cancel', job.active)
-          batch:add(q.cancels, lease_of(client, id), 0)
-          told[#told + 1] = { client, 'cancel:' .. token .. ':' .. id }
+          batch:add(q.cancels, lease_name(client, id), 0)
+          notices[#notices + 1] = { client, 'cancel:' .. token .. ':' .. id }
         end
         status = client and 'requested' or status
       end
@@ -46,10 +46,10 @@ local function cancel(q, ids, running, call)
     job.done = true
     replies[i] = status
   end
-  keep_call(q, batch, call, replies)
+  record_call(q, batch, call, replies)
   batch:commit(q)
-  for _, message in ipairs(told) do -- best effort: a bump delivers the request as well
-    redis.pcall('SPUBLISH', channel(q, message[1]), message[2])
+  for _, message in ipairs(notices) do -- best effort: the next bump delivers the request too
+    redis.pcall('SPUBLISH', channel_of(q, message[1]), message[2])
   end
   return replies
 end

@@ -1,9 +1,9 @@
--- What a call that fails replies.
+-- The error reply of a call that fails.
 
 local TYPES = audit.TYPES
 
--- Raises again what `pcall` caught: it makes a text of an error, and its code word must stay in
--- front. The server does not say which key has the wrong type: that one is named.
+-- Raises an error that `pcall` caught. `pcall` turns an error into text, whose code word must stay
+-- in front. The server does not say which key has the wrong type, so this names it.
 local function explain(problem, keys)
   local text = tostring(type(problem) == 'table' and problem.err or problem)
   if text:find('WRONGTYPE', 1, true) then

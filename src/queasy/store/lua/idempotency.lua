@@ -1,19 +1,20 @@
--- Calls that were carried out: one that is sent again, because its answer was lost, is answered
--- again and not carried out again. The job that it put may have run, and be gone, by then.
+-- Calls that were carried out. A call that is sent again, because its reply was lost, gets the same
+-- reply and is not carried out again: the job that it dispatched may have run and be gone by then.
 --
--- A caller sends one call at a time and numbers them, so its last one is all there is to keep.
--- Whoever gives the keys calls and callers behind the others, gives caller and number behind the
--- other arguments.
+-- A caller sends one call at a time and numbers its calls, so only its last call is stored. A call
+-- that has the keys calls and callers after its other keys has caller and number after its other
+-- arguments.
 --
--- calls    caller -> 'number noted letters': its last call, when it was noted in `callers`, and a
---          letter for what became of each job.
--- callers  caller -> when it was noted: at its first call, then once in a while that it calls.
+-- calls    caller -> 'number noted letters': its last call, when `callers` noted it, and one letter for
+--          the status of each job.
+-- callers  caller -> when it was noted: at its first call, then about every NOTE_EVERY_MS.
 
 local refuse = keys.refuse
 
-local NOTE_MS = 60000
+local NOTE_EVERY_MS = 60000
 
--- Who was noted this long ago is gone: nobody waits for an answer, nothing is still on its way.
+-- A caller that was noted this long ago is gone: it waits for no reply, and no call of it is in
+-- transit.
 local CALLER_GONE_MS = 600000
 
 local LETTERS = {
@@ -27,8 +28,8 @@ local WORDS = {
   q = 'requeued', e = 'exists', l = 'later',
 }
 
--- number, noted, letters of an entry of `calls`, and noted as it is there; nil when there is none
--- that can be read.
+-- Number, time noted and letters of an entry of `calls`, and the time noted as text; nil if there
+-- is no entry that can be read.
 local function read_call(raw)
   local number, text, letters = tostring(raw):match('^(%d+) (%S+) ([cubnxra%-qel]+)$')
   local noted = tonumber(text)
@@ -38,16 +39,16 @@ local function read_call(raw)
   return nil
 end
 
--- What a call of so many jobs was answered when it first came; nil when this is the first time.
-local function answered(q, call, jobs)
+-- The statuses that this call, of `jobs` jobs, was answered with the first time; nil if it is new.
+local function earlier_reply(q, call, jobs)
   call.old = redis.call('HGET', q.calls, call.caller)
   local number, noted, letters, text = read_call(call.old)
   call.noted, call.noted_text = noted, text
   if not number or number < call.number then
     return nil
   end
-  -- A call that was on its way while its caller gave it up and went on: nobody hears this. Or a
-  -- caller that does not count its calls, who must.
+  -- Either the call was delayed and its caller has sent another since, so that this reply reaches
+  -- no one, or the caller does not number its calls correctly.
   if number > call.number or #letters ~= jobs then
     refuse(string.format('expected a number higher than %.0f, that of the last call of this caller', number))
   end
@@ -55,14 +56,14 @@ local function answered(q, call, jobs)
   for i = 1, jobs do
     replies[i] = WORDS[letters:sub(i, i)]
   end
-  -- The same as before, but written: or a WAIT behind this call would have nothing to wait for,
-  -- though what the first one wrote may not have reached a replica, or the disk.
+  -- Writes the same value again: without a write, a WAIT after this call would not wait for what
+  -- the first call wrote, which may not have reached a replica or the disk.
   redis.call('HSET', q.calls, call.caller, call.old)
   return replies
 end
 
--- Notes that a caller is there, in place of some who are gone.
-local function note(q, batch, caller)
+-- Notes that a caller exists, and forgets up to 100 that are gone.
+local function note_caller(q, batch, caller)
   local gone = redis.call('ZRANGE', q.callers, '-inf', q.now - CALLER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 100, 'WITHSCORES')
   for i = 1, #gone, 2 do
     if gone[i] ~= caller then
@@ -82,20 +83,20 @@ local function letters_of(replies)
   return table.concat(letters)
 end
 
--- A `call` (nil when it has no number) is known from now on.
-local function keep_call(q, batch, call, replies, all_created)
+-- Records a call and its reply; `call` is nil if it has no number.
+local function record_call(q, batch, call, replies, all_created)
   if not call then
     return
   end
   local letters = all_created and string.rep('c', #replies) or letters_of(replies)
   local noted, text = call.noted, call.noted_text
-  if not noted or math.abs(q.now - noted) > NOTE_MS then
-    text = string.format('%.17g', note(q, batch, call.caller))
+  if not noted or math.abs(q.now - noted) > NOTE_EVERY_MS then
+    text = string.format('%.17g', note_caller(q, batch, call.caller))
   end
   local kept = string.format('%.0f ', call.number) .. text .. ' ' .. letters
   batch:set(q.calls, call.caller, kept, call.old)
 end
 
 return {
-  read_call = read_call, answered = answered, keep_call = keep_call,
+  read_call = read_call, earlier_reply = earlier_reply, record_call = record_call,
 }

@@ -1,8 +1,8 @@
 -- Reading: nothing here writes.
 
-local MOST, refuse, kept = keys.MOST, keys.refuse, keys.kept
-local split, read_held, read_active = job.split, job.read_held, job.read_active
-local range_of = client.range_of
+local MAX_INTEGER, refuse, stored_number = keys.MAX_INTEGER, keys.refuse, keys.stored_number
+local split_payload, read_held, read_active = job.split_payload, job.read_held, job.read_active
+local lease_range = client.lease_range
 
 local function pick(record, names)
   local out = {}
@@ -12,13 +12,13 @@ local function pick(record, names)
   return next(out) and cmsgpack.pack(out) or ''
 end
 
--- A row of a list: id, state, run_at, token, client, info, data, note. `note` is the held
--- dispatch's run_at and whether a cancel was asked for, or the record of a failure.
+-- A row of a list: id, state, run_at, token, client, info, data, note. `note` has the run_at of the
+-- held dispatch and whether a cancel was requested, or the time of a failure.
 local function row(id, state, run_at, token, client, info, data, note)
   return { id, state, run_at or '', token or '', client or '', info or '', data or '', note or '' }
 end
 
-local ROW = {} -- of each state; a table, because Lua has room for 200 locals only
+local ROW = {} -- one constructor for each state
 
 function ROW.waiting(q, id, score)
   local state = tonumber(score) <= q.time and 'due' or 'scheduled'
@@ -54,15 +54,15 @@ local FAILED_INFO = {
 
 function ROW.record(q, kind, id)
   local raw = redis.call('HGET', q[kind], id)
-  local record, payload = split(raw or '')
+  local record, payload = split_payload(raw or '')
   if not record then
     return row(id, kind, '', '', '', '', raw, '')
   end
-  return row(id, kind, '', kept(record.token, MOST) and record.token, '', pick(record, FAILED_INFO), payload,
+  return row(id, kind, '', stored_number(record.token, MAX_INTEGER) and record.token, '', pick(record, FAILED_INFO), payload,
     cmsgpack.pack({ at = record.failed_at or record.broken_at }))
 end
 
--- One job in whatever states it has: waiting or active, blocked, failed, broken.
+-- One job in all its states: waiting or active, blocked, failed, broken.
 local function get(q, id)
   local rows = {}
   local score = redis.call('ZSCORE', q.waiting, id)
@@ -85,12 +85,12 @@ local function get(q, id)
   return rows
 end
 
--- Lists are read in pages. A cursor says where the last page ended, not how many jobs came
--- before, so that jobs that leave meanwhile do not make others be missed.
+-- Lists are read in pages. A cursor says where the last page ended, not how many jobs came before
+-- it, so that a page misses no job because others have left.
 local LISTS = {}
 
--- How many members of a zset come before (score, id), and 1 if that one is still there. It
--- may have left; then its place among those of the same score is searched for.
+-- How many members of a sorted set come before (score, id), and 1 if that member is still there. If
+-- it has left, a binary search finds its place among the members with the same score.
 local function place_of(key, score, id)
   local now_at = redis.call('ZSCORE', key, id)
   if now_at and tonumber(now_at) == tonumber(score) then
@@ -118,7 +118,7 @@ local function read_cursor(cursor)
   return score, id
 end
 
--- Jobs that wait, from rank `first` (without a cursor) up to the score `last`.
+-- Waiting jobs, from rank `first` (if there is no cursor) up to the score `last`.
 local function waiting_list(q, first, last, cursor, limit)
   if cursor ~= '' then
     local before, there = place_of(q.waiting, read_cursor(cursor))
@@ -148,7 +148,7 @@ function LISTS.scheduled(q, cursor, limit)
   return waiting_list(q, redis.call('ZCOUNT', q.waiting, '-inf', q.time), nil, cursor, limit)
 end
 
--- Leases all have the same score; their cursor is the last one.
+-- All leases have the same score, so their cursor is the last lease.
 local function each_active(q, cursor, limit, row_of)
   local rows = {}
   local from = cursor == '' and '-' or '(' .. cursor
@@ -170,7 +170,7 @@ function LISTS.active(q, cursor, limit)
   end)
 end
 
--- Held dispatches stand behind active jobs, so a page of those is a bounded look at these.
+-- Only active jobs have a held dispatch, so a page of active jobs bounds the search.
 function LISTS.blocked(q, cursor, limit)
   return each_active(q, cursor, limit, function(id)
     local held = redis.call('HGET', q.blocked, id)
@@ -214,7 +214,7 @@ local function counts(q)
   }
 end
 
--- Clients, the one to expire first in front: client, expires in ms, leases, worker.
+-- Clients in order of expiry: client, expires in ms, leases, worker.
 local function clients(q, offset, limit)
   local out = {}
   local found = redis.call('ZRANGE', q.clients, offset, offset + limit - 1, 'WITHSCORES')
@@ -222,7 +222,7 @@ local function clients(q, offset, limit)
     local client = found[i]
     out[#out + 1] = {
       client, string.format('%.0f', tonumber(found[i + 1]) - q.now),
-      redis.call('ZLEXCOUNT', q.leases, range_of(client)),
+      redis.call('ZLEXCOUNT', q.leases, lease_range(client)),
       redis.call('HGET', q.workers, client) or '',
     }
   end

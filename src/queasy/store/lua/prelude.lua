@@ -1,6 +1,6 @@
--- What is used at every turn, as locals: a library finds a global by way of a metatable, each time.
--- While it is loaded there are none but `redis`, and that is another one then: `register` uses that
--- one, and sets these at the first call.
+-- Globals as locals, visible to all modules: a library finds a global through a metatable each time.
+-- While the library loads, the only global is `redis`, and it is not the one that a call sees. So
+-- api.lua registers with `loader`, and sets the other names at the first call.
 local loader = redis
 local function globals()
   return redis, string, math, ipairs, tonumber, unpack, type

@@ -4,12 +4,12 @@ local CHUNK, refuse = keys.CHUNK, keys.refuse
 local new_batch = batch.new
 local unpack_table, are_options = job.unpack_table, job.are_options
 local count_arg = arguments.count_arg
-local wake = waking.wake
+local wake_waiters = waking.wake_waiters
 local trim = records.trim
 
 local NAMED = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit', 'paused' }
 
--- Sets what argv[2] and the following give, in the order of NAMED; '' leaves a setting as it is.
+-- Writes the settings in argv[2] to argv[6], in the order of NAMED; '' leaves a setting as it is.
 local function configure(q, argv)
   local batch = new_batch()
   if argv[2] ~= '' and not are_options(unpack_table(argv[2])) then
@@ -31,7 +31,7 @@ local function configure(q, argv)
   end
   batch:commit(q)
   if argv[6] == '0' then
-    wake(q, CHUNK)
+    wake_waiters(q, CHUNK)
   end
   return 'ok'
 end

@@ -253,18 +253,18 @@ MISSING = [
     hdel("data", "waits", "waiting job waits has no payload"),
     hdel("data", "runs", "active job runs has no payload"),
     zrem("waiting", "waits", "data: "),
-    hdel("active", "runs", "lease w1:runs is of a job that is not active"),
+    hdel("active", "runs", "lease w1:runs belongs to a job that is not active"),
     zrem("leases", "w1:runs", "active: "),
-    zrem("clients", "w1", "job runs is leased to w1, who is no client"),
-    zrem("cancels", "w1:stopped", "the cancel request of job stopped is in one place only"),
-    hdel("failed", "gave-up", "gave-up is in the order of failed but has no record"),
+    zrem("clients", "w1", "job runs is leased to w1, which is not a client"),
+    zrem("cancels", "w1:stopped", "the cancel request of job stopped is not in both active and cancels"),
+    hdel("failed", "gave-up", "gave-up is in failed_at but has no record"),
     zrem("failed_at", "gave-up", "failed: "),
-    hdel("broken", "odd", "odd is in the order of broken but has no record"),
+    hdel("broken", "odd", "odd is in broken_at but has no record"),
     zrem("broken_at", "odd", "broken: "),
     *(Damage(f"no {name}", lambda s, name=name: s.redis.delete(s.key(name)), says)
       for name, says in [
           ("meta", None), ("stats", None), ("waiters", None), ("blocked", None), ("info", None),
-          ("requests", None), ("workers", None), ("cancels", "in one place only"),
+          ("requests", None), ("workers", None), ("cancels", "not in both active and cancels"),
       ]),
 ]  # fmt: skip
 EXTRA = [

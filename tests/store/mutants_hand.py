@@ -3,58 +3,58 @@
 from tests.store.mutants import mutant
 
 mutant(
-    "a_job_nobody_heard_of_stays_with_the_waiter",
-    "a_job_that_nobody_hears_of_waits",
+    "an_unreceived_hand_off_stays_leased",
+    "a_hand_off_that_no_client_receives_leaves_the_job_waiting",
     (" or not is_subscribed(q, client) then", " then"),
     ("  if not notify(q, client, message) then\n", "  if notify(q, client, message) == nil then\n"),
 )
 mutant(
-    "taken_back_although_it_was_heard",
-    "a_job_that_two_lines_heard_of_is_taken",
+    "a_hand_off_received_twice_is_undone",
+    "a_hand_off_that_two_connections_receive_stays_leased",
     ("return received > 0", "return received == 1"),
 )
 mutant(
-    "handed_out_of_a_paused_queue",
-    "nothing_is_handed_out_of_a_queue_that_is_paused",
+    "a_paused_queue_hands_off",
+    "a_paused_queue_makes_no_hand_offs",
     ("q.leases and not q.paused then", "q.leases then"),
 )
 mutant(
-    "handed_to_the_dead",
-    "the_dead_are_handed_nothing",
+    "a_dead_client_gets_a_hand_off",
+    "a_dead_client_gets_no_hand_off",
     ("if not left or left <= 0 or", "if not left or"),
 )
 mutant(
-    "handed_to_one_that_is_alive_for_long",
-    "one_whose_death_would_be_noticed_late_is_woken",
+    "a_client_with_a_long_lease_gets_a_hand_off",
+    "a_client_with_a_long_lease_is_woken_instead",
     ("left <= 0 or left > MAX_LEASE_LEFT_MS", "left <= 0"),
 )
 mutant(
-    "handed_to_whoever_waits",
-    "those_who_do_not_take_by_hand_are_woken",
+    "every_waiter_gets_hand_offs",
+    "a_waiter_that_does_not_take_hand_offs_is_woken",
     ("% 0.5 == 0.25", "% 0.5 >= 0"),
 )
 mutant(
-    "a_handed_lease_is_as_short_as_any",
-    "its_lease_is_no_shorter_than_it_was",
+    "a_hand_off_shortens_the_lease",
+    "a_hand_off_does_not_shorten_the_lease_of_the_client",
     ("request = '' }, expiry, 1, true)", "request = '' }, q.now + 1000, 1, true)"),
 )
 mutant(
-    "who_was_handed_a_job_keeps_the_time",
-    "another_keeps_the_time_when_who_kept_it_was_handed_a_job",
+    "no_other_waiter_polls_after_a_hand_off",
+    "another_waiter_polls_in_time_after_a_hand_off",
     ("      return ensure_timely_poll(q)\n", "      return\n"),
 )
 mutant(
-    "suspects_are_handed_out",
-    "a_suspect_is_handed_to_nobody",
+    "suspects_are_handed_off",
+    "a_suspect_is_never_handed_off",
     ("request = '' }, expiry, 1, true)", "request = '' }, expiry, 1)"),
 )
 mutant(
-    "large_jobs_are_handed_out",
-    "what_is_large_or_many_is_asked_for",
+    "large_jobs_are_handed_off",
+    "large_jobs_and_several_jobs_are_not_handed_off",
     ("if #data > MAX_HANDOFF_BYTES then", "if false then"),
 )
 mutant(
-    "who_takes_by_hand_is_woken_for_what_it_wakes_for",
-    "who_sleeps_until_a_lease_runs_out_is_not_woken_although_it_takes_by_hand",
+    "a_hand_off_waiter_is_woken_early",
+    "a_hand_off_waiter_that_sleeps_until_a_lease_expires_is_not_woken_early",
     ("at < tonumber(first[2]) - 1.25 then", "at < tonumber(first[2]) - 1 then"),
 )

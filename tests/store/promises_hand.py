@@ -39,7 +39,7 @@ class Taker:
 
 
 @promise
-def who_waits_is_sent_the_job_and_holds_it(h: Harness) -> None:
+def a_waiter_receives_the_job_and_holds_its_lease(h: Harness) -> None:
     taker = Taker(h)
     assert h.dispatch("a:b:1", b"\xff:1:") == "created"
     job = h.commands.handed(taker.heard(), "c1")
@@ -52,7 +52,7 @@ def who_waits_is_sent_the_job_and_holds_it(h: Harness) -> None:
 
 
 @promise
-def its_lease_is_no_shorter_than_it_was(h: Harness) -> None:
+def a_hand_off_does_not_shorten_the_lease_of_the_client(h: Harness) -> None:
     """It sleeps, and sends no heartbeats: what it was promised when it lay down must hold."""
     taker = Taker(h)
     h.later(2.9)
@@ -64,7 +64,7 @@ def its_lease_is_no_shorter_than_it_was(h: Harness) -> None:
 
 
 @promise
-def a_job_that_nobody_hears_of_waits(h: Harness) -> None:
+def a_hand_off_that_no_client_receives_leaves_the_job_waiting(h: Harness) -> None:
     Taker(h, hears=False)
     h.dispatch("a")
     assert h.rows("a").keys() == {"due"}
@@ -73,7 +73,7 @@ def a_job_that_nobody_hears_of_waits(h: Harness) -> None:
 
 
 @promise
-def a_job_that_two_lines_heard_of_is_taken(h: Harness) -> None:
+def a_hand_off_that_two_connections_receive_stays_leased(h: Harness) -> None:
     """One of them is dead, and the server does not know yet; or somebody else listens."""
     taker, other = Taker(h), h.redis.pubsub()
     other.ssubscribe(h.keys.channel("c1"))
@@ -87,7 +87,7 @@ def a_job_that_two_lines_heard_of_is_taken(h: Harness) -> None:
 
 
 @promise
-def one_who_does_not_hear_does_not_keep_it_from_another(h: Harness) -> None:
+def an_unsubscribed_waiter_does_not_keep_a_job_from_another(h: Harness) -> None:
     Taker(h, "c1", hears=False)
     h.later(0.01)
     second = Taker(h, "c2")
@@ -97,7 +97,7 @@ def one_who_does_not_hear_does_not_keep_it_from_another(h: Harness) -> None:
 
 
 @promise
-def another_keeps_the_time_when_who_kept_it_was_handed_a_job(h: Harness) -> None:
+def another_waiter_polls_in_time_after_a_hand_off(h: Harness) -> None:
     """The job may hold it up, and what comes due meanwhile would wait until others look."""
     first = Taker(h, "c1")
     h.later(0.01)
@@ -111,7 +111,7 @@ def another_keeps_the_time_when_who_kept_it_was_handed_a_job(h: Harness) -> None
 
 
 @promise
-def nothing_is_handed_out_of_a_queue_that_is_paused(h: Harness) -> None:
+def a_paused_queue_makes_no_hand_offs(h: Harness) -> None:
     taker = Taker(h)
     h.call(h.commands.configure(paused=True))
     h.dispatch("a")
@@ -120,7 +120,7 @@ def nothing_is_handed_out_of_a_queue_that_is_paused(h: Harness) -> None:
 
 
 @promise
-def the_dead_are_handed_nothing(h: Harness) -> None:
+def a_dead_client_gets_no_hand_off(h: Harness) -> None:
     taker = Taker(h)
     h.later(2 * 3 + 5 + 0.1)
     h.dispatch("a")
@@ -129,7 +129,7 @@ def the_dead_are_handed_nothing(h: Harness) -> None:
 
 
 @promise
-def one_whose_death_would_be_noticed_late_is_woken(h: Harness) -> None:
+def a_client_with_a_long_lease_is_woken_instead(h: Harness) -> None:
     """Should its host have vanished, the job would be held in its name until its lease is over."""
     taker = Taker(h)
     taker.sleep(seconds=20)
@@ -143,7 +143,7 @@ def one_whose_death_would_be_noticed_late_is_woken(h: Harness) -> None:
 
 
 @promise
-def who_sleeps_until_a_lease_runs_out_is_not_woken_although_it_takes_by_hand(h: Harness) -> None:
+def a_hand_off_waiter_that_sleeps_until_a_lease_expires_is_not_woken_early(h: Harness) -> None:
     h.dispatch("a")
     h.later(0.000_2)  # a lease may run out in the middle of a millisecond
     h.take_one(lease=5)
@@ -153,7 +153,7 @@ def who_sleeps_until_a_lease_runs_out_is_not_woken_although_it_takes_by_hand(h: 
 
 
 @promise
-def those_who_do_not_take_by_hand_are_woken(h: Harness) -> None:
+def a_waiter_that_does_not_take_hand_offs_is_woken(h: Harness) -> None:
     taker = Taker(h)
     h.dequeue("c1", lease=5, waiter="c1", waits=3)
     h.dispatch("a")
@@ -162,7 +162,7 @@ def those_who_do_not_take_by_hand_are_woken(h: Harness) -> None:
 
 
 @promise
-def what_is_large_or_many_is_asked_for(h: Harness) -> None:
+def large_jobs_and_several_jobs_are_not_handed_off(h: Harness) -> None:
     taker = Taker(h)
     h.dispatch("big", bytes(BIG))
     assert taker.heard() == "wake"
@@ -175,7 +175,7 @@ def what_is_large_or_many_is_asked_for(h: Harness) -> None:
 
 
 @promise
-def who_passes_over_suspects_is_handed_jobs_too(h: Harness) -> None:
+def a_waiter_that_skips_suspects_gets_hand_offs(h: Harness) -> None:
     taker = Taker(h)
     taker.sleep(passes=True)
     h.dispatch("a")
@@ -183,7 +183,7 @@ def who_passes_over_suspects_is_handed_jobs_too(h: Harness) -> None:
 
 
 @promise
-def a_suspect_is_handed_to_nobody(h: Harness) -> None:
+def a_suspect_is_never_handed_off(h: Harness) -> None:
     """It comes up as a job is put; that one is handed out, from behind it."""
     h.join("dies", lease=5)
     h.dispatch("poison")
@@ -199,7 +199,7 @@ def a_suspect_is_handed_to_nobody(h: Harness) -> None:
 
 
 @promise
-def a_producer_that_names_few_keys_wakes_only(h: Harness) -> None:
+def a_producer_with_the_dispatch_keys_only_wakes(h: Harness) -> None:
     taker = Taker(h)
     keys = h.keys.for_dispatch
     h.redis.execute_command(
@@ -210,7 +210,7 @@ def a_producer_that_names_few_keys_wakes_only(h: Harness) -> None:
 
 
 @promise
-def a_put_that_is_sent_again_hands_out_nothing(h: Harness) -> None:
+def a_repeated_put_makes_no_hand_off(h: Harness) -> None:
     taker = Taker(h)
     put = h.commands.dispatch([DispatchItem("a", b"1")], ("caller", 1))
     assert h.call(put)[0].status == "created"

@@ -35,8 +35,8 @@ local VERSION = { 1, 5 } -- protocol, revision: a loader never replaces a higher
 --   keys   the first 8; optionally calls, callers
 --   args   id, data, when, flags, options for each job (see job.lua); with calls: caller, number
 --   reply  created | updated | blocked | unchanged for each
---   writes waiting, data, info, blocked, calls, callers; wakes waiters. A repeat of the caller's last
---          call gets the same reply and changes nothing
+--   writes waiting, data, info, blocked, calls, callers; wakes waiters. A repeat of the caller's
+--          last call gets the same reply and changes nothing
 function API.dispatch(keys, argv)
   return dispatch_once(keys, argv, FAIL_KEYS, 5, wake_after_call)
 end
@@ -47,15 +47,16 @@ end
 --   reply  as dispatch
 --   writes as dispatch; with all keys it may hand off one due job, and so lease it to a waiter
 function API.put(keys, argv)
-  return dispatch_once(keys, argv, #keys < QUEUE_KEYS and FAIL_KEYS or QUEUE_KEYS, 2, hand_off_or_wake)
+  local n = #keys < QUEUE_KEYS and FAIL_KEYS or QUEUE_KEYS
+  return dispatch_once(keys, argv, n, 2, hand_off_or_wake)
 end
 
 -- cancel: remove waiting jobs and held dispatches, request that runs stop.
 --   keys   all; optionally calls, callers
 --   args   running (1, 0), id ...; with calls: caller, number
 --   reply  cancelled | requested | active | absent for each
---   writes waiting, data, info, blocked, calls, callers; with running: active, cancels, and notifies
---          the holder. A repeat: as dispatch
+--   writes waiting, data, info, blocked, calls, callers; with running: active, cancels, and
+--          notifies the holder. A repeat: as dispatch
 function API.cancel(keys, argv)
   local q = open_queue(keys, 1, argv[1])
   local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
@@ -81,8 +82,8 @@ end
 --          below the last that took jobs or had limit 0 is overtaken; a client '~…' is made for
 --          one dequeue and is a request id itself),
 --          waiter (the client to wake when there is work), waits (how long it sleeps at most if it
---          gets nothing; 0: it does not), number of leases to end, then verb, id, token, when, error
---          of each;
+--          gets nothing; 0: it does not), number of leases to end, then verb, id, token, when,
+--          error of each;
 --          optional words: pass (it leaves suspects to others), hand (while it waits, jobs may be
 --          leased to it and sent to it);
 --          optional packed list of id, token of each finished lease: most calls only finish
@@ -100,12 +101,12 @@ end
 -- settle: end leases.
 --   keys   all, and the fail queue's
 --   args   verb, id, token, when, error of each. Verbs: finish, retry, timeout, fail,
---          release, cancel, broken. when: '' (backoff), '+ms', or a time; only for retry and timeout
+--          release, cancel, broken. when: '' (backoff), '+ms', or a time; for retry and timeout
 --   reply  finished | retried | timed_out | failed | released | cancelled | broken |
 --          postponed (broken, but that record is full) | lost for each
 --   writes all; a repeat replies lost
 function API.settle(keys, argv)
-  local n = group_count(argv, 2, 5, 'leases')
+  local n = group_count(2, #argv, 5, 'leases')
   local q = open_queue(keys, 1, argv[1])
   local settled = settle(q, argv, 2, n, {})
   wake_all(q)
@@ -136,8 +137,8 @@ function API.extend(keys, argv)
   return extend_lease(open_queue(keys, 1, argv[1]), argv[2], argv[3], lease_ms)
 end
 
--- sweep: return the jobs of dead clients. Bounded in leases, clients and bytes: call again while the
--- reply is above 0.
+-- sweep: return the jobs of dead clients. Bounded in leases, clients and bytes: call again while
+-- the reply is above 0.
 --   keys   all, and the fail queue's
 --   args   none
 --   reply  leases ended, at least 1 if any client was dead
@@ -167,7 +168,8 @@ end
 
 -- configure: write the settings of the queue. '' leaves a setting as it is.
 --   keys   all
---   args   limits (a map of options), fail_handler (1, 0), failed_limit, broken_limit, paused (1, 0)
+--   args   limits (a map of options), fail_handler (1, 0), failed_limit, broken_limit,
+--          paused (1, 0)
 --   reply  ok
 --   writes meta; trims failed and broken; resuming wakes waiters
 function API.configure(keys, argv)
@@ -179,7 +181,8 @@ end
 --   args   failed | broken, id ...; with calls: caller, number
 --   reply  requeued | exists (the id waits or is active) | absent | later (not processed, because
 --          those before it were large: call again with these), for each
---   writes waiting, data, info, failed or broken, calls, callers; wakes waiters. A repeat: as dispatch
+--   writes waiting, data, info, failed or broken, calls, callers; wakes waiters. A repeat: as
+--          dispatch
 function API.requeue(keys, argv)
   local q = open_queue(keys, 1, argv[1])
   local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
@@ -211,7 +214,8 @@ end
 -- counts: how many jobs are in each state.
 --   keys   all
 --   args   none
---   reply  { waiting, due, active, blocked, failed, broken, clients, waiters, paused, first run_at, now }
+--   reply  { waiting, due, active, blocked, failed, broken, clients, waiters, paused,
+--            first run_at, now }
 --   writes nothing
 function API.counts(keys, argv)
   return counts(open_queue(keys, 1, argv[1]))
@@ -232,7 +236,7 @@ end
 --   reply  { rows, the cursor of the next page }; '' is the first page, and follows the last
 --   writes nothing
 function API.list(keys, argv)
-  local lister = LISTS[argv[2]] or refuse('unknown state: ' .. tostring(argv[2]))
+  local lister = LISTS[argv[2]] or refuse('expected a state of jobs, got ' .. tostring(argv[2]))
   local limit = count_arg(argv[4], 'the limit', CHUNK)
   return { lister(open_queue(keys, 1, argv[1]), argv[3], math.max(1, limit)) }
 end
@@ -243,7 +247,8 @@ end
 --   reply  { client, expires in ms, leases, worker } for each
 --   writes nothing
 function API.clients(keys, argv)
-  return clients(open_queue(keys, 1, argv[1]), count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit', CHUNK))
+  local offset, limit = count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit', CHUNK)
+  return clients(open_queue(keys, 1, argv[1]), offset, limit)
 end
 
 -- stats: the counters.
@@ -285,7 +290,8 @@ local function register(name, callback, ...)
     end
     return reply
   end
-  loader.register_function({ function_name = 'queasy_v1_' .. name, callback = call, flags = { ... } })
+  local function_name = 'queasy_v1_' .. name
+  loader.register_function({ function_name = function_name, callback = call, flags = { ... } })
 end
 
 -- A full server refuses dispatch, put and requeue; everything that drains it still works.

@@ -7,7 +7,7 @@ local unpack_table = job.unpack_table
 local function rest_args(argv, first, last)
   last = last or #argv
   if last - first + 1 > CHUNK then
-    refuse('expected at most ' .. CHUNK .. ' of them in one call')
+    refuse('expected at most ' .. CHUNK .. ' ids or clients in one call')
   end
   local out = {}
   for i = first, last do
@@ -33,7 +33,7 @@ end
 
 local function kind_arg(text)
   if text ~= 'failed' and text ~= 'broken' then
-    refuse('expected failed or broken')
+    refuse('expected failed or broken, got ' .. tostring(text))
   end
   return text
 end
@@ -54,12 +54,14 @@ local function call_arg(q, keys, n, argv)
 end
 
 -- Finished leases as a packed list: id, token, id, token ... as text.
-local function finishes_arg(packed, n)
-  local finishes = packed and packed ~= '' and unpack_table(packed)
-  if not finishes then
-    return packed and packed ~= '' and refuse('expected leases to finish as a list') or {}
-  elseif #finishes % 2 ~= 0 or #finishes == 0 and next(finishes) ~= nil or #finishes / 2 + n > CHUNK then
-    refuse('expected id and token of each lease to finish, ' .. CHUNK .. ' at most in one call')
+local function finishes_arg(packed, endings)
+  if not packed or packed == '' then
+    return {}
+  end
+  local finishes = unpack_table(packed) or refuse('expected the leases to finish as a packed list')
+  local n = #finishes
+  if n % 2 ~= 0 or n == 0 and next(finishes) ~= nil or n / 2 + endings > CHUNK then
+    refuse('expected id and token of each lease to finish, at most ' .. CHUNK .. ' in one call')
   end
   return finishes
 end
@@ -73,11 +75,11 @@ local function clients_arg(argv, first)
   return clients
 end
 
--- How many groups of `width` arguments follow from argv[first] on.
-local function group_count(argv, first, width, what)
-  local n = (#argv - first + 1) / width
+-- How many groups of `width` arguments there are from argv[first] to argv[last].
+local function group_count(first, last, width, what)
+  local n = (last - first + 1) / width
   if n ~= math.floor(n) or n < 1 or n > CHUNK then
-    refuse('expected five arguments for each of 1 to 1000 leases')
+    refuse('expected ' .. width .. ' arguments for each of 1 to ' .. CHUNK .. ' ' .. what)
   end
   return n
 end
@@ -91,10 +93,11 @@ local function dequeue_arg(argv)
   return {
     client = client, lease_ms = count_arg(argv[3], 'the lease'),
     limit = count_arg(argv[4], 'the limit', CHUNK), request = argv[5], waiter = waiter,
-    waits_ms = count_arg(argv[7], 'how long it waits'),
+    waits_ms = count_arg(argv[7], 'the time to wait'),
     first_ending = 9, endings = endings, finishes = finishes_arg(packed, endings),
     gives_finishes = packed ~= nil,
-    skips_suspects = words:find('pass', 1, true) ~= nil, takes_handoffs = words:find('hand', 1, true) ~= nil,
+    skips_suspects = words:find('pass', 1, true) ~= nil,
+    takes_handoffs = words:find('hand', 1, true) ~= nil,
   }
 end
 
@@ -103,7 +106,7 @@ end
 local function eviction_arg(argv)
   local verb, ids = argv[3], rest_args(argv, 4)
   if verb ~= 'stall' and verb ~= 'release' then
-    refuse('expected stall or release')
+    refuse('expected stall or release, got ' .. tostring(verb))
   elseif #ids == 0 then
     return verb == 'stall' and 'death' or verb, nil
   elseif verb == 'release' then

@@ -50,10 +50,10 @@ function CHECKS.waiting(q, offset, limit, report, tally)
       report('job ' .. id .. ' is waiting and active')
     end
     if redis.call('HEXISTS', q.blocked, id) == 1 then
-      report('a dispatch is held behind job ' .. id .. ', which is not active')
+      report('a dispatch is held for job ' .. id .. ', which is not active')
     end
     if not (score > 0 and score < math.huge) then
-      report('the run_at of job ' .. id .. ' is not positive, or no time at all')
+      report('the run_at of job ' .. id .. ' is not a positive time')
     end
   end
 end
@@ -68,10 +68,10 @@ function CHECKS.active(q, offset, limit, report, tally)
     tally.leases = tally.leases + 1
     tally.cancels = tally.cancels + (asked and 1 or 0)
     if tonumber(found[i + 1]) ~= 0 then
-      report('lease ' .. lease .. ' has a score, and will not be found')
+      report('lease ' .. lease .. ' has a score other than 0 and will not be found')
     end
     if not active then
-      report('lease ' .. lease .. ' is of a job that is not active')
+      report('lease ' .. lease .. ' belongs to a job that is not active')
     else
       tally.active = tally.active + 1
       local token, _, client, cancelled = read_active(active)
@@ -81,13 +81,13 @@ function CHECKS.active(q, offset, limit, report, tally)
         report('job ' .. id .. ' is active for ' .. client .. ' but leased to ' .. holder)
       end
       if not redis.call('ZSCORE', q.clients, holder) then
-        report('job ' .. id .. ' is leased to ' .. holder .. ', who is no client')
+        report('job ' .. id .. ' is leased to ' .. holder .. ', which is not a client')
       end
       if asked ~= (cancelled or false) then
-        report('the cancel request of job ' .. id .. ' is in one place only')
+        report('the cancel request of job ' .. id .. ' is not in both active and cancels')
       end
       if token and tonumber(token) > q.token then
-        report('job ' .. id .. ' has a token that was never given out')
+        report('job ' .. id .. ' has a token that was never issued')
       end
     end
     local info = redis.call('HGET', q.info, id or '')
@@ -96,7 +96,7 @@ function CHECKS.active(q, offset, limit, report, tally)
     local held = redis.call('HGET', q.blocked, id or '')
     tally.blocked = tally.blocked + (held and 1 or 0)
     if held and not read_held(held) then
-      report('the dispatch held behind job ' .. id .. ' cannot be read')
+      report('the dispatch held for job ' .. id .. ' cannot be read')
     end
     if redis.call('HEXISTS', q.data, id or '') == 0 then
       report('active job ' .. tostring(id) .. ' has no payload')
@@ -112,7 +112,7 @@ function CHECKS.records(q, kind, offset, limit, report, tally)
     tally[kind] = tally[kind] + 1
     local raw = redis.call('HGET', q[kind], id)
     if not raw then
-      report('job ' .. id .. ' is in the order of ' .. kind .. ' but has no record there')
+      report('job ' .. id .. ' is in ' .. kind .. '_at but has no record')
     elseif not split_payload(raw) then
       report('the ' .. kind .. ' record of job ' .. id .. ' cannot be read')
     end
@@ -125,7 +125,7 @@ function CHECKS.clients(q, offset, limit, report, tally)
   for i = 1, #found, 2 do
     local client = found[i]
     if tonumber(found[i + 1]) > MAX_TIME then
-      report('the lease of client ' .. client .. ' never runs out')
+      report('the lease of client ' .. client .. ' never expires')
     end
     tally.clients = tally.clients + 1
     tally.requests = tally.requests + redis.call('HEXISTS', q.requests, client)
@@ -140,7 +140,7 @@ function CHECKS.calls(q, offset, limit, report, tally)
     local _, noted = read_call(redis.call('HGET', q.calls, callers[i]))
     tally.calls = tally.calls + 1
     if noted ~= tonumber(callers[i + 1]) then
-      report('the last call of caller ' .. callers[i] .. ' cannot be read, or is not of when it was noted')
+      report('the last call of caller ' .. callers[i] .. ' cannot be read or has another time')
     end
   end
 end
@@ -162,7 +162,8 @@ function CHECKS.meta(q, report)
     if name == 'limits' then
       fine = not raw or are_options(unpack_table(raw))
     else
-      fine = not raw or stored_number(raw, (name == 'time' or name == 'gap_from' or name == 'grace_until') and MAX_TIME or MAX_INTEGER)
+      local is_time = name == 'time' or name == 'gap_from' or name == 'grace_until'
+      fine = not raw or stored_number(raw, is_time and MAX_TIME or MAX_INTEGER)
     end
     if not fine then
       report('the setting ' .. name .. ' in meta cannot be read')
@@ -207,7 +208,7 @@ local function audit(q, offset, limit)
   return { problems, tallies, sizes }
 end
 
--- The reply of an audit whose `meta` cannot be opened; nil if it can.
+-- The reply of an audit if `meta` cannot be opened; nil if it can.
 local function meta_problem(keys)
   local kind = redis.call('TYPE', keys[6]).ok
   if kind ~= 'none' and kind ~= 'hash' then

@@ -22,8 +22,9 @@ local ORDER = { 'hset', 'zadd', 'zrem', 'hdel', 'last' }
 function Batch.new()
   return {
     hset = {}, zadd = {}, zrem = {}, hdel = {}, last = {},
-    set = Batch.set, add = Batch.add, rem = Batch.rem, del = Batch.del, del_unread = Batch.del_unread,
-    bulk = Batch.bulk, bulk_del_unread = Batch.bulk_del_unread, commit = Batch.commit,
+    set = Batch.set, add = Batch.add, rem = Batch.rem, del = Batch.del,
+    del_unread = Batch.del_unread, bulk = Batch.bulk, bulk_del_unread = Batch.bulk_del_unread,
+    commit = Batch.commit,
   }
 end
 
@@ -56,7 +57,7 @@ function Batch:bulk(kind, key, args, n, olds, each_old)
   of_kind[key] = nil -- later writes to this key come after this command
 end
 
--- HDEL of many fields whose values were not read: see `check_unread_keys`.
+-- HDEL of many fields, without their old values: see `check_unread_keys`.
 function Batch:bulk_del_unread(key, fields, n)
   local l = self.last[key]
   if not l then
@@ -98,17 +99,17 @@ local function remove_from(l, field, old)
   end
 end
 
--- ZREM member, whose score was `old`.
+-- ZREM member; `old` is its score.
 function Batch:rem(key, member, old)
   remove_from(self.zrem[key] or list(self, 'zrem', key), member, old)
 end
 
--- HDEL field, whose value was `old`.
+-- HDEL field; `old` is its value.
 function Batch:del(key, field, old)
   remove_from(self.hdel[key] or list(self, 'hdel', key), field, old)
 end
 
--- HDEL of a field whose value was not read. It cannot be undone, so `commit` runs it last.
+-- HDEL of a field, without its old value. It cannot be undone, so `commit` runs it last.
 function Batch:del_unread(key, field)
   remove_from(self.last[key] or list(self, 'last', key), field)
 end

@@ -64,7 +64,8 @@ end
 
 -- Removes a client from the waiters or, given the time of its next poll at the latest, adds it, and
 -- removes up to 100 waiters that are gone.
-local function update_waiter(q, waiter, poll_at, skips_suspects, takes_handoffs)
+local function update_waiter(q, args, poll_at)
+  local waiter = args.waiter
   if not poll_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then
     q.no_waiters = true -- `ensure_timely_poll` need not read them
     return
@@ -72,14 +73,16 @@ local function update_waiter(q, waiter, poll_at, skips_suspects, takes_handoffs)
   local before = redis.call('ZSCORE', q.waiters, waiter)
   local batch, any = new_batch(), false
   if poll_at then
-    local gone = redis.call('ZRANGE', q.waiters, '-inf', q.now - WAITER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 100, 'WITHSCORES')
+    local gone = redis.call('ZRANGE', q.waiters, '-inf', q.now - WAITER_GONE_MS, 'BYSCORE',
+      'LIMIT', 0, 100, 'WITHSCORES')
     for i = 1, #gone, 2 do
       if gone[i] ~= waiter then
         batch:rem(q.waiters, gone[i], gone[i + 1])
       end
     end
-    local place = math.floor(poll_at) - (skips_suspects and 0.5 or 0) + (takes_handoffs and 0.25 or 0)
-    batch:add(q.waiters, waiter, place, before)
+    local entry = math.floor(poll_at) - (args.skips_suspects and 0.5 or 0)
+    entry = entry + (args.takes_handoffs and 0.25 or 0)
+    batch:add(q.waiters, waiter, entry, before)
     any = true
   elseif before then
     batch:rem(q.waiters, waiter, before)
@@ -92,14 +95,15 @@ end
 
 -- Sweeps, then takes jobs for a client that is alive. Returns the state of the client, and the
 -- jobs.
-local function sweep_and_take(q, client, expiry_in, limit, id, skips_suspects)
+local function sweep_and_take(q, args)
+  local client, id, limit = args.client, args.request, args.limit
   local one_lease = client:byte(1) == 126 -- '~'
   local expiry, request = lease_expiry(q, client)
   if not expiry and (request or not one_lease) then
     return 'lost', {}
   end
   if expiry and tonumber(expiry) <= expiry_cutoff(q) then
-    bump(q, expiry_in, { client }) -- it polls, so it is alive: renew its lease before the sweep
+    bump(q, args.lease_ms, { client }) -- it polls, so it is alive: renew its lease before the sweep
     expiry = redis.call('ZSCORE', q.clients, client)
   end
   sweep(q)
@@ -120,8 +124,9 @@ local function sweep_and_take(q, client, expiry_in, limit, id, skips_suspects)
   elseif limit == 0 then
     return 'ok', {}
   end
-  local taker = { client = client, old_expiry = expiry, old_request = request, request = not one_lease and id or '' }
-  return 'ok', take(q, taker, q.now + expiry_in, limit, skips_suspects)
+  local taker = { client = client, old_expiry = expiry, old_request = request }
+  taker.request = not one_lease and id or ''
+  return 'ok', take(q, taker, q.now + args.lease_ms, limit, args.skips_suspects)
 end
 
 -- Whether the client is to wait: it asked to, got nothing, and is alive. A client without room that
@@ -151,16 +156,19 @@ local function dequeue(q, args, argv)
   local client, limit = args.client, args.limit
   local sender = client:byte(1) ~= 126 and client -- '~'
   local settled, lost = settle(q, argv, args.first_ending, args.endings, args.finishes, sender)
-  local state, jobs = sweep_and_take(q, client, args.lease_ms, limit, args.request, args.skips_suspects)
+  local state, jobs = sweep_and_take(q, args)
   local waits, lease_count = is_to_wait(q, args, state, jobs), 0
   if waits then
     lease_count = extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)
   end
   local wants_next = limit == 0 or #jobs < limit * 5
-  local next_poll_in = wants_next and state ~= 'lost' and next_poll_after(q, args.skips_suspects) or -1
+  local next_poll_in = -1
+  if wants_next and state ~= 'lost' then
+    next_poll_in = next_poll_after(q, args.skips_suspects)
+  end
   if args.waiter then
     local poll_in = next_poll_in >= 0 and math.min(next_poll_in, args.waits_ms) or args.waits_ms
-    update_waiter(q, args.waiter, waits and q.now + poll_in, args.skips_suspects, args.takes_handoffs)
+    update_waiter(q, args, waits and q.now + poll_in)
   end
   wake_others(q, args, state, jobs, next_poll_in)
   local cancels = cancels_of(q, client)

@@ -4,9 +4,9 @@
 -- else. `dispatch` collects those and writes them in bulk, without a table for each: a job life
 -- takes 31 percent more instructions without that. tests/store/test_paths.py compares both paths.
 
-local CHUNK, BULK, LONG_ENTRY, refuse = keys.CHUNK, keys.BULK, keys.LONG_ENTRY, keys.refuse
-local in_chunks, presized, open_queue = keys.in_chunks, keys.presized, keys.open_queue
-local tick, schedule = keys.tick, keys.schedule
+local BULK, LONG_ENTRY, refuse, in_chunks = keys.BULK, keys.LONG_ENTRY, keys.refuse, keys.in_chunks
+local presized, open_queue, tick = keys.presized, keys.open_queue, keys.tick
+local schedule = keys.schedule
 local count = stats.count
 local avoid_listpacks, new_batch = batch.avoid_listpacks, batch.new
 local is_time, read_info, DISPATCHED_AT = job.is_time, job.read_info, job.DISPATCHED_AT
@@ -14,7 +14,7 @@ local write_info, join_payload, read_held = job.write_info, job.join_payload, jo
 local read_dispatch, clamp_of, move_run_at = job.read_dispatch, job.clamp_of, job.move_run_at
 local update_options, reset_counts = job.update_options, job.reset_counts
 local held_record, merge_held = job.held_record, job.merge_held
-local call_arg = arguments.call_arg
+local call_arg, group_count = arguments.call_arg, arguments.group_count
 local earlier_reply, record_call = idempotency.earlier_reply, idempotency.record_call
 local count_due = waking.count_due
 
@@ -79,7 +79,7 @@ local function block(q, job, d)
     if job.old_held then
       job.held, job.held_data = read_held(job.old_held)
       if not job.held then
-        refuse('the dispatch held behind job ' .. d.id .. ' cannot be read: cancel it, then dispatch')
+        refuse('the dispatch held for job ' .. d.id .. ' cannot be read: cancel it, then dispatch')
       end
     end
   end
@@ -127,7 +127,8 @@ end
 -- The plain jobs of a call: id and payload of each, run_at and id of each, and id and info of those
 -- that are `scheduled`.
 local function new_plain(most)
-  return { n = 0, scheduled = 0, values = presized(2 * most), times = presized(2 * most), infos = {} }
+  local values, times = presized(2 * most), presized(2 * most)
+  return { n = 0, scheduled = 0, values = values, times = times, infos = {} }
 end
 
 -- Adds the info of a plain job that is not due yet.
@@ -167,20 +168,23 @@ local function general_job(id, at, active, score, plain)
   return job
 end
 
--- Creates or updates the jobs in argv[first] to argv[last]: id, data, when, flags, options of each,
--- or only id and data (`width` is 5 or 2).
-local function dispatch(q, argv, first, last, width, call)
-  local n = (last - first + 1) / width
-  if n < 1 or n > CHUNK or n ~= math.floor(n) then
-    refuse('expected ' .. (width == 2 and 'two' or 'five') .. ' arguments for each of 1 to ' .. CHUNK .. ' jobs')
-  end
-  local ids, replies = presized(n >= BULK and n + 1 or n), presized(n)
+-- The ids of `n` jobs, and LONG_ENTRY if there are many: a job may have that id.
+local function read_ids(argv, first, n, width)
+  local ids = presized(n >= BULK and n + 1 or n)
   for i = 1, n do
     ids[i] = argv[first + (i - 1) * width]
   end
   if n >= BULK then
-    ids[n + 1] = LONG_ENTRY -- a job may have this id
+    ids[n + 1] = LONG_ENTRY
   end
+  return ids
+end
+
+-- Creates or updates the jobs in argv[first] to argv[last]: id, data, when, flags, options of each,
+-- or only id and data (`width` is 5 or 2).
+local function dispatch(q, argv, first, last, width, call)
+  local n = group_count(first, last, width, 'jobs')
+  local ids, replies = read_ids(argv, first, n, width), presized(n)
   local active, scores = in_chunks('HMGET', q.active, ids), in_chunks('ZMSCORE', q.waiting, ids)
   local jobs, others, plain = {}, {}, new_plain(n) -- an id may occur twice
   local values, times, created = plain.values, plain.times, 0

@@ -11,10 +11,12 @@ local reset_counts = job.reset_counts
 local lease_name, lease_range = client.lease_name, client.lease_range
 local forget_client = client.forget_client
 local wake_after_call, count_due = waking.wake_after_call, waking.count_due
-local add_record, reserve_broken = records.add_record, records.reserve_broken
+local add_record, add_broken = records.add_record, records.add_broken
+local unreadable, reserve_broken = records.unreadable, records.reserve_broken
 local write_records = records.write_records
 
-local UNREADABLE = { kind = 'broken', type = 'Unreadable', message = 'the record of this job cannot be read' }
+local STALLED = 'the client died or froze while it ran this job (stall %.0f)'
+local UNREADABLE = unreadable('the record of this job cannot be read')
 
 -- All that the server stores about one active job; nil if its lease cannot be read.
 local function read_run(id, active, info, held)
@@ -45,7 +47,7 @@ local function end_lease(q, batch, run)
   if run.old_held then
     batch:del(q.blocked, run.id, run.old_held)
     if not run.held then -- it cannot be read: quarantine it, so that nothing is lost
-      add_record(q, 'broken', run.id, join_payload({ broken_at = q.now, error = UNREADABLE }, run.old_held))
+      add_broken(q, run.id, UNREADABLE, run.old_held)
     end
   end
   -- A client that was made for one lease ends with it.
@@ -225,7 +227,7 @@ function ENDINGS.stall(q, batch, run)
   info.stall_count = (info.stall_count or 0) + 1
   local problem = {
     kind = 'stall', type = 'Stalled',
-    message = string.format('the client died or froze while it ran this job (stall %.0f)', info.stall_count),
+    message = string.format(STALLED, info.stall_count),
   }
   info.error = problem
   -- One expired lease says little: a host may have been lost, with everything that ran there.

@@ -5,8 +5,8 @@
 -- that has the keys calls and callers after its other keys has caller and number after its other
 -- arguments.
 --
--- calls    caller -> 'number noted letters': its last call, when `callers` noted it, and one letter for
---          the status of each job.
+-- calls    caller -> 'number noted letters': its last call, when `callers` noted it, and one
+--          letter for the status of each job.
 -- callers  caller -> when it was noted: at its first call, then about every NOTE_EVERY_MS.
 
 local refuse = keys.refuse
@@ -50,7 +50,7 @@ local function earlier_reply(q, call, jobs)
   -- Either the call was delayed and its caller has sent another since, so that this reply reaches
   -- no one, or the caller does not number its calls correctly.
   if number > call.number or #letters ~= jobs then
-    refuse(string.format('expected a number higher than %.0f, that of the last call of this caller', number))
+    refuse(string.format('expected a number higher than %.0f, that of the last call', number))
   end
   local replies = {}
   for i = 1, jobs do
@@ -64,7 +64,8 @@ end
 
 -- Notes that a caller exists, and forgets up to 100 that are gone.
 local function note_caller(q, batch, caller)
-  local gone = redis.call('ZRANGE', q.callers, '-inf', q.now - CALLER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 100, 'WITHSCORES')
+  local gone = redis.call('ZRANGE', q.callers, '-inf', q.now - CALLER_GONE_MS, 'BYSCORE',
+    'LIMIT', 0, 100, 'WITHSCORES')
   for i = 1, #gone, 2 do
     if gone[i] ~= caller then
       batch:rem(q.callers, gone[i], gone[i + 1])
@@ -93,8 +94,8 @@ local function record_call(q, batch, call, replies, all_created)
   if not noted or math.abs(q.now - noted) > NOTE_EVERY_MS then
     text = string.format('%.17g', note_caller(q, batch, call.caller))
   end
-  local kept = string.format('%.0f ', call.number) .. text .. ' ' .. letters
-  batch:set(q.calls, call.caller, kept, call.old)
+  local entry = string.format('%.0f ', call.number) .. text .. ' ' .. letters
+  batch:set(q.calls, call.caller, entry, call.old)
 end
 
 return {

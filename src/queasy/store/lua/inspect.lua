@@ -22,7 +22,8 @@ local ROW = {} -- one constructor for each state
 
 function ROW.waiting(q, id, score)
   local state = tonumber(score) <= q.time and 'due' or 'scheduled'
-  return row(id, state, score, '', '', redis.call('HGET', q.info, id), redis.call('HGET', q.data, id))
+  local info, data = redis.call('HGET', q.info, id), redis.call('HGET', q.data, id)
+  return row(id, state, score, '', '', info, data)
 end
 
 function ROW.active(q, id, active)
@@ -35,8 +36,9 @@ function ROW.active(q, id, active)
   if held then
     note.blocked = (read_held(held) or {}).run_at or 0
   end
-  return row(id, 'active', score and string.format('%.17g', score), token, client,
-    redis.call('HGET', q.info, id), redis.call('HGET', q.data, id), next(note) and cmsgpack.pack(note))
+  local info, data = redis.call('HGET', q.info, id), redis.call('HGET', q.data, id)
+  local run_at, packed = score and string.format('%.17g', score), next(note) and cmsgpack.pack(note)
+  return row(id, 'active', run_at, token, client, info, data, packed)
 end
 
 function ROW.blocked(id, raw)
@@ -44,7 +46,7 @@ function ROW.blocked(id, raw)
   if not held then
     return row(id, 'blocked', '', '', '', '', raw, '')
   end
-  local info = pick({ dispatched_at = held.accepted, options = held.options }, { 'dispatched_at', 'options' })
+  local info = cmsgpack.pack({ dispatched_at = held.accepted, options = held.options })
   return row(id, 'blocked', string.format('%.17g', held.run_at), '', '', info, payload)
 end
 
@@ -58,8 +60,9 @@ function ROW.record(q, kind, id)
   if not record then
     return row(id, kind, '', '', '', '', raw, '')
   end
-  return row(id, kind, '', stored_number(record.token, MAX_INTEGER) and record.token, '', pick(record, FAILED_INFO), payload,
-    cmsgpack.pack({ at = record.failed_at or record.broken_at }))
+  local token = stored_number(record.token, MAX_INTEGER) and record.token
+  local note = cmsgpack.pack({ at = record.failed_at or record.broken_at })
+  return row(id, kind, '', token, '', pick(record, FAILED_INFO), payload, note)
 end
 
 -- One job in all its states: waiting or active, blocked, failed, broken.
@@ -113,7 +116,7 @@ end
 local function read_cursor(cursor)
   local score, id = cursor:match('^(%S+) (.*)$')
   if not tonumber(score) then
-    refuse('expected a cursor that a page ended with')
+    refuse('expected a cursor that an earlier page returned')
   end
   return score, id
 end

@@ -167,7 +167,8 @@ end
 -- cannot be read.
 local function read_active(raw)
   local token, score, client, cancelled = raw:match('^(%d+):([^:]+):([^:]+)(.*)$')
-  if token and stored_number(token, MAX_INTEGER) and is_time(tonumber(score)) and (cancelled == '' or cancelled == ':cancel') then
+  local fine = token and stored_number(token, MAX_INTEGER) and is_time(tonumber(score))
+  if fine and (cancelled == '' or cancelled == ':cancel') then
     return token, tonumber(score), client, cancelled ~= ''
   end
   return nil
@@ -226,10 +227,10 @@ local function read_dispatch(q, argv, at, width)
   end
   local update_data, run_at_mode, reset, absent = flags:match('^([01])([tfle])([01])([01])$')
   if not update_data then
-    refuse('expected flags like 1t10')
+    refuse('expected flags like 1t10, got ' .. flags)
   end
   if #id == 0 then
-    refuse('an id is empty')
+    refuse('expected an id, got an empty one')
   end
   local d = {
     id = id, data = data, update_data = update_data == '1', mode = run_at_mode,
@@ -241,8 +242,8 @@ local function read_dispatch(q, argv, at, width)
       refuse('expected options as a map of set and update')
     end
     for name, value in pairs(given.set) do
-      if type(name) ~= 'string' or type(value) ~= 'number' or not (value >= 0 and value < math.huge) then
-        refuse('expected options that are names with numbers, 0 or more')
+      if type(name) ~= 'string' or not is_amount(value) then
+        refuse('expected options as names with numbers, 0 or more')
       end
     end
     d.set, d.update = given.set, {}

@@ -119,11 +119,12 @@ local function server_time()
   return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000
 end
 
--- Opens the queue whose `n` keys begin at `first`. `now` is empty, except in tests, which pass a
+-- Opens a queue: its `n` keys begin at `first`. `now` is empty, except in tests, which pass a
 -- logical time: the clock of a client decides nothing.
 local function open_queue(keys, first, now, n)
-  local waiting, data, info, active, blocked, meta_key, stats, waiters, leases, clients, requests, cancels,
-    workers, failed, failed_at, broken, broken_at, calls, callers = unpack(keys, first, first + (n or QUEUE_KEYS) - 1)
+  local waiting, data, info, active, blocked, meta_key, stats, waiters, leases, clients, requests,
+    cancels, workers, failed, failed_at, broken, broken_at, calls, callers =
+    unpack(keys, first, first + (n or QUEUE_KEYS) - 1)
   local clock = redis.call('HMGET', meta_key, unpack(CLOCK))
   local time = now == '' and server_time() or parse_number(now, 'now')
   local last_contact = stored_number(clock[1], MAX_TIME) -- nil: no call has written yet
@@ -131,8 +132,8 @@ local function open_queue(keys, first, now, n)
   -- One constructor with at most 32 fields: Lua rebuilds a growing table each time its size
   -- doubles.
   local q = {
-    waiting = waiting, data = data, info = info, active = active, blocked = blocked, meta = meta_key,
-    stats = stats, waiters = waiters, keys = keys, counts = {}, old_clock = clock,
+    waiting = waiting, data = data, info = info, active = active, blocked = blocked,
+    meta = meta_key, stats = stats, waiters = waiters, keys = keys, counts = {}, old_clock = clock,
     now = time, last_contact = last_contact, time = last_contact or time, token = token or 0,
     paused = clock[3] == '1',
     gap_from = stored_number(clock[4], MAX_TIME) or 0, grace_until = grace_until or 0,
@@ -140,7 +141,8 @@ local function open_queue(keys, first, now, n)
     stored_token = token or not clock[2] and 0, stored_grace = grace_until or not clock[5] and 0,
   }
   if leases then
-    q.leases, q.clients, q.requests, q.cancels, q.workers = leases, clients, requests, cancels, workers
+    q.leases, q.clients, q.requests = leases, clients, requests
+    q.cancels, q.workers = cancels, workers
     q.failed, q.failed_at, q.broken, q.broken_at = failed, failed_at, broken, broken_at
   end
   if calls then -- assigning nil to a new field also takes space

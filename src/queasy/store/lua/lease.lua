@@ -4,16 +4,17 @@ local BULK, LONG_ENTRY, MAX_CALL_BYTES = keys.BULK, keys.LONG_ENTRY, keys.MAX_CA
 local hmget_sparse, presized = keys.hmget_sparse, keys.presized
 local count = stats.count
 local read_info, is_scheduled_info = job.read_info, job.is_scheduled_info
-local is_surely_not_suspect, join_payload = job.is_surely_not_suspect, job.join_payload
-local read_active = job.read_active
+local is_surely_not_suspect, read_active = job.is_surely_not_suspect, job.read_active
 local lease_name = client.lease_name
-local add_record = records.add_record
+local add_broken, unreadable = records.add_broken, records.unreadable
 
 -- How many payloads to read before their bytes are counted: few, or more if the previous were
 -- small.
 local SOME = 5
 local SOME_SMALL = 25
 local SMALL = 10000
+
+local ZEROS = '0000000000000000000000000000000000000000'
 
 -- The last two digits of a token, as text.
 local LOW = {}
@@ -23,8 +24,7 @@ end
 
 -- Quarantines a waiting job that cannot be run.
 local function quarantine(q, batch, id, data, info, message)
-  local problem = { kind = 'broken', type = 'Unreadable', message = message }
-  add_record(q, 'broken', id, join_payload({ broken_at = q.now, error = problem }, data or ''))
+  add_broken(q, id, unreadable(message), data)
   if info then
     batch:del(q.info, id, info)
   end
@@ -43,8 +43,7 @@ end
 -- Quarantines the payload of a job that is both waiting and active, which only another program can
 -- have caused. Its run goes on.
 local function quarantine_copy(q, id, data)
-  local problem = { kind = 'broken', type = 'Unreadable', message = 'the job was waiting and active at once' }
-  add_record(q, 'broken', id, join_payload({ broken_at = q.now, error = problem }, data or ''))
+  add_broken(q, id, unreadable('the job was waiting and active at once'), data)
   count(q, 'broken')
 end
 
@@ -62,13 +61,22 @@ local function token_head(token)
   return token < 100 and '' or string.format('%.0f', math.floor(token / 100))
 end
 
--- The same time with so many zeros that the server stores the hash as a table instead of a listpack
--- (see LONG_ENTRY). One such value is enough.
+-- A token as text, and the digits it begins with, which `head` has if the token before had them.
+local function token_text(token, head)
+  local low = token % 100
+  if low == 0 or not head then
+    head = token_head(token)
+  end
+  return token < 10 and LOW[token]:sub(2) or head .. LOW[low], head
+end
+
+-- The same time with enough zeros to force its hash out of the listpack encoding (see LONG_ENTRY).
+-- One such value is enough.
 local function pad_time(run_at)
   if not run_at:find('^%d+%.?%d*$') then
     return run_at -- not written by this library: zeros might change its value
   end
-  return run_at .. (run_at:find('.', 1, true) and '' or '.') .. '0000000000000000000000000000000000000000'
+  return run_at .. (run_at:find('.', 1, true) and '' or '.') .. ZEROS
 end
 
 -- Whether a due job can be leased, and whether it is a suspect. Quarantines a job that cannot be
@@ -105,6 +113,14 @@ local function add_leases(q, batch, n, entries, olds, leases, skip)
   batch:bulk('zadd', q.leases, leases, skip + 2 * n)
 end
 
+-- A table that was made too large, without its last entries.
+local function truncate(values, n)
+  for i = #values, n + 1, -1 do
+    values[i] = nil
+  end
+  return values
+end
+
 -- Adds leases to the batch. Returns id, token, run_at, data and info of each leased job, and how
 -- many due jobs were handled. A suspect is leased alone: the batch ends before it, or consists of
 -- it. The batch also ends after MAX_CALL_BYTES.
@@ -134,11 +150,8 @@ local function lease_jobs(q, batch, client, ids, scores, infos)
     bytes = bytes + (data and #data or 0)
     if fine then
       number = number + 1
-      local low = number % 100
-      if low == 0 or not head then
-        head = token_head(number)
-      end
-      local token = number < 10 and LOW[number]:sub(2) or head .. LOW[low]
+      local token
+      token, head = token_text(number, head)
       if run_at == 'inf' or run_at == '-inf' then -- the only scores that are not times
         run_at = string.format('%.17g', q.now)
       end
@@ -146,7 +159,8 @@ local function lease_jobs(q, batch, client, ids, scores, infos)
       entries[2 * n + 2] = token .. ':' .. (n == 0 and pad_time(run_at) or run_at) .. active_tail
       leases[skip + 2 * n + 1], leases[skip + 2 * n + 2] = '0', lease_head .. id
       local at = 5 * n
-      jobs[at + 1], jobs[at + 2], jobs[at + 3], jobs[at + 4], jobs[at + 5] = id, token, run_at, data, info or ''
+      jobs[at + 1], jobs[at + 2], jobs[at + 3] = id, token, run_at
+      jobs[at + 4], jobs[at + 5] = data, info or ''
       n = n + 1
       if active[i] then -- left by another program: nothing holds this job
         olds = olds or {}
@@ -160,10 +174,7 @@ local function lease_jobs(q, batch, client, ids, scores, infos)
   end
   q.token = number
   add_leases(q, batch, n, entries, olds, leases, skip)
-  for i = #jobs, 5 * n + 1, -1 do
-    jobs[i] = nil
-  end
-  return jobs, done
+  return truncate(jobs, 5 * n), done
 end
 
 return {

@@ -7,7 +7,8 @@ local MAX_CALL_BYTES, in_chunks, settings_of = keys.MAX_CALL_BYTES, keys.in_chun
 local tick = keys.tick
 local count = stats.count
 local new_batch = batch.new
-local read_info, write_info, split_payload = job.read_info, job.write_info, job.split_payload
+local is_time, are_options, write_info = job.is_time, job.are_options, job.write_info
+local join_payload, split_payload = job.join_payload, job.split_payload
 local load_waiting = job.load_waiting
 local record_call = idempotency.record_call
 local wake_after_call, count_due = waking.wake_after_call, waking.count_due
@@ -23,6 +24,16 @@ local function add_record(q, kind, id, record)
   noted.ids[n], noted.records[n] = id, record
 end
 
+-- Collects a record of a broken job.
+local function add_broken(q, id, problem, payload)
+  add_record(q, 'broken', id, join_payload({ broken_at = q.now, error = problem }, payload or ''))
+end
+
+-- The error of a job that another program has damaged.
+local function unreadable(message)
+  return { kind = 'broken', type = 'Unreadable', message = message }
+end
+
 -- Drops the oldest records, so that `most` remain together with `added` new ones; keeps those in
 -- `but`.
 local function trim(q, batch, kind, most, added, but)
@@ -35,7 +46,8 @@ local function trim(q, batch, kind, most, added, but)
   for _ in pairs(but) do
     stay = stay + 1
   end
-  local oldest = redis.call('ZRANGE', order, 0, math.min(excess + stay, TRIM_LIMIT) - 1, 'WITHSCORES')
+  local last = math.min(excess + stay, TRIM_LIMIT) - 1
+  local oldest = redis.call('ZRANGE', order, 0, last, 'WITHSCORES')
   local ids, scores, n = {}, {}, 0
   for i = 1, #oldest, 2 do
     if n < excess and not but[oldest[i]] then
@@ -52,7 +64,8 @@ end
 
 -- Adds the collected records of one kind to the batch; only the newest if there are too many.
 local function write_records_of(q, batch, kind, noted)
-  local order, most = q[kind .. '_at'], kind == 'failed' and settings_of(q).failed_limit or math.huge
+  local order = q[kind .. '_at']
+  local most = kind == 'failed' and settings_of(q).failed_limit or math.huge
   local fresh, ids, entries, times, n = {}, {}, {}, {}, 0
   for i = 1, #noted.ids do
     times[i] = tick(q) -- later than those of an earlier call at the same instant
@@ -104,8 +117,10 @@ end
 -- The record and the payload in `raw`; nil if the job cannot be dispatched from them.
 local function read_record(raw)
   local record, payload = split_payload(raw or '')
-  if record and (record.origin == nil or type(record.origin) == 'table')
-    and read_info(cmsgpack.pack({ options = record.options, dispatched_at = record.dispatched_at })) then
+  local fine = record and (record.origin == nil or type(record.origin) == 'table')
+    and (record.options == nil or are_options(record.options))
+    and (record.dispatched_at == nil or is_time(record.dispatched_at))
+  if fine then
     return record, payload
   end
   return nil
@@ -131,7 +146,8 @@ local function requeue(q, kind, ids, call)
       jobs[id].score = score
       batch:set(q.data, id, payload)
       batch:add(q.waiting, id, score)
-      local info = { options = record.options, origin = record.origin, dispatched_at = record.dispatched_at }
+      local info = { options = record.options, origin = record.origin }
+      info.dispatched_at = record.dispatched_at
       write_info(q, batch, id, info, score)
       batch:del(q[kind], id, raw)
       batch:rem(q[kind .. '_at'], id, times[i])
@@ -165,6 +181,6 @@ local function drop(q, kind, ids)
 end
 
 return {
-  add_record = add_record, trim = trim, reserve_broken = reserve_broken,
-  write_records = write_records, requeue = requeue, drop = drop,
+  add_record = add_record, add_broken = add_broken, unreadable = unreadable, trim = trim,
+  reserve_broken = reserve_broken, write_records = write_records, requeue = requeue, drop = drop,
 }

@@ -13,7 +13,7 @@ local NAMED = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit', 'pause
 local function configure(q, argv)
   local batch = new_batch()
   if argv[2] ~= '' and not are_options(unpack_table(argv[2])) then
-    refuse('expected limits as a map of numbers')
+    refuse('expected limits as a map of options with numbers')
   end
   for i, name in ipairs(NAMED) do
     local value = argv[i + 1]

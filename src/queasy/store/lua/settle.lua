@@ -38,7 +38,7 @@ local function read_endings(argv, first, n)
   for i = 1, n do
     local at = first + (i - 1) * 5
     if not ENDINGS[argv[at]] or SERVER_ONLY[argv[at]] then
-      refuse('unknown way to end a lease: ' .. tostring(argv[at]))
+      refuse('expected a verb that ends a lease, got ' .. tostring(argv[at]))
     end
     ids[i] = argv[at + 1]
     packed[i] = argv[at + 4]
@@ -58,7 +58,7 @@ local function add_finishes(ids, n, finishes)
   for i = 1, #finishes / 2 do
     local id = finishes[2 * i - 1]
     if type(id) ~= 'string' or type(finishes[2 * i]) ~= 'string' then
-      refuse('expected leases to finish as text')
+      refuse('expected ids and tokens of the leases to finish as text')
     end
     ids[n + i] = id
   end
@@ -140,7 +140,8 @@ local function dispatch_fail_jobs(fq, batch, ids, tokens, datas, fields, problem
     values[2 * i - 1], values[2 * i] = fail_id, datas[i] or ''
     times[2 * i - 1], times[2 * i] = tick(fq), fail_id
     local name = '\162id' .. cmsgpack.pack(ids[i])
-    infos[2 * i - 1], infos[2 * i] = fail_id, ORIGIN .. pack_with_error(4, fields[i], problems[i], name)
+    infos[2 * i - 1] = fail_id
+    infos[2 * i] = ORIGIN .. pack_with_error(4, fields[i], problems[i], name)
   end
   batch:bulk('hset', fq.data, values, 2 * n)
   batch:bulk('zadd', fq.waiting, times, 2 * n)
@@ -159,8 +160,8 @@ local function give_up_all(q, batch, plain, problems)
   local head, fields, tokens = '\169failed_at' .. cmsgpack.pack(q.now) .. '\165token', {}, {}
   for i = 1, n do
     local token, score = string.match(plain.active[i], '^(%d+):([^:]+):')
-    fields[i] = head .. cmsgpack.pack(token) .. '\173dispatched_at' .. cmsgpack.pack(tonumber(score))
-    tokens[i] = token
+    local dispatched_at = '\173dispatched_at' .. cmsgpack.pack(tonumber(score))
+    fields[i], tokens[i] = head .. cmsgpack.pack(token) .. dispatched_at, token
     add_record(q, 'failed', ids[i], pack_with_error(3, fields[i], problems[i], datas[i] or ''))
   end
   local fq = settings_of(q).fail_handler and fail_queue_of(q)
@@ -204,6 +205,37 @@ local function has_bulk_path(q, verb, info, problem)
   return verb == 'fail' or verb == 'retry' and limit_of(q, {}, 'max_retries') > 0
 end
 
+-- Adds a plain lease that ends in a failure or a retry; returns its status.
+local function add_other(q, bulk, verb, id, active, lease, when, problem)
+  if verb == 'fail' then
+    bulk.failures = add_plain(bulk.failures, id, active, lease)
+    bulk.errors[bulk.failures.n] = problem
+    return 'failed'
+  end
+  bulk.retries = add_plain(bulk.retries, id, active, lease)
+  add_retry(q, bulk.retries, when, problem)
+  return 'retried'
+end
+
+-- Writes the failures that were added up to now.
+local function write_failures(q, batch, bulk)
+  if bulk.failures then
+    give_up_all(q, batch, bulk.failures, bulk.errors)
+    bulk.failures, bulk.errors = nil, {}
+  end
+end
+
+-- Writes all plain leases that end in bulk.
+local function write_bulk(q, batch, bulk, finished)
+  if finished.n > 0 then
+    finish_all(q, batch, finished)
+  end
+  write_failures(q, batch, bulk)
+  if bulk.retries then
+    retry_all(q, batch, bulk.retries)
+  end
+end
+
 -- Ends leases: `n` of them from argv[first] on (verb, id, token, when, error of each), and those in
 -- `finishes`, which finish (id, token of each). Most belong to the client `sender`. Returns the
 -- status of each of the first, and the numbers of those in `finishes` that were lost.
@@ -216,10 +248,8 @@ local function settle(q, argv, first, n, finishes, sender)
   add_finishes(ids, n, finishes)
   local active, helds = in_chunks('HMGET', q.active, ids), hmget_sparse(q.blocked, ids)
   local infos = read_infos(q, argv, first, n, ids)
-  local batch, replies, lost, ended, any = new_batch(), {}, {}, {}, false
-  local finished, leases = 0, presized(all)
-  local failures, failure_errors, retries = nil, {}, nil
-  local lease_head = sender and sender .. ':'
+  local batch, bulk, replies, lost, ended, any = new_batch(), { errors = {} }, {}, {}, {}, false
+  local finished, leases, lease_head = 0, presized(all), sender and sender .. ':'
   for i = 1, all do
     local at = first + (i - 1) * 5
     local id, raw, info, status = ids[i], active[i], infos[i], 'lost'
@@ -229,7 +259,8 @@ local function settle(q, argv, first, n, finishes, sender)
     end
     local has_bulk = raw and not helds[i] and has_bulk_path(q, verb, info, packed[i])
     local holder = has_bulk and plain_lease_client(raw, token, sender)
-    local run = raw and not ended[id] and not holder and read_run(id, raw, info_of(q, id, info), helds[i])
+    local is_general = raw and not ended[id] and not holder
+    local run = is_general and read_run(id, raw, info_of(q, id, info), helds[i])
     if holder and not ended[id] then
       local lease = (holder == sender and lease_head or holder .. ':') .. id
       ended[id], any = true, true
@@ -237,18 +268,11 @@ local function settle(q, argv, first, n, finishes, sender)
         finished, status = finished + 1, 'finished'
         -- entries up to here have been read
         ids[finished], active[finished], leases[finished] = id, raw, lease
-      elseif verb == 'fail' then
-        failures, status = add_plain(failures, id, raw, lease), 'failed'
-        failure_errors[failures.n] = packed[i]
       else
-        retries, status = add_plain(retries, id, raw, lease), 'retried'
-        add_retry(q, retries, argv[at + 3], packed[i])
+        status = add_other(q, bulk, verb, id, raw, lease, argv[at + 3], packed[i])
       end
     elseif run and run.token == token then
-      if failures then -- records keep the order of the outcomes
-        give_up_all(q, batch, failures, failure_errors)
-        failures, failure_errors = nil, {}
-      end
+      write_failures(q, batch, bulk) -- records keep the order of the outcomes
       status = end_run(q, batch, run, verb, argv[at + 3], problems[i])
       ended[id], any = true, true
     end
@@ -258,16 +282,7 @@ local function settle(q, argv, first, n, finishes, sender)
       lost[#lost + 1] = i - n
     end
   end
-  if finished > 0 then
-    local plain = { n = finished, ids = ids, active = active, leases = leases }
-    finish_all(q, batch, plain)
-  end
-  if failures then
-    give_up_all(q, batch, failures, failure_errors)
-  end
-  if retries then
-    retry_all(q, batch, retries)
-  end
+  write_bulk(q, batch, bulk, { n = finished, ids = ids, active = active, leases = leases })
   if any then
     commit_runs(q, batch)
   end

@@ -36,7 +36,8 @@ local function write_stats(batch, q)
     local fields = FIELDS[kind] or { 'total:' .. kind, 'minute:' .. kind, 'count:' .. kind }
     FIELDS[kind] = fields
     local old = redis.call('HMGET', q.stats, fields[1], fields[2], fields[3])
-    local minute, in_minute = stored_number(old[2], MAX_INTEGER), stored_number(old[3], MAX_INTEGER) or 0
+    local minute = stored_number(old[2], MAX_INTEGER)
+    local in_minute = stored_number(old[3], MAX_INTEGER) or 0
     if minute ~= now then
       if minute and in_minute > 0 then
         archive_minute(batch, q, kind, minute, in_minute)

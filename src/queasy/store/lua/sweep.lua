@@ -4,10 +4,9 @@ local OUTAGE_MS, MAX_CALL_BYTES, in_chunks = keys.OUTAGE_MS, keys.MAX_CALL_BYTES
 local expiry_cutoff = keys.expiry_cutoff
 local count = stats.count
 local new_batch = batch.new
-local join_payload = job.join_payload
 local SWEPT, lease_name, id_of = client.SWEPT, client.lease_name, client.id_of
 local lease_range, forget_client = client.lease_range, client.forget_client
-local add_record = records.add_record
+local add_broken, unreadable = records.add_broken, records.unreadable
 local read_run, end_run, commit_runs = endings.read_run, endings.end_run, endings.commit_runs
 
 -- Bounds of one sweep: no call takes long, however many leases expire together.
@@ -24,9 +23,8 @@ end
 
 -- Quarantines an active job whose lease cannot be read.
 local function quarantine_run(q, batch, client, id, active, info)
-  local problem = { kind = 'broken', type = 'Unreadable', message = 'the lease of this job cannot be read' }
   local data = redis.call('HGET', q.data, id)
-  add_record(q, 'broken', id, join_payload({ broken_at = q.now, error = problem }, data or ''))
+  add_broken(q, id, unreadable('the lease of this job cannot be read'), data)
   batch:rem(q.leases, lease_name(client, id), '0')
   batch:del(q.active, id, active)
   local held = redis.call('HGET', q.blocked, id)
@@ -101,7 +99,8 @@ end
 
 -- Returns the jobs of dead clients. Bounded: the next call continues.
 local function sweep(q)
-  local dead = redis.call('ZRANGE', q.clients, '-inf', expiry_cutoff(q), 'BYSCORE', 'LIMIT', 0, SWEEP_CLIENTS)
+  local dead = redis.call('ZRANGE', q.clients, '-inf', expiry_cutoff(q), 'BYSCORE',
+    'LIMIT', 0, SWEEP_CLIENTS)
   if #dead == 0 then
     -- A sweep that finds nothing still counts as contact, or every poll would seem the first after
     -- an outage.

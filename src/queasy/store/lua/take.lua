@@ -53,16 +53,16 @@ end
 -- What is stored of a dequeue, to recognise a repeat.
 local function request_record(q, taker, jobs)
   -- the first and the last token
-  local kept = taker.request .. ' ' .. jobs[2] .. ' ' .. jobs[#jobs - 3]
+  local record = taker.request .. ' ' .. jobs[2] .. ' ' .. jobs[#jobs - 3]
   local lease_count = redis.call('ZLEXCOUNT', q.leases, lease_range(taker.client)) + #jobs / 5
   if lease_count <= FEW_LEASES then
-    return kept
+    return record
   end
   local ids = {}
   for i = 1, #jobs, 5 do
     ids[#ids + 1] = jobs[i]
   end
-  return kept .. ' ' .. cmsgpack.pack(ids)
+  return record .. ' ' .. cmsgpack.pack(ids)
 end
 
 -- The first `limit` due jobs: ids, scores, infos. With `skips_suspects` it leaves suspects to other
@@ -75,7 +75,8 @@ local function find_due(q, limit, skips_suspects)
   end
   local ids, scores, infos, seen, size, all = nil, nil, nil, 0, limit, false
   repeat
-    local page = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size, 'WITHSCORES')
+    local page = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE',
+      'LIMIT', seen, size, 'WITHSCORES')
     local n = #page / 2
     local found, found_scores = presized(n), presized(n)
     for i = 1, n do

@@ -71,7 +71,8 @@ end
 -- When the first job that is not due yet will be due; nil for never.
 local function next_scheduled_at(q)
   local after = string.format('(%.17g', q.time)
-  local head = redis.pcall('ZRANGE', q.waiting, after, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  local head = redis.pcall('ZRANGE', q.waiting, after, '+inf', 'BYSCORE',
+    'LIMIT', 0, 1, 'WITHSCORES')
   return not head.err and not q.paused and tonumber(head[2] or nil) or nil
 end
 

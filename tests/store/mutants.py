@@ -1,4 +1,4 @@
-"""Mistakes to seed into the library, and the promise that each of them breaks."""
+"""Mistakes to seed into the library, and the promise that each one breaks."""
 
 # ruff: noqa: E501 - the patches are lines of Lua
 
@@ -11,7 +11,7 @@ MUTANTS: dict[str, "Mutant"] = {}
 
 @dataclass(frozen=True)
 class Mutant:
-    """Texts to replace, each of which must be there, and the promise that must then fail."""
+    """Texts to replace, each of which must occur once, and the promise that must then fail."""
 
     patches: tuple[tuple[str, str], ...]
     breaks: str
@@ -28,7 +28,7 @@ def mutant(name: str, breaks: str, *patches: tuple[str, str]) -> None:
     MUTANTS[name] = Mutant(patches, breaks)
 
 
-# Those that the design names
+# Mistakes that the design names
 
 mutant(
     "no_token_comparison",
@@ -371,7 +371,7 @@ mutant(
     ("if run.cancelled and RETURNS_JOB[verb] then", "if false then"),
 )
 
-# Calls that are sent again
+# Repeated calls
 
 mutant(
     "a_repeated_call_is_not_recognised",
@@ -539,7 +539,7 @@ mutant(
     ("jobs[at + 5] = data, info or ''\n", "jobs[at + 5] = data, ''\n"),
 )
 
-# What is kept
+# What is stored
 
 mutant(
     "the_failed_record_is_not_bounded",
@@ -796,7 +796,7 @@ mutant(
     ("  if not args.gives_finishes then", "  if false then"),
 )
 
-# What somebody put there by hand
+# Values that another program wrote
 
 mutant(
     "a_stored_clock_is_not_checked",

@@ -1,17 +1,17 @@
-"""Seeded mistakes in the short way of giving jobs up."""
+"""Mistakes in giving jobs up and retrying them in bulk."""
 
 from tests.store.mutants import mutant
 
-THE_SAME = "jobs_given_up_in_bulk_are_the_same_as_one_by_one"
+SAME_AS_ONE_BY_ONE = "jobs_given_up_in_bulk_are_the_same_as_one_by_one"
 
 mutant(
     "a_job_given_up_in_bulk_keeps_its_data",
-    THE_SAME,
+    SAME_AS_ONE_BY_ONE,
     ("  batch:bulk('hdel', q.data, ids, n, datas)\n", ""),
 )
 mutant(
     "a_fail_job_in_bulk_has_the_id_of_its_origin",
-    THE_SAME,
+    SAME_AS_ONE_BY_ONE,
     ("fail_ids[i] = ids[i] .. ':' .. tokens[i]", "fail_ids[i] = ids[i]"),
 )
 mutant(
@@ -24,7 +24,7 @@ mutant(
 )
 mutant(
     "an_origin_in_bulk_has_no_error",
-    THE_SAME,
+    SAME_AS_ONE_BY_ONE,
     (
         "ORIGIN .. pack_with_error(4, fields[i], problems[i], name)",
         "ORIGIN .. pack_with_error(4, fields[i], '', name)",
@@ -32,7 +32,7 @@ mutant(
 )
 mutant(
     "jobs_given_up_in_bulk_are_not_counted",
-    THE_SAME,
+    SAME_AS_ONE_BY_ONE,
     ("  count(q, 'failed', n)\n", ""),
 )
 mutant(

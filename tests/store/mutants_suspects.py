@@ -1,4 +1,4 @@
-"""Mistakes about suspects to seed into the library."""
+"""Mistakes about suspects."""
 
 from tests.store.mutants import mutant
 
@@ -64,7 +64,7 @@ mutant(
     ("    info.error, info.suspect = nil, nil\n", "    info.error = nil\n"),
 )
 
-# Those who pass over them
+# Clients that skip suspects
 
 mutant(
     "suspects_are_not_skipped",

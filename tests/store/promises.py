@@ -1,5 +1,7 @@
-"""What is promised of leases, clients and sweeps. Each promise is kept by the real library
-(test_promises.py) and broken by a mistake seeded into it (test_mutants.py)."""
+"""Promises about leases, clients and sweeps.
+
+The library keeps each promise (test_promises.py), and a mistake seeded into it breaks the promise
+(test_mutants.py)."""
 
 from typing import Any
 
@@ -88,9 +90,9 @@ def a_held_dispatch_never_runs_beside_its_id(h: Harness) -> None:
     h.dispatch()
     run = h.take_one()
     assert h.dispatch(payload=b"2") == "blocked"
-    assert h.take() == [], "the id runs already"
+    assert h.take() == [], "the id is active already"
     h.later(1)
-    assert h.take(limit=10) == [], "the id runs already"
+    assert h.take(limit=10) == [], "the id is active already"
     assert h.row("blocked").payload == b"2"
     assert h.end(run, Finish()) == "finished"
     assert h.take_one().payload == b"2"
@@ -206,7 +208,7 @@ def an_evicted_client_loses_its_jobs_at_once(h: Harness) -> None:
 @promise
 def an_idle_client_stays_alive_until_its_next_poll(h: Harness) -> None:
     h.join("c1", "paused", lease=5)
-    assert h.dequeue("c1", lease=5, waiter="c1", waits=8).next_in == 5, "for the other"
+    assert h.dequeue("c1", lease=5, waiter="c1", waits=8).next_in == 5, "the other lease expires"
     h.call(h.commands.configure(paused=True))
     assert h.dequeue("paused", lease=5, waits=8).state == "paused"
     h.call(h.commands.configure(paused=False))
@@ -216,7 +218,7 @@ def an_idle_client_stays_alive_until_its_next_poll(h: Harness) -> None:
     h.later(7)
     assert h.sweep() == 0
     h.later(6)
-    assert h.sweep() == 1, "it waited no more, and nothing was heard of it for a long time"
+    assert h.sweep() == 1, "it was not a waiter, and had not called for a long time"
     assert h.bump("c1", "paused") == ["lost", "lost"]
 
 
@@ -232,7 +234,7 @@ def a_sleeping_client_is_not_woken_because_another_sleeps(h: Harness) -> None:
 @promise
 def a_client_that_sleeps_until_a_lease_expires_is_not_woken_early(h: Harness) -> None:
     h.join("c1", "c2", lease=60)
-    h.later(0.0004)  # a lease may run out in the middle of a millisecond
+    h.later(0.0004)  # a lease may expire within a millisecond
     h.dispatch()
     h.take_one("c1", lease=5)
     h.later(0.0007)
@@ -246,7 +248,7 @@ def a_client_that_sleeps_until_a_lease_expires_is_not_woken_early(h: Harness) ->
 def a_late_heartbeat_does_not_shorten_the_lease_of_an_idle_client(h: Harness) -> None:
     h.join("c1", lease=5)
     assert h.take("c1", lease=5, waiter="c1", waits=30) == []
-    assert h.bump("c1", lease=5) == ["ok"], "sent while it still held a job"
+    assert h.bump("c1", lease=5) == ["ok"], "the heartbeat was sent while it still held a job"
     h.later(8)
     h.bump("c1", lease=5)
     h.later(8)
@@ -272,7 +274,7 @@ def a_client_without_room_learns_that_a_job_is_due(h: Harness) -> None:
     for _ in range(2):
         asked = h.dequeue("c1", limit=0, waiter="c1", waits=30)
         assert (asked.jobs, asked.next_in) == ([], 0)
-        assert h.call(h.commands.counts()).waiters == 0, "it would be woken in vain"
+        assert h.call(h.commands.counts()).waiters == 0, "the wake-up would be useless"
 
 
 @promise
@@ -341,11 +343,11 @@ def after_an_outage_leases_are_extended_once(h: Harness) -> None:
     h.join("c1", lease=30)
     h.dispatch()
     job = h.take_one("c1")
-    h.later(3600)  # the server was away, and with it everybody's heartbeat
+    h.later(3600)  # the server was down, so no heartbeat arrived
     assert h.sweep() == 0
     assert h.dequeue("~other").jobs == []
     h.later(9)
-    assert h.bump("c1") == ["ok"], "it came back within its grace"
+    assert h.bump("c1") == ["ok"], "it returned within its grace"
     assert h.row("active").token == job.token
 
 
@@ -370,7 +372,7 @@ def a_client_that_was_dead_before_an_outage_gets_no_grace(h: Harness) -> None:
     h.dispatch_many("a", "b")
     h.take_one("c1", lease=5)
     h.later(6)
-    assert h.dispatch("c") == "created"  # heard at a time when c1 was dead already
+    assert h.dispatch("c") == "created"  # a call at a time when c1 was dead already
     h.later(3600)
     assert h.sweep() == 1
     assert h.row("due", "a").stall_count == 1
@@ -390,7 +392,7 @@ def jobs_of_a_dead_client_return_in_time_without_other_traffic(h: Harness) -> No
             back[job.id] = h.time - start
             h.end(job, Finish())
         h.later(0 if looked.jobs else min(looked.next_in or 60, 60))
-    # The last a second late: who looked before was the first after a silence.
+    # The last poll is a second late: an earlier one would have been the first after a silence.
     assert back == pytest.approx({"dead": 13, "second": 13.01, "~pulled": 46}, abs=0.1)
 
 
@@ -411,5 +413,5 @@ def after_an_outage_jobs_of_a_dead_client_return_when_the_grace_ends(h: Harness)
     h.later(12)
     start = h.time
     while not (looked := h.dequeue("c1", lease=3600, waiter="c1", waits=60)).jobs:
-        h.later(min(looked.next_in or 60, 60) + 0.002)  # nobody is in time to the millisecond
+        h.later(min(looked.next_in or 60, 60) + 0.002)  # no client polls exactly on time
     assert h.time - start == pytest.approx(10, abs=0.1)

@@ -1,4 +1,4 @@
-"""What is promised of dispatch: upsert, singleton ids, held dispatches, cancel."""
+"""Promises about dispatch: upsert, singleton ids, held dispatches, cancel."""
 
 from queasy.job import JobError
 from queasy.options import JobOptions
@@ -11,7 +11,7 @@ WHY = JobError(type="Boom", message="it broke")
 
 
 def _retried(h: Harness) -> None:
-    """A job 'a' with one retry behind it, due again."""
+    """A job 'a' that was retried once and is due again."""
     h.dispatch(payload=b"1", options=JobOptions(max_retries=7))
     h.end(h.take_one(), RetryLater(WHY, after=1))
     h.later(2)

@@ -1,4 +1,4 @@
-"""Jobs given up at their first run, by a client of many leases, have a shorter way, too."""
+"""Promises about jobs that are given up or retried in bulk."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ MANY = [f"job{number:02}" for number in range(20)]
 
 
 def given_up(h: Harness, client: str, ids: list[str], why: JobError | None) -> list[Any]:
-    """What is to be seen of such jobs, but for the tokens: in the record and the fail queue."""
+    """The jobs in the failed record and in the fail queue, without their tokens."""
     h.call(h.commands.configure(fail_handler=True))
     h.call(h.commands.dispatch([DispatchItem(id_, f"of {id_}".encode()) for id_ in ids]))
     jobs = h.take(client, limit=len(ids))
@@ -68,7 +68,7 @@ def without_a_fail_handler_jobs_given_up_in_bulk_leave_the_fail_queue_empty(h: H
 
 @promise
 def jobs_are_given_up_in_the_order_of_their_outcomes(h: Harness) -> None:
-    """Whether by the short way, or by the long one, as who was scheduled."""
+    """In bulk, or one by one (as a job that was scheduled)."""
     h.call(h.commands.configure(fail_handler=True))
     h.join("c1")
     for id_ in "abcd":
@@ -114,7 +114,7 @@ def a_held_dispatch_becomes_a_new_job_when_the_run_is_given_up(h: Harness) -> No
 
 @promise
 def an_error_in_another_packing_is_still_read(h: Harness) -> None:
-    """With something behind it, or with a longer head: neither can stand in another record."""
+    """Followed by more bytes, or with a longer head: neither can be copied into another record."""
     h.join("c1")
     plain = msgspec.msgpack.encode({"type": "E", "message": "no"})
     long_head = b"\xde\x00\x02" + plain[1:]
@@ -180,7 +180,7 @@ def a_suspect_that_was_retried_once_is_still_a_suspect(h: Harness) -> None:
     h.take_one("c1")
     h.call(h.commands.evict("c1", "stall", ["a"]))
     h.dispatch("b")
-    assert [job.id for job in h.take("c2", limit=9)] == ["a"], "it comes alone"
+    assert [job.id for job in h.take("c2", limit=9)] == ["a"], "a suspect is leased alone"
 
 
 @promise

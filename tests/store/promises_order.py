@@ -1,4 +1,4 @@
-"""What is promised of order, time, budgets and what is kept of jobs that ended."""
+"""Promises about order, time, budgets, and the records of jobs that ended."""
 
 from queasy.job import JobError
 from queasy.options import JobOptions
@@ -40,7 +40,7 @@ def jobs_of_one_call_for_one_instant_keep_their_order(h: Harness) -> None:
 @promise
 def the_clock_of_a_client_decides_nothing(h: Harness) -> None:
     h.dispatch("first")
-    h.dispatch("slow", at=h.time - 3600)  # "now", on a machine that is an hour behind
+    h.dispatch("slow", at=h.time - 3600)  # "now", on a machine with a clock one hour slow
     h.dispatch("zero", at=0.0)
     h.dispatch("last")
     assert [job.id for job in h.take(limit=9)] == ["first", "slow", "zero", "last"]
@@ -108,13 +108,13 @@ def a_clock_that_steps_back_does_not_stop_the_queue(h: Harness) -> None:
 @promise
 def a_clock_set_back_to_before_an_outage_stalls_no_job(h: Harness) -> None:
     h.join("c1")
-    h.later(60)  # nobody was heard: an outage, or nothing to do
+    h.later(60)  # no calls: an outage, or nothing to do
     h.dispatch("a")
     h.later(-3600)
     h.join("c1")
     run = h.take_one("c1")
     assert h.bump("c1") == ["ok"]
-    assert h.sweep() == 0, "its lease is by the clock as it is"
+    assert h.sweep() == 0, "its lease is by the new clock"
     h.later(9)
     assert h.bump("c1") == ["ok"]
     assert h.end(run, Finish()) == "finished"
@@ -129,7 +129,7 @@ def a_clock_set_back_does_not_prolong_the_grace_after_an_outage(h: Harness) -> N
     h.take_one("~dead", lease=5)
     h.dispatch("later", after=7200)
     h.later(6)
-    assert h.sweep() == 1, "it died, and not an hour from now"
+    assert h.sweep() == 1, "it is dead now, not in an hour"
 
 
 @promise
@@ -159,18 +159,18 @@ def ending_a_batch_and_taking_the_next_is_one_call(h: Harness) -> None:
 
 @promise
 def an_overtaken_request_takes_nothing(h: Harness) -> None:
-    """Nobody waits for its answer: its jobs would be held for ever."""
+    """No client waits for its reply: its jobs would stay leased for ever."""
     h.join("c1")
     h.dispatch_many("a", "b", "c", "d")
     assert [job.id for job in h.take("c1", request="9")] == ["a"]
     late = h.dequeue("c1", request="8")
     assert (late.state, late.jobs, late.next_in) == ("overtaken", [], 0)
-    assert [job.id for job in h.take("c1", request="9")] == ["a"], "the last again"
+    assert [job.id for job in h.take("c1", request="9")] == ["a"], "a repeat of the last request"
     assert h.dequeue("c1", limit=0, request="11").jobs == []
-    assert h.dequeue("c1", request="10").jobs == [], "what took nothing is the last, too"
+    assert h.dequeue("c1", request="10").jobs == [], "a request that took nothing counts"
     assert h.dequeue("c1", limit=0, request="11").jobs == []
     assert [job.id for job in h.take("c1", request="12")] == ["b"]
-    assert [job.id for job in h.take("c1", request="r1")] == ["c"], "no number"
+    assert [job.id for job in h.take("c1", request="r1")] == ["c"], "a request that is not a number"
     assert [job.id for job in h.take("c1", request="1")] == ["d"]
 
 

@@ -1,6 +1,6 @@
-"""Most jobs are plain: nothing but a payload, and finished by a client of many leases.
+"""Promises about plain jobs, which have only a payload and finish at their first run.
 
-The library has a shorter way for these. It keeps the same promises.
+Most jobs are plain. The library writes them in bulk, and keeps the same promises.
 """
 
 import math
@@ -21,7 +21,7 @@ MANY = [f"job{number:02}" for number in range(40)]
 
 
 def server(h: Harness) -> Any:
-    """To look at what no command tells of."""
+    """A connection for what no command of the library shows."""
     return h.redis
 
 
@@ -124,7 +124,7 @@ def a_scheduled_dispatch_wakes_no_waiter(h: Harness) -> None:
 
 @promise
 def a_refused_finish_changes_nothing(h: Harness) -> None:
-    """Neither what it deletes without having read it: the infos, and then the payloads."""
+    """Nor does it delete values it has not read: the infos, and then the payloads."""
     h.join("c1")
     h.dispatch()
     assert h.end(h.take_one("c1"), RetryLater(JobError("E", "no"), after=0)) == "retried"
@@ -142,7 +142,7 @@ def a_refused_finish_changes_nothing(h: Harness) -> None:
 
 @promise
 def the_runs_of_a_large_batch_keep_their_times(h: Harness) -> None:
-    """One of them stands in the server in a longer form."""
+    """The server stores one of them in a longer form."""
     h.join("c1")
     h.dispatch_many(*"abcdefgh")
     before = {job.id: job.run_at for job in h.call(h.commands.jobs("waiting", b"", 100))[0]}
@@ -198,7 +198,7 @@ def a_job_may_have_the_long_entry_as_its_id(h: Harness) -> None:
 
 @promise
 def many_leases_end_each_by_its_own_token(h: Harness) -> None:
-    """Of other clients, or asked to stop, or of one lease: whatever stands between plain ones."""
+    """Leases of other clients, with a requested cancel, or of a single lease, among plain ones."""
     h.join("c1", "c2")
     h.dispatch_many(*MANY)
     mine, others, one = h.take("c1", limit=30), h.take("c2", limit=5), h.take_one()
@@ -256,7 +256,7 @@ def a_client_that_got_a_job_is_not_a_waiter(h: Harness) -> None:
 
 @promise
 def a_dequeue_without_a_list_of_finishes_gets_five_values(h: Harness) -> None:
-    """Clients of an older revision go on with a newer library, and count what they are told."""
+    """Clients of an older revision work with a newer library, and expect five values."""
     h.join("c1")
     h.dispatch()
     command = h.commands.dequeue("c1", lease=30, limit=1)

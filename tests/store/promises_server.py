@@ -1,4 +1,4 @@
-"""What is promised of the server: full memory, reading, waking, strange ids, bad records."""
+"""Promises about the server: full memory, reading, waking, unusual ids, bad records."""
 
 import time
 from typing import Any, get_args
@@ -66,7 +66,7 @@ def a_full_server_refuses_dispatch_and_drains(h: Harness) -> None:
                 h.dispatch("one too many", after=after)
         h.later(4)
         assert h.bump("c1") == ["ok"]
-        assert h.sweep() == 0, "the bump has swept"
+        assert h.sweep() == 0, "expected the bump to sweep"
         assert h.call(h.commands.extend(runs[0].id, runs[0].token, 30)) == "ok"
         taken = h.dequeue("c1", limit=9, endings=endings_of(runs, Finish()))
         assert (len(taken.settled), len(taken.jobs)) == (9, 9)
@@ -93,7 +93,7 @@ def reading_functions_are_declared_and_write_nothing(h: Harness) -> None:
     pages = [commands.jobs(state, b"", 100) for state in get_args(ListState)]
     for read in reads + pages:
         assert read.read_only
-        h.call(read)  # FCALL_RO refuses what does not declare that it only reads
+        h.call(read)  # FCALL_RO refuses functions that do not declare no-writes
     assert h.dump() == before
 
 
@@ -129,7 +129,7 @@ def a_dispatch_wakes_one_waiter_that_is_subscribed(h: Harness) -> None:
         message = ears.get_sharded_message(timeout=5)
         assert (message["channel"], message["data"]) == (h.keys.channel("c1").encode(), b"wake")
         assert ears.get_sharded_message(timeout=0) is None
-    assert h.call(h.commands.counts()).waiters == 1, "the other sleeps on"
+    assert h.call(h.commands.counts()).waiters == 1, "the other waiter is not woken"
 
 
 @promise
@@ -177,6 +177,7 @@ def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
         ("evict", ("", "c1", "stall", *map(str, range(1001)))),
         ("register", ("", "no:colons", "1000", "")),
         ("dequeue", ("", "c1", "1000", "-1", "", "", "0", "0")),
+        ("dequeue", ("", "~c2", "1000", "1", "", "no:colons", "0", "0")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", "junk")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x91\xa1a")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x92\xa1a\x01")),
@@ -194,7 +195,7 @@ def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
 
 @promise
 def a_client_that_waits_again_after_a_long_time_is_still_woken(h: Harness) -> None:
-    """It swept its own old entry away with those of clients that are gone."""
+    """It used to remove its own old entry with those of waiters that were gone."""
     h.join("c1")
     h.dequeue("c1", waiter="c1", waits=3)
     h.later(400)
@@ -229,7 +230,7 @@ def a_fail_job_does_not_overwrite_a_job_with_its_id(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True))
     h.join("c1")
     fail_queue = QueueCommands(QueueKeys(h.keys.prefix, h.keys.queue, fail=True), now=h.time)
-    for number, client in enumerate(("c1", "~c2"), 1):  # by the short way, and by the long
+    for number, client in enumerate(("c1", "~c2"), 1):  # in bulk, and one by one
         h.dispatch("a")
         run = h.take_one(client)
         h.call(fail_queue.dispatch([DispatchItem(f"a:{run.token}", b"mine")]))

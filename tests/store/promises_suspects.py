@@ -1,4 +1,4 @@
-"""What is promised of suspects: jobs that were in a client when it died."""
+"""Promises about suspects: jobs that ran in a client when it died."""
 
 from queasy.job import JobError
 from queasy.options import JobOptions
@@ -10,20 +10,20 @@ WHY = JobError(type="Boom", message="it broke")
 
 
 def _crash(h: Harness, *ids: str) -> None:
-    """Jobs that were in a client when somebody saw it die."""
+    """Suspects: jobs of a client that was evicted as dead."""
     h.join("dead")
     h.dispatch_many(*ids)
     h.take("dead", limit=len(ids))
-    _bury(h)
+    _evict_as_dead(h)
 
 
-def _bury(h: Harness) -> None:
+def _evict_as_dead(h: Harness) -> None:
     while h.call(h.commands.evict("dead", "stall"))[0] == "more":
         pass
 
 
 def _batches(h: Harness, limit: int = 9) -> list[str]:
-    """The ids of each batch until nothing is due; all of it finishes."""
+    """Takes and finishes batches until nothing is due; returns the ids of each."""
     batches: list[str] = []
     while jobs := h.take(limit=limit):
         batches.append("".join(job.id for job in jobs))
@@ -149,7 +149,7 @@ def only_the_started_jobs_of_a_dead_client_stall(h: Harness) -> None:
     jobs = {id_: h.row("due", id_) for id_ in "abc"}
     assert {id_: job.stall_count for id_, job in jobs.items()} == {"a": 0, "b": 1, "c": 0}
     assert [id_ for id_, job in jobs.items() if job.suspect] == ["b"]
-    assert h.row("active", "d").client == "c2", "it is another's"
+    assert h.row("active", "d").client == "c2", "the job belongs to another client"
 
 
 @promise
@@ -166,7 +166,7 @@ def a_repeated_eviction_continues_with_the_same_ids(h: Harness) -> None:
     assert [job.id for job in jobs if job.stall_count] == started
 
 
-# Those who pass over them
+# Clients that skip suspects
 
 
 @promise
@@ -201,7 +201,7 @@ def a_client_that_skips_suspects_takes_them_when_there_is_nothing_else(h: Harnes
         h.dispatch_many(*(f"{n}-{m}" for m in range(100)))
     while h.take("dead", limit=1000):
         pass
-    _bury(h)
+    _evict_as_dead(h)
     assert len(h.take(limit=9, passes=True)) == 1
 
 
@@ -210,10 +210,10 @@ def a_client_that_skips_suspects_sleeps_while_suspects_are_due(h: Harness) -> No
     _crash(h, "x")
     h.join("c1")
     taken = h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True)
-    assert (taken.jobs, taken.next_in) == ([], 46), "when its own lease runs out"
+    assert (taken.jobs, taken.next_in) == ([], 46), "when its own lease expires"
     assert h.dequeue("c1", limit=0, waiter="c1", waits=8, passes=True).next_in != 0
     assert h.call(h.commands.counts()).waiters == 1
-    assert h.dequeue(limit=0, waits=8).next_in == 0, "it is due, for others"
+    assert h.dequeue(limit=0, waits=8).next_in == 0, "the suspect is due for other clients"
 
 
 @promise
@@ -226,8 +226,8 @@ def a_client_that_skips_suspects_sleeps_until_the_next_job_is_due(h: Harness) ->
     assert [job.id for job in h.take("c1", limit=9, passes=True)] == ["a"]
 
 
-def _stand_by(h: Harness, *, passing: str, taking: str) -> None:
-    """Two who wait."""
+def _wait(h: Harness, *, passing: str, taking: str) -> None:
+    """Two waiters: `passing` skips suspects, `taking` accepts them."""
     h.join(passing, taking)
     for client, passes in ((passing, True), (taking, False)):
         assert h.take(client, limit=9, waiter=client, waits=8, passes=passes) == []
@@ -241,7 +241,7 @@ def _waiters(h: Harness) -> list[bytes]:
 def suspects_wake_only_waiters_that_accept_them(h: Harness) -> None:
     _crash(h, "x")
     suspect = h.take_one()
-    _stand_by(h, passing="c1", taking="c2")
+    _wait(h, passing="c1", taking="c2")
     h.end(suspect, Release())
     assert _waiters(h) == [b"c1"]
     h.dispatch("a")
@@ -261,7 +261,7 @@ def a_client_that_skips_suspects_wakes_one_that_accepts_them(h: Harness) -> None
 
 @promise
 def a_client_that_skips_suspects_is_woken_in_time_for_the_next_job(h: Harness) -> None:
-    """It slept on for as long as a suspect was due: jobs came seconds late, and so did sweeps."""
+    """It used to sleep while a suspect was due: jobs and sweeps came seconds late."""
     _crash(h, "x")
     h.join("c1", lease=60)
     assert h.take("c1", limit=9, waiter="c1", waits=8, passes=True) == []
@@ -271,10 +271,10 @@ def a_client_that_skips_suspects_is_woken_in_time_for_the_next_job(h: Harness) -
     assert _waiters(h) == []
     assert h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True).next_in == 3
     h.dispatch("c", after=4)
-    assert _waiters(h) == [b"c1"], "it keeps the time"
+    assert _waiters(h) == [b"c1"], "it polls in time itself"
     h.join("c2", lease=1)
     h.sweep()
-    assert _waiters(h) == [], "for a lease that runs out"
+    assert _waiters(h) == [], "because a lease expires"
 
 
 @promise
@@ -289,7 +289,7 @@ def a_client_woken_for_a_due_job_polls_in_time_itself(h: Harness) -> None:
 
 @promise
 def a_client_that_skips_suspects_scans_them_once(h: Harness) -> None:
-    """A look behind a thousand of them took 10 ms of the server."""
+    """One scan past a thousand suspects takes 10 ms of the server."""
     ids = [f"s{n}" for n in range(150)]
     h.join("dead", "c1")
     h.dispatch_many(*ids)

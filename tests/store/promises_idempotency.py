@@ -1,4 +1,4 @@
-"""What is promised of calls that are sent again: each is carried out once."""
+"""Promises about repeated calls: each is carried out once."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def a_repeated_dispatch_gets_the_same_reply_and_changes_nothing(h: Harness) -> N
     before = h.dump()
     h.later(1)
     assert _call(h, "p", 1, *ids) == answer
-    assert h.dump() == before, "nothing, not even the counters"
+    assert h.dump() == before, "expected no change, not even of the counters"
 
 
 @promise
@@ -53,7 +53,7 @@ def the_next_dispatch_of_a_caller_is_carried_out(h: Harness) -> None:
     _call(h, "p", 1, payload=b"1")
     assert _call(h, "p", 2, payload=b"2") == ["updated"]
     h.end(h.take_one(), Finish())
-    assert _call(h, "p", 9) == ["created"], "those between were of other queues"
+    assert _call(h, "p", 9) == ["created"], "the numbers between belong to other queues"
 
 
 @promise
@@ -80,7 +80,7 @@ def callers_that_are_gone_are_forgotten(h: Harness) -> None:
         _call(h, f"c{number}", 1)
     h.later(601)
     _call(h, "p", 1)
-    assert len(_callers(h)) == 51, "a hundred at a time"
+    assert len(_callers(h)) == 51, "expected a hundred to be removed at a time"
     h.later(61)
     _call(h, "p", 2)
     assert _callers(h) == {b"p"}

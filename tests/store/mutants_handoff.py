@@ -1,4 +1,4 @@
-"""Seeded mistakes in handing jobs out."""
+"""Mistakes in hand-offs."""
 
 from tests.store.mutants import mutant
 

@@ -1,4 +1,4 @@
-"""What is promised of handing out: a job that comes with the message which wakes a worker."""
+"""Promises about hand-offs: the message that wakes a worker carries a job."""
 
 from queasy.outcomes import Finish
 from queasy.store.records import DispatchItem
@@ -9,7 +9,7 @@ BIG = 65537
 
 
 class Taker:
-    """A client that sleeps, takes jobs by hand, and hears."""
+    """A client that waits, takes hand-offs, and is subscribed."""
 
     def __init__(
         self, h: Harness, name: str = "c1", *, hears: bool = True, lease: float = 5
@@ -33,7 +33,7 @@ class Taker:
         return said and said["data"]
 
     def heard(self) -> str:
-        """'' for nothing."""
+        """The next message; '' if there is none."""
         said = self._message()
         return said.decode("utf-8", "surrogateescape") if isinstance(said, bytes) else ""
 
@@ -46,14 +46,14 @@ def a_waiter_receives_the_job_and_holds_its_lease(h: Harness) -> None:
     assert (job.id, job.payload, job.client, job.state) == ("a:b:1", b"\xff:1:", "c1", "active")
     held = h.row("active", "a:b:1")
     assert (held.token, held.client, held.run_at_epoch) == (job.token, "c1", job.run_at_epoch)
-    assert h.call(h.commands.counts()).waiters == 0, "it is awake"
+    assert h.call(h.commands.counts()).waiters == 0, "it is not a waiter any more"
     assert h.end(job, Finish()) == "finished"
     assert h.left() == {":clients"}
 
 
 @promise
 def a_hand_off_does_not_shorten_the_lease_of_the_client(h: Harness) -> None:
-    """It sleeps, and sends no heartbeats: what it was promised when it lay down must hold."""
+    """A waiter sends no heartbeats, so its lease must last as long as before."""
     taker = Taker(h)
     h.later(2.9)
     h.dispatch("a")
@@ -74,7 +74,7 @@ def a_hand_off_that_no_client_receives_leaves_the_job_waiting(h: Harness) -> Non
 
 @promise
 def a_hand_off_that_two_connections_receive_stays_leased(h: Harness) -> None:
-    """One of them is dead, and the server does not know yet; or somebody else listens."""
+    """One connection is dead and the server has not noticed, or another client subscribes too."""
     taker, other = Taker(h), h.redis.pubsub()
     other.ssubscribe(h.keys.channel("c1"))
     assert other.get_sharded_message(timeout=1)
@@ -98,13 +98,13 @@ def an_unsubscribed_waiter_does_not_keep_a_job_from_another(h: Harness) -> None:
 
 @promise
 def another_waiter_polls_in_time_after_a_hand_off(h: Harness) -> None:
-    """The job may hold it up, and what comes due meanwhile would wait until others look."""
+    """The client may be busy with the job, and the next due job would wait for another poll."""
     first = Taker(h, "c1")
     h.later(0.01)
     second = Taker(h, "c2")
     h.dispatch("later", after=1)
     assert first.heard() == "wake"
-    first.sleep()  # and looks in a second
+    first.sleep()  # it polls in a second
     h.dispatch("a")
     assert first.heard().startswith("job:")
     assert second.heard() == "wake"
@@ -130,7 +130,7 @@ def a_dead_client_gets_no_hand_off(h: Harness) -> None:
 
 @promise
 def a_client_with_a_long_lease_is_woken_instead(h: Harness) -> None:
-    """Should its host have vanished, the job would be held in its name until its lease is over."""
+    """If its host is gone, the job would stay leased until the lease expires."""
     taker = Taker(h)
     taker.sleep(seconds=20)
     h.dispatch("a")
@@ -145,7 +145,7 @@ def a_client_with_a_long_lease_is_woken_instead(h: Harness) -> None:
 @promise
 def a_hand_off_waiter_that_sleeps_until_a_lease_expires_is_not_woken_early(h: Harness) -> None:
     h.dispatch("a")
-    h.later(0.000_2)  # a lease may run out in the middle of a millisecond
+    h.later(0.000_2)  # a lease may expire within a millisecond
     h.take_one(lease=5)
     h.later(0.999_9)
     Taker(h).sleep(seconds=8)
@@ -184,7 +184,7 @@ def a_waiter_that_skips_suspects_gets_hand_offs(h: Harness) -> None:
 
 @promise
 def a_suspect_is_never_handed_off(h: Harness) -> None:
-    """It comes up as a job is put; that one is handed out, from behind it."""
+    """A suspect is due first; the job that is dispatched is handed off instead."""
     h.join("dies", lease=5)
     h.dispatch("poison")
     assert h.take("dies", lease=5)

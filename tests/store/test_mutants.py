@@ -26,9 +26,9 @@ from tests.store.mutants import MUTANTS
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers mutants and promises
-    mutants_given_up, mutants_handoff, mutants_suspects, promises, promises_bounds, promises_idempotency,
-    promises_dispatch, promises_given_up, promises_handoff, promises_order, promises_plain,
-    promises_server, promises_suspects,
+    mutants_given_up, mutants_handoff, mutants_suspects,
+    promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
+    promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
 )  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from tests.store.harness import Harness
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers their promises
-    promises, promises_bounds, promises_idempotency, promises_dispatch, promises_given_up, promises_handoff,
-    promises_order, promises_plain, promises_server, promises_suspects,
+    promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
+    promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
 )  # fmt: skip
 
 

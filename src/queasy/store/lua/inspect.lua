@@ -121,7 +121,7 @@ local function read_cursor(cursor)
   return score, id
 end
 
--- Waiting jobs, from rank `first` (if there is no cursor) up to the score `last`.
+-- Waiting jobs, from rank `first` (without a cursor) up to the score `last`.
 local function waiting_list(q, first, last, cursor, limit)
   if cursor ~= '' then
     local before, there = place_of(q.waiting, read_cursor(cursor))

@@ -201,7 +201,7 @@ local function in_grace(q)
   return q.now < q.grace_until and q.now >= q.grace_until - OUTAGE_MS
 end
 
--- A client whose lease expired at this time or earlier is dead.
+-- A client is dead if its lease expired at this time or earlier.
 local function expiry_cutoff(q)
   return in_grace(q) and q.gap_from or q.now
 end

@@ -20,8 +20,8 @@ local add_record = records.add_record
 local read_run, free_fail_id, ENDINGS = endings.read_run, endings.free_fail_id, endings.ENDINGS
 local SERVER_ONLY, end_run, commit_runs = endings.SERVER_ONLY, endings.end_run, endings.commit_runs
 
--- The table packed in `raw`, and whether it is a small map followed by nothing, whose bytes can be
--- part of another record.
+-- The table packed in `raw`, and whether its bytes can be part of another record: they are a small
+-- map, followed by nothing.
 local function read_error(raw)
   local ok, rest, problem = pcall(cmsgpack.unpack_one, raw, 0)
   if not ok or type(problem) ~= 'table' then
@@ -32,7 +32,7 @@ local function read_error(raw)
 end
 
 -- Checks the endings in argv: `n` of five arguments each. Returns their ids, their errors, and the
--- packed errors whose bytes can be part of another record.
+-- packed errors (false for one that cannot be part of another record).
 local function read_endings(argv, first, n)
   local ids, problems, packed = {}, {}, {}
   for i = 1, n do

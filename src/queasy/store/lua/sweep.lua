@@ -21,7 +21,7 @@ local function has_budget(budget)
   return budget.jobs > 0 and budget.bytes > 0
 end
 
--- Quarantines an active job whose lease cannot be read.
+-- Quarantines an active job with an unreadable lease.
 local function quarantine_run(q, batch, client, id, active, info)
   local data = redis.call('HGET', q.data, id)
   add_broken(q, id, unreadable('the lease of this job cannot be read'), data)

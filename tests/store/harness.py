@@ -73,7 +73,7 @@ def problems_of(connection: redis.Redis, keys: QueueKeys) -> list[str]:
     """The problems that the audit finds, and entries that belong to no job."""
     page = send(connection, QueueCommands(keys).audit(0, EVERYTHING))
     unknown = [
-        f"{name}: {tally} entries belong to a job or client, {size} exist"
+        f"{name}: {tally} entries have an owner, {size} exist"
         for name, tally, size in zip(AUDIT_TALLIES, page.tallies, page.sizes, strict=False)
         if tally != size
     ]

@@ -181,5 +181,5 @@ def the_audit_reports_callers_without_a_call_and_calls_without_a_caller(h: Harne
     assert any("the last call of caller p cannot be read" in text for text in found), found
     _call(h, "p", 2)
     h.redis.delete(h.keys.base + "callers")
-    assert problems_of(h.redis, h.keys) == ["q: calls: 0 belong to something, 1 are there"]
+    assert problems_of(h.redis, h.keys) == ["q: calls: 0 entries have an owner, 1 exist"]
     h.redis.delete(h.keys.base + "calls")

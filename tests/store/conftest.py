@@ -1,4 +1,4 @@
-"""The functions as they are, without the client: a queue of its own for each test."""
+"""Fixtures that call the library's functions directly: each test has a queue of its own."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def connection(server: Server) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="session")
 def caller(server: Server) -> Iterator[redis.Redis]:
-    """Who calls the functions: with `--as worker`, one who may do little else."""
+    """The connection that calls the functions: with `--as worker`, of a user with few rights."""
     once = Retry(NoBackoff(), 0)
     with redis.Redis.from_url(server.url, protocol=2, socket_timeout=5, retry=once) as client:
         yield client
@@ -28,7 +28,7 @@ def caller(server: Server) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def h(connection: redis.Redis, caller: redis.Redis) -> Iterator[Harness]:
-    """Whatever a test did, the audit has nothing to say about it."""
+    """A queue of its own; after the test the audit must find no problem."""
     harness = Harness(connection, caller)
     yield harness
     harness.audit()

@@ -1,4 +1,4 @@
-"""A build of the library in which the N-th command fails, and what is looked at afterwards."""
+"""A build of the library in which the N-th command fails, and the checks afterwards."""
 
 import re
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from queasy.store.keys import QueueKeys
 from queasy.store.library import PREFIX, source
 from tests.store.harness import Dump, Harness, endings_of, read_all
 
-# A server that told how many fields a hash has does not refuse to delete some later in the same
-# call: nobody comes in between, and for want of memory or replicas it refuses a first write only.
+# After HLEN of a hash, the server does not refuse an HDEL of it later in the same call: no other
+# client runs in between, and a lack of memory or replicas only refuses the first write of a call.
 SHIM = """
 local shim = { n = 0, at = 0, fired = 0, hashes = {} }
 local function fires(command, key)
@@ -67,7 +67,7 @@ def commands_in_the_library(connection: redis.Redis) -> list[str]:
 
 @dataclass(frozen=True)
 class Seen:
-    """A call and the state after it."""
+    """The reply of a call and the state after it."""
 
     reply: Any
     fired: bool
@@ -79,7 +79,7 @@ class Seen:
 
 
 class Stage:
-    """One scenario: its state, kept so that it can be brought back in one round trip."""
+    """One scenario, with its state saved: one round trip restores it."""
 
     def __init__(self, harness: Harness, command: Command[Any]) -> None:
         self.h = harness
@@ -105,7 +105,7 @@ class Stage:
         pipeline.execute()
 
     def run(self, fault_at: int = 0) -> Seen:
-        """Sends the command, with a fault at so many commands into it."""
+        """Sends the command; its command number `fault_at` fails."""
         pipeline = self.redis.pipeline(transaction=False)
         pipeline.execute_command("FCALL", f"{PREFIX}arm", 0, fault_at)
         pipeline.execute_command(*fcall(self.command))
@@ -123,7 +123,7 @@ class Stage:
         return Seen(reply, fired=True, state=self.state())
 
     def drain(self) -> None:
-        """Whatever happened, every job can still be run to its end."""
+        """Runs every job to its end: that must work whatever happened before."""
         h = self.h
         seconds, _ = h.redis.time()
         h.time = max(h.time, seconds) + 1_000_000.0
@@ -147,6 +147,6 @@ def fcall(command: Command[Any]) -> tuple[Any, ...]:
 
 
 def ids_in(state: Dump) -> set[tuple[str, bytes]]:
-    """Every job that is anywhere: in the queue, its records, or the fail queue."""
+    """The ids of all jobs: in the queue, its records, and the fail queue."""
     places = {":data": "q", ":failed": "q", ":broken": "q", "-fail:data": "fail"}
     return {(where, id_) for label, where in places.items() for id_ in state.get(label, {})}

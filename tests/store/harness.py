@@ -32,7 +32,7 @@ EVERYTHING = 1_000_000
 SORTED_SETS = {
     "waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at", "callers",
 }  # fmt: skip
-# What an empty queue may leave behind: its settings and clock, its counters, who dispatched lately.
+# An empty queue may keep its settings and clock, its counters, and its recent callers.
 FIXED = {"meta", "stats", "calls", "callers"}
 
 _numbers = itertools.count(1)
@@ -40,7 +40,7 @@ _first_key = re.compile(r"^(.*):\{(.*)\}(-fail)?:waiting$")
 
 
 def load(connection: redis.Redis, text: str | None = None) -> None:
-    """Puts the library, or a changed text of it, into the server."""
+    """Loads the library, or a changed text of it, into the server."""
     connection.execute_command("FUNCTION", "LOAD", "REPLACE", text or source())
 
 
@@ -53,13 +53,13 @@ def send(connection: redis.Redis, command: Command[T]) -> T:
 
 
 def words_of(error: BaseException) -> str:
-    """The kind of error and what it says: the client strips the server's code word from some."""
+    """The class and the text of an error: redis-py strips the code word from some texts."""
     return f"{type(error).__name__} {error}"
 
 
 @contextmanager
 def refused(why: str) -> Iterator[None]:
-    """Asserts that the server refuses what is called here, for this reason."""
+    """Asserts that the server refuses the call in this block, for this reason."""
     try:
         yield
     except redis.RedisError as error:
@@ -70,18 +70,18 @@ def refused(why: str) -> Iterator[None]:
 
 
 def problems_of(connection: redis.Redis, keys: QueueKeys) -> list[str]:
-    """What the audit has to say: its own problems, and entries that belong to no job."""
+    """The problems that the audit finds, and entries that belong to no job."""
     page = send(connection, QueueCommands(keys).audit(0, EVERYTHING))
-    strays = [
-        f"{name}: {tally} belong to something, {size} are there"
+    unknown = [
+        f"{name}: {tally} entries have an owner, {size} exist"
         for name, tally, size in zip(AUDIT_TALLIES, page.tallies, page.sizes, strict=False)
         if tally != size
     ]
-    return [f"{keys.name}: {problem}" for problem in page.problems + strays]
+    return [f"{keys.name}: {problem}" for problem in page.problems + unknown]
 
 
 def read_all(connection: redis.Redis, *queues: QueueKeys) -> Dump:
-    """Every key of the queues with its content, in one round trip; empty ones are left out."""
+    """The contents of all keys of the queues, in one round trip; omits empty keys."""
     pipeline = connection.pipeline(transaction=False)
     found: list[tuple[str, str]] = []
     for queue in queues:
@@ -155,7 +155,7 @@ class Harness:
     def dequeue(
         self, client: str = "", *, lease: float = 30.0, limit: int = 1, **more: Any
     ) -> Taken:
-        """For a client, or for one made for this dequeue."""
+        """Dequeues for a client, or for one that is made for this dequeue."""
         client = client or next(self._pullers)
         return self.call(self.commands.dequeue(client, lease=lease, limit=limit, **more))
 
@@ -181,10 +181,10 @@ class Harness:
     def sweep(self) -> int:
         return self.call(self.commands.sweep())
 
-    # Looking
+    # Inspecting
 
     def rows(self, id_: str = "a") -> dict[str, Job]:
-        """The id in each state it is in."""
+        """The job in each of its states."""
         return {job.state: job for job in self.call(self.commands.get(id_))}
 
     def row(self, state: str, id_: str = "a") -> Job:
@@ -193,7 +193,7 @@ class Harness:
         return rows[state]
 
     def due_in(self, job: Job) -> float:
-        """Seconds, to the millisecond: the order of acceptance is in the digits behind it."""
+        """Seconds until run_at, to the millisecond: further digits are the order of acceptance."""
         return round(job.run_at_epoch - self.time, 3)
 
     def waiting(self) -> list[str]:
@@ -208,11 +208,11 @@ class Harness:
         return read_all(self.redis, self.keys, self.fail_keys)
 
     def left(self) -> set[str]:
-        """The keys there are besides the fixed ones."""
+        """The keys that exist, except the fixed ones."""
         return {label for label in self.dump() if label.rpartition(":")[2] not in FIXED}
 
     def audit(self) -> None:
-        """Asserts the invariants of every queue this harness was used on."""
+        """Asserts the invariants of every queue that this harness has used."""
         found = [text for keys in self._used for text in problems_of(self.redis, keys)]
         assert not found, found
 

@@ -1,4 +1,4 @@
-"""Mistakes to seed into the library, and the promise that each of them breaks."""
+"""Mistakes to seed into the library, and the promise that each one breaks."""
 
 # ruff: noqa: E501 - the patches are lines of Lua
 
@@ -11,7 +11,7 @@ MUTANTS: dict[str, "Mutant"] = {}
 
 @dataclass(frozen=True)
 class Mutant:
-    """Texts to replace, each of which must be there, and the promise that must then fail."""
+    """Texts to replace, each of which must occur once, and the promise that must then fail."""
 
     patches: tuple[tuple[str, str], ...]
     breaks: str
@@ -28,7 +28,7 @@ def mutant(name: str, breaks: str, *patches: tuple[str, str]) -> None:
     MUTANTS[name] = Mutant(patches, breaks)
 
 
-# Those that the design names
+# Mistakes that the design names
 
 mutant(
     "no_token_comparison",
@@ -36,29 +36,32 @@ mutant(
     ("if run and run.token == token then", "if run then"),
 )
 mutant(
-    "no_token_comparison_of_most_runs",
+    "no_token_comparison_of_plain_leases",
     "a_plain_finish_with_a_stale_token_changes_nothing",
     ("if found ~= token or #token > 16 then", "if not found then"),
 )
 mutant(
     "no_token_comparison_in_extend",
-    "a_stale_token_extends_no_lease",
-    ("local expiry = token == argv[3] and alive(q, client)", "local expiry = alive(q, client)"),
+    "a_stale_token_does_not_extend_a_lease",
+    (
+        "local expiry = token == expected and lease_expiry(q, client)",
+        "local expiry = lease_expiry(q, client)",
+    ),
 )
 mutant(
-    "the_clients_clock",
-    "the_clients_clock_decides_nothing",
+    "the_clock_of_the_client_sets_run_at",
+    "the_clock_of_a_client_decides_nothing",
     (
         "  if at <= q.now then\n    return accepted, true",
         "  if at <= q.now then\n    return at, true",
     ),
 )
 mutant(
-    "the_clients_clock_as_the_queues",
-    "the_clients_clock_decides_nothing",
+    "the_clock_of_the_client_becomes_that_of_the_queue",
+    "the_clock_of_a_client_decides_nothing",
     (
-        "    at = number(when, 'run_at')\n",
-        "    at = number(when, 'run_at')\n    q.now, q.time, accepted = at, at, at\n",
+        "    at = parse_number(when, 'run_at')\n",
+        "    at = parse_number(when, 'run_at')\n    q.now, q.time, accepted = at, at, at\n",
     ),
 )
 mutant(
@@ -69,8 +72,8 @@ mutant(
         "    job.score, job.data, status = d.due and -0 or -d.run_at, d.data, 'blocked'",
     ),
     (
-        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size",
-        "'ZRANGE', q.waiting, 0, q.time, 'BYSCORE', 'LIMIT', seen, size",
+        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE',\n      'LIMIT', seen, size",
+        "'ZRANGE', q.waiting, 0, q.time, 'BYSCORE',\n      'LIMIT', seen, size",
     ),
 )
 mutant(
@@ -112,53 +115,53 @@ mutant(
 )
 mutant(
     "a_sweep_of_any_number_of_clients",
-    "a_sweep_looks_at_a_bounded_number_of_clients",
+    "a_sweep_handles_a_bounded_number_of_clients",
     ("SWEEP_CLIENTS = 10", "SWEEP_CLIENTS = 1e6"),
 )
 
 mutant(
     "a_sweep_of_any_number_of_bytes",
-    "a_sweep_ends_only_so_many_bytes",
-    ("room.jobs > 0 and room.bytes > 0", "room.jobs > 0"),
+    "a_sweep_is_bounded_in_bytes",
+    ("budget.jobs > 0 and budget.bytes > 0", "budget.jobs > 0"),
 )
 mutant(
-    "held_dispatches_weigh_nothing",
-    "what_is_held_behind_a_run_counts_when_it_is_swept",
+    "a_sweep_does_not_count_held_dispatches",
+    "a_held_dispatch_counts_against_the_bytes_of_a_sweep",
     ("#(run.data or '') + #(run.held_data or run.old_held or '')", "#(run.data or '')"),
 )
 mutant(
-    "cancelled_runs_weigh_nothing",
-    "a_sweep_ends_only_so_many_bytes_of_cancelled_runs",
+    "a_sweep_does_not_count_cancelled_runs",
+    "a_sweep_of_cancelled_runs_is_bounded_in_bytes",
     ("  if run.cancelled then\n    run.data", "  if false then\n    run.data"),
 )
 mutant(
     "a_dequeue_of_any_number_of_bytes",
-    "a_dequeue_takes_only_so_many_bytes",
-    ("        if bytes >= BYTES then\n          break", "        if false then\n          break"),
+    "a_dequeue_is_bounded_in_bytes",
+    ("      if bytes >= MAX_CALL_BYTES then\n        break", "      if false then\n        break"),
 )
 mutant(
     "a_requeue_of_any_number_of_bytes",
-    "a_requeue_moves_only_so_many_bytes",
-    ("local later = bytes >= BYTES", "local later = false"),
+    "a_requeue_is_bounded_in_bytes",
+    ("local later = bytes >= MAX_CALL_BYTES", "local later = false"),
 )
 mutant(
-    "a_repeat_looks_through_a_thousand_leases",
-    "a_repeated_dequeue_is_the_same_however_much_its_client_holds",
+    "a_repeated_dequeue_scans_all_leases",
+    "a_repeated_dequeue_of_a_client_with_many_leases_returns_the_same_batch",
     ("local FEW_LEASES = 100\n", "local FEW_LEASES = 1e6\n"),
 )
 mutant(
-    "a_repeat_returns_what_another_holds_by_now",
-    "a_repeated_dequeue_is_of_what_its_client_still_holds",
+    "a_repeated_dequeue_returns_jobs_of_other_clients",
+    "a_repeated_dequeue_returns_only_jobs_the_client_still_holds",
     ("n and holder == client and n >= first_token and n <= last_token", "n"),
 )
 
 mutant(
-    "a_grace_that_began_later",
-    "a_clock_set_back_to_before_an_outage_stalls_nobody",
+    "a_clock_before_the_outage_counts_as_grace",
+    "a_clock_set_back_to_before_an_outage_stalls_no_job",
     ("q.now < q.grace_until and q.now >= q.grace_until - OUTAGE_MS", "q.now < q.grace_until"),
 )
 mutant(
-    "a_grace_that_lasts_until_the_clock_has_caught_up",
+    "a_clock_set_back_prolongs_the_grace",
     "a_clock_set_back_does_not_prolong_the_grace_after_an_outage",
     ("q.now < q.grace_until and q.now >= q.grace_until - OUTAGE_MS", "q.now < q.grace_until"),
 )
@@ -167,19 +170,19 @@ mutant(
 
 mutant(
     "the_same_ending_twice_in_a_call",
-    "a_lease_ends_once_whoever_repeats_it",
+    "a_lease_ends_once_however_often_its_outcome_is_sent",
     (
-        "problems[i])\n        ended[id], any = true, true",
-        "problems[i])\n        any = true",
+        "problems[i])\n      ended[id], any = true, true",
+        "problems[i])\n      any = true",
     ),
 )
 mutant(
     "the_same_finish_twice_in_a_call",
-    "a_plain_lease_ends_once_and_nothing_is_left_of_it",
-    (".. id\n        ended[id], any = true, true", ".. id\n        any = true"),
+    "a_plain_lease_ends_once_and_leaves_nothing",
+    (".. id\n      ended[id], any = true, true", ".. id\n      any = true"),
 )
 mutant(
-    "tokens_begin_anew_in_each_call",
+    "tokens_restart_in_each_call",
     "tokens_only_ever_increase",
     ("token = token or 0,", "token = 0,"),
 )
@@ -189,14 +192,14 @@ mutant(
     ("if run.client:byte(1) == 126 then", "if false then"),
 )
 mutant(
-    "anybody_is_a_client",
-    "a_client_nobody_registered_gets_nothing",
+    "an_unregistered_client_dequeues",
+    "an_unregistered_client_gets_nothing",
     ("if not expiry and (request or not one_lease) then", "if false then"),
 )
 mutant(
-    "who_asks_late_is_swept",
-    "a_client_that_asks_before_it_was_swept_lives",
-    ("if expiry and tonumber(expiry) <= dead_line(q) then", "if false then"),
+    "a_client_that_dequeues_late_is_swept",
+    "a_client_that_dequeues_before_it_is_swept_stays_alive",
+    ("if expiry and tonumber(expiry) <= expiry_cutoff(q) then", "if false then"),
 )
 mutant(
     "no_grace_after_an_outage",
@@ -205,73 +208,82 @@ mutant(
 )
 mutant(
     "grace_without_end",
-    "who_does_not_come_back_after_an_outage_is_swept",
+    "a_client_that_does_not_return_after_an_outage_is_swept",
     (
         "  return in_grace(q) and q.gap_from or q.now",
         "  return q.grace_until > 0 and q.gap_from or q.now",
     ),
 )
 mutant(
-    "grace_for_the_dead",
-    "an_outage_saves_nobody_who_was_dead_before_it",
+    "a_client_dead_before_the_outage_gets_grace",
+    "a_client_that_was_dead_before_an_outage_gets_no_grace",
     ("    q.gap_from = q.time\n", "    q.gap_from = 0\n"),
 )
 mutant(
-    "nobody_is_heard_until_a_lease_runs_out",
-    "the_jobs_of_the_dead_come_back_in_time_although_nobody_else_is_heard",
-    ("if expiry - from > HEARD_EVERY_MS and any_leases(q) then", "if false then"),
+    "no_poll_is_needed_before_a_lease_expires",
+    "jobs_of_a_dead_client_return_in_time_without_other_traffic",
+    ("if expiry - from > CONTACT_EVERY_MS and any_leases(q) then", "if false then"),
 )
 mutant(
-    "a_long_lease_keeps_everybody_awake",
-    "who_waits_is_left_alone_until_shortly_before_a_long_lease_runs_out",
-    ("return math.max(from, expiry - 2 * HEARD_EVERY_MS)", "return from"),
+    "a_long_lease_needs_polls_from_the_start",
+    "a_waiter_is_not_woken_until_shortly_before_a_long_lease_expires",
+    ("return math.max(from, expiry - 2 * CONTACT_EVERY_MS)", "return from"),
 )
 mutant(
-    "who_looks_when_the_grace_is_over_begins_another",
-    "after_an_outage_the_jobs_of_the_dead_come_back_when_the_grace_is_over",
+    "the_poll_at_the_end_of_a_grace_starts_another",
+    "after_an_outage_jobs_of_a_dead_client_return_when_the_grace_ends",
     ("OUTAGE_MS - 1000", "OUTAGE_MS + 1000"),
 )
 mutant(
     "bump_does_not_sweep",
-    "bump_and_dequeue_sweep_as_well",
-    ("'the lease'), clients)\n  sweep(q)", "'the lease'), clients)"),
+    "bump_and_dequeue_also_sweep",
+    ("bump(q, lease_ms, clients)\n  sweep(q)", "bump(q, lease_ms, clients)"),
 )
 mutant(
-    "who_waits_must_be_heard",
-    "an_idle_client_lives_until_it_looks_again",
-    ("    held = sleep_on(q, client, q.now + 2 * waits + lease)\n", ""),
+    "a_waiter_gets_no_idle_lease",
+    "an_idle_client_stays_alive_until_its_next_poll",
+    (
+        "    lease_count = extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)\n",
+        "",
+    ),
 )
 mutant(
-    "who_waits_lives_for_a_lease",
-    "an_idle_client_lives_until_it_looks_again",
-    ("sleep_on(q, client, q.now + 2 * waits + lease)", "sleep_on(q, client, q.now + lease)"),
+    "an_idle_lease_is_as_short_as_any",
+    "an_idle_client_stays_alive_until_its_next_poll",
+    (
+        "extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)",
+        "extend_idle_lease(q, client, q.now + args.lease_ms)",
+    ),
 )
 mutant(
-    "who_waits_in_a_pause_must_be_heard",
-    "an_idle_client_lives_until_it_looks_again",
-    ("  if sleeps then\n", "  if sleeps and not q.paused then\n"),
+    "a_waiter_of_a_paused_queue_gets_no_idle_lease",
+    "an_idle_client_stays_alive_until_its_next_poll",
+    ("  if waits then\n", "  if waits and not q.paused then\n"),
 )
 mutant(
-    "who_holds_a_job_is_idle",
+    "a_client_with_a_job_gets_an_idle_lease",
     "a_client_that_holds_a_job_is_not_idle",
-    ("  if held > 0 then\n    return held\n", "  if false then\n    return held\n"),
+    (
+        "  if lease_count > 0 then\n    return lease_count\n",
+        "  if false then\n    return lease_count\n",
+    ),
 )
 mutant(
-    "who_waits_for_one_lease_is_a_client",
-    "one_lease_that_waits_makes_no_client",
+    "a_single_lease_that_waits_creates_a_client",
+    "a_single_lease_that_waits_does_not_create_a_client",
     ("  if client:byte(1) == 126 then -- '~'\n    return 0\n", "  if false then\n    return 0\n"),
 )
 
 # Suspects
 
 mutant(
-    "all_of_a_dead_client_stalls",
-    "only_what_a_dead_client_had_started_stalls",
+    "all_jobs_of_a_dead_client_stall",
+    "only_the_started_jobs_of_a_dead_client_stall",
     ("started and not started[id] and 'release' or verb", "verb"),
 )
 mutant(
-    "what_was_started_is_released",
-    "only_what_a_dead_client_had_started_stalls",
+    "started_jobs_of_a_dead_client_are_released",
+    "only_the_started_jobs_of_a_dead_client_stall",
     ("started and not started[id] and 'release' or verb", "started and 'release' or verb"),
 )
 
@@ -288,21 +300,21 @@ mutant(
     ("    return d.run_at, nil\n", "    return d.run_at, d.run_at\n"),
 )
 mutant(
-    "options_come_as_one",
-    "each_option_is_updated_by_itself",
+    "options_are_replaced_as_a_whole",
+    "each_option_is_updated_on_its_own",
     (
         "    if update_options(info.options, d.set, d.update) then",
         "    info.options = d.set\n    if true then",
     ),
 )
 mutant(
-    "counts_are_reset_whatever",
-    "counts_are_reset_if_asked_and_only_then",
+    "counts_are_always_reset",
+    "counts_are_reset_only_on_request",
     ("if d.reset and reset_counts(info) then", "if reset_counts(info) then"),
 )
 mutant(
     "unblock_forgets_info",
-    "a_held_dispatch_comes_up_as_a_new_job",
+    "a_held_dispatch_becomes_a_new_job_when_the_run_finishes",
     ("run.id, { dispatched_at = held.accepted, options = held.options },", "run.id, {},"),
 )
 mutant(
@@ -311,7 +323,7 @@ mutant(
     ("    if held.update_data then\n", "    if true then\n"),
 )
 mutant(
-    "a_held_dispatch_is_lost_to_a_release",
+    "a_release_drops_the_held_dispatch",
     "a_held_dispatch_is_applied_to_a_released_or_stalled_job",
     ("  if held then\n    score = move", "  if false then\n    score = move"),
 )
@@ -319,8 +331,8 @@ mutant(
     "merging_replaces",
     "further_dispatches_merge_into_the_held_one",
     (
-        "    job.held_data = merge(q, job.held, job.held_data, d)",
-        "    job.held, job.held_data = hold(d), d.data",
+        "    job.held_data = merge_held(q, job.held, job.held_data, d)",
+        "    job.held, job.held_data = held_record(d), d.data",
     ),
 )
 mutant(
@@ -335,104 +347,104 @@ mutant(
 )
 mutant(
     "only_if_absent_is_ignored",
-    "only_if_absent_changes_nothing_that_is_there",
+    "only_if_absent_leaves_an_existing_job_unchanged",
     (
-        "    local changed = false\n    local info = load_info",
-        "    local changed = d.only_if_absent\n    local info = load_info",
+        "  local changed = false\n  local info = load_info",
+        "  local changed = d.only_if_absent\n  local info = load_info",
     ),
     (
-        "    if d.only_if_absent then\n      return 'unchanged'\n    end\n    local changed",
-        "    local changed",
+        "  if d.only_if_absent then\n    return 'unchanged'\n  end\n  local changed",
+        "  local changed",
     ),
 )
 mutant(
     "cancel_forgets_info",
-    "cancel_ends_a_wait_and_nothing_is_left_of_it",
+    "cancel_removes_a_waiting_job_completely",
     (
-        "        batch:del(q.info, id, infos[i])\n      end\n      batch:del_last(q.data, id)\n      count(q, 'cancelled')",
-        "      end\n      batch:del_last(q.data, id)\n      count(q, 'cancelled')",
+        "        batch:del(q.info, id, infos[i])\n      end\n      batch:del_unread(q.data, id)\n      count(q, 'cancelled')",
+        "      end\n      batch:del_unread(q.data, id)\n      count(q, 'cancelled')",
     ),
 )
 mutant(
     "a_cancel_request_is_forgotten",
-    "a_run_that_was_asked_to_cancel_comes_back_in_no_way",
-    ("if run.cancelled and COMES_BACK[verb] then", "if false then"),
+    "a_run_with_a_requested_cancel_never_returns_to_the_queue",
+    ("if run.cancelled and RETURNS_JOB[verb] then", "if false then"),
 )
 
-# Calls that are sent again
+# Repeated calls
 
 mutant(
-    "a_call_is_not_looked_for",
-    "a_dispatch_sent_again_after_its_job_finished_runs_no_job",
+    "a_repeated_call_is_not_recognised",
+    "a_repeated_dispatch_of_a_finished_job_does_not_run_it_again",
     ("if not number or number < call.number then", "if true then"),
 )
 mutant(
-    "a_call_is_not_kept",
-    "a_dispatch_sent_again_after_its_job_finished_runs_no_job",
+    "a_call_is_not_recorded",
+    "a_repeated_dispatch_of_a_finished_job_does_not_run_it_again",
     ("  if not call then\n    return\n", "  if true then\n    return\n"),
 )
 mutant(
-    "the_last_call_is_taken_for_a_new_one",
-    "a_dispatch_sent_again_is_answered_as_before_and_changes_nothing",
+    "the_last_call_counts_as_new",
+    "a_repeated_dispatch_gets_the_same_reply_and_changes_nothing",
     ("if not number or number < call.number then", "if not number or number <= call.number then"),
 )
 mutant(
-    "only_the_last_call_is_known",
-    "a_dispatch_that_its_caller_has_overtaken_is_refused",
+    "an_older_call_counts_as_new",
+    "a_dispatch_older_than_the_last_of_its_caller_is_refused",
     ("if not number or number < call.number then", "if number ~= call.number then"),
 )
 mutant(
-    "every_call_of_a_caller_is_the_same",
+    "every_call_of_a_caller_counts_as_a_repeat",
     "the_next_dispatch_of_a_caller_is_carried_out",
     ("if not number or number < call.number then", "if not number then"),
     ("if number > call.number or #letters ~= jobs then", "if number > call.number then"),
 )
 mutant(
-    "every_call_is_of_one_caller",
-    "callers_do_not_get_in_each_others_way",
+    "all_callers_share_one_entry",
+    "callers_with_the_same_numbers_are_kept_apart",
     ("{ caller = client_arg(argv[last + 1]), number", "{ caller = 'p', number"),
 )
 mutant(
-    "a_cancel_is_not_kept",
-    "a_cancel_sent_again_does_not_hit_a_job_dispatched_since",
+    "a_cancel_is_not_recorded",
+    "a_repeated_cancel_does_not_remove_a_job_dispatched_since",
     ("or cancel(q, ids, argv[2] == '1', call)", "or cancel(q, ids, argv[2] == '1')"),
 )
 mutant(
-    "a_requeue_is_not_kept",
-    "a_requeue_sent_again_does_not_run_a_job_that_failed_since",
+    "a_requeue_is_not_recorded",
+    "a_repeated_requeue_does_not_run_a_job_that_failed_since",
     ("or requeue(q, kind, ids, call)", "or requeue(q, kind, ids)"),
 )
 mutant(
-    "another_call_of_the_same_number_is_not_noticed",
-    "a_dispatch_that_its_caller_has_overtaken_is_refused",
+    "another_call_with_the_same_number_is_accepted",
+    "a_dispatch_older_than_the_last_of_its_caller_is_refused",
     ("if number > call.number or #letters ~= jobs then", "if number > call.number then"),
 )
 mutant(
-    "a_call_sent_again_is_answered_somehow",
-    "a_dispatch_sent_again_is_answered_as_before_and_changes_nothing",
+    "a_repeated_call_gets_another_reply",
+    "a_repeated_dispatch_gets_the_same_reply_and_changes_nothing",
     ("replies[i] = WORDS[letters:sub(i, i)]", "replies[i] = 'unchanged'"),
 )
 mutant(
-    "callers_pile_up",
-    "callers_who_are_gone_are_forgotten",
+    "callers_are_never_forgotten",
+    "callers_that_are_gone_are_forgotten",
     ("CALLER_GONE_MS = 600000", "CALLER_GONE_MS = 6e9"),
 )
 mutant(
     "callers_are_forgotten_too_soon",
-    "a_call_is_known_for_nine_minutes",
+    "a_call_is_remembered_for_nine_minutes",
     ("CALLER_GONE_MS = 600000", "CALLER_GONE_MS = 60000"),
 )
 mutant(
-    "a_caller_is_noted_once",
-    "a_caller_who_goes_on_calling_is_not_forgotten",
-    ("if not noted or math.abs(q.now - noted) > NOTE_MS then", "if not noted then"),
+    "a_caller_is_noted_only_once",
+    "a_caller_that_keeps_calling_is_not_forgotten",
+    ("if not noted or math.abs(q.now - noted) > NOTE_EVERY_MS then", "if not noted then"),
 )
 mutant(
     "any_number_of_callers_is_forgotten_at_once",
-    "callers_who_are_gone_are_forgotten",
+    "callers_that_are_gone_are_forgotten",
     (
-        "q.now - CALLER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 100,",
-        "q.now - CALLER_GONE_MS, 'BYSCORE', 'LIMIT', 0, 1000,",
+        "q.now - CALLER_GONE_MS, 'BYSCORE',\n    'LIMIT', 0, 100,",
+        "q.now - CALLER_GONE_MS, 'BYSCORE',\n    'LIMIT', 0, 1000,",
     ),
 )
 
@@ -444,7 +456,7 @@ mutant(
     ("  if q.ticked then\n    q.time = q.time + TICK", "  if q.ticked then\n    q.time = q.time"),
 )
 mutant(
-    "no_order_of_one_instant",
+    "jobs_of_one_instant_have_no_order",
     "jobs_of_one_call_for_one_instant_keep_their_order",
     ("return at + q.scheduled * TICK, false", "return at, false"),
 )
@@ -466,23 +478,23 @@ mutant(
 )
 mutant(
     "retry_to_the_front",
-    "a_retry_at_once_goes_to_the_back",
+    "an_immediate_retry_goes_to_the_back",
     (
         "  put_back(q, batch, run, (schedule(q, when)))",
         "  put_back(q, batch, run, when == '' and schedule(q, when) or run.score)",
     ),
 )
 mutant(
-    "a_second_early",
+    "jobs_run_a_second_early",
     "nothing_runs_early",
     (
-        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE', 'LIMIT', seen, size",
-        "'ZRANGE', q.waiting, '-inf', q.time + 1000, 'BYSCORE', 'LIMIT', seen, size",
+        "'ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE',\n      'LIMIT', seen, size",
+        "'ZRANGE', q.waiting, '-inf', q.time + 1000, 'BYSCORE',\n      'LIMIT', seen, size",
     ),
 )
 mutant(
     "the_clock_may_step_back",
-    "a_clock_that_steps_back_stops_nothing",
+    "a_clock_that_steps_back_does_not_stop_the_queue",
     (
         "  if q.now > q.time then\n    q.time = q.now",
         "  if true then\n    q.time, q.old_clock[1] = q.now, false",
@@ -490,7 +502,7 @@ mutant(
 )
 mutant(
     "a_pause_is_ignored",
-    "a_paused_queue_gives_nothing_out_and_forgets_nothing",
+    "a_paused_queue_leases_nothing_and_loses_nothing",
     ("if q.paused then", "if false then"),
 )
 mutant(
@@ -517,46 +529,49 @@ mutant(
     ),
 )
 mutant(
-    "the_queues_limits_are_ignored",
-    "a_job_says_its_limits_else_the_queue_else_the_defaults",
+    "the_limits_of_the_queue_are_ignored",
+    "limits_come_from_the_job_else_the_queue_else_the_defaults",
     ("local of_queue = q.limits_table and q.limits_table[name]", "local of_queue = nil"),
 )
 mutant(
-    "take_forgets_info",
+    "a_dequeue_omits_the_info",
     "a_job_is_retried_exactly_max_retries_times",
-    ("id, token, run_at, data, info or ''\n", "id, token, run_at, data, ''\n"),
+    ("jobs[at + 5] = data, info or ''\n", "jobs[at + 5] = data, ''\n"),
 )
 
-# What is kept
+# What is stored
 
 mutant(
-    "the_record_grows",
+    "the_failed_record_is_not_bounded",
     "the_failed_record_is_bounded_and_keeps_the_newest",
     ("  if excess <= 0 then\n", "  if true then\n"),
 )
 mutant(
-    "the_oldest_are_kept",
+    "the_failed_record_keeps_the_oldest",
     "the_failed_record_is_bounded_and_keeps_the_newest",
     ("  for i = #noted.ids, 1, -1 do", "  for i = 1, #noted.ids do"),
 )
 mutant(
-    "fail_ids_are_plain",
-    "a_job_given_up_gives_the_fail_queue_a_job_derived_from_its_run",
+    "a_fail_job_has_the_id_of_its_origin",
+    "a_job_given_up_dispatches_a_fail_job_with_an_id_derived_from_its_run",
     ("free_fail_id(fq, run.id .. ':' .. run.token)", "run.id"),
 )
 mutant(
     "a_fail_job_has_no_origin",
-    "a_job_given_up_gives_the_fail_queue_a_job_derived_from_its_run",
+    "a_job_given_up_dispatches_a_fail_job_with_an_id_derived_from_its_run",
     ("cmsgpack.pack({ origin = record })", "cmsgpack.pack({ dispatched_at = q.now })"),
 )
 mutant(
-    "fail_jobs_for_nobody",
+    "fail_jobs_without_a_fail_handler",
     "without_a_fail_handler_the_fail_queue_stays_empty",
-    ("\n  local fq = settings_of(q).fail_handler and fail", "\n  local fq = fail"),
+    (
+        "join_payload(record, data))\n  local fq = settings_of(q).fail_handler and fail",
+        "join_payload(record, data))\n  local fq = fail",
+    ),
 )
 mutant(
     "requeue_keeps_the_record",
-    "a_requeued_job_begins_anew",
+    "a_requeued_job_starts_with_counts_at_zero",
     (
         "      batch:del(q[kind], id, raw)\n      batch:rem(q[kind .. '_at'], id, times[i])\n      count(q, 'requeued')",
         "      count(q, 'requeued')",
@@ -564,7 +579,7 @@ mutant(
 )
 mutant(
     "finish_keeps_info",
-    "nothing_is_kept_of_a_finished_job",
+    "a_finished_job_leaves_nothing",
     (
         "  if run.old_info then\n    batch:del(q.info, run.id, run.old_info)",
         "  if false then\n    batch:del(q.info, run.id, run.old_info)",
@@ -572,114 +587,114 @@ mutant(
 )
 mutant(
     "finish_keeps_data",
-    "nothing_is_kept_of_a_finished_job",
-    ("  else\n    batch:del_last(q.data, run.id)\n  end\n", "  end\n"),
+    "a_finished_job_leaves_nothing",
+    ("  else\n    batch:del_unread(q.data, run.id)\n  end\n", "  end\n"),
 )
 mutant(
-    "most_finishes_keep_data",
-    "a_plain_lease_ends_once_and_nothing_is_left_of_it",
-    ("    batch:all_last(q.data, plain.ids, plain.n)\n", ""),
+    "a_plain_finish_keeps_data",
+    "a_plain_lease_ends_once_and_leaves_nothing",
+    ("  batch:bulk_del_unread(q.data, plain.ids, plain.n)\n", ""),
 )
 mutant(
-    "a_plain_finish_forgets_what_is_held",
-    "what_is_held_behind_a_plain_run_comes_up",
-    ("raw and not helds[i] and has_short_way", "raw and has_short_way"),
+    "a_plain_finish_drops_the_held_dispatch",
+    "a_held_dispatch_becomes_a_new_job_when_a_plain_run_finishes",
+    ("raw and not helds[i] and has_bulk_path", "raw and has_bulk_path"),
 )
 mutant(
-    "the_long_member_stays_among_the_leases",
-    "the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it",
-    ("      batch:rem(q.leases, LONG)\n", ""),
+    "the_long_entry_stays_among_the_leases",
+    "many_leases_are_stored_as_a_table_without_the_long_entry",
+    ("    batch:rem(q.leases, LONG_ENTRY)\n", ""),
 )
 mutant(
-    "leases_are_searched_from_end_to_end",
-    "the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it",
-    ("local MANY = 8", "local MANY = 1e6"),
+    "many_leases_stay_a_listpack",
+    "many_leases_are_stored_as_a_table_without_the_long_entry",
+    ("local BULK = 8", "local BULK = 1e6"),
 )
 mutant(
-    "what_makes_a_table_is_left_in_it",
-    "many_jobs_are_in_tables_and_are_all_there_is_in_them",
-    ("    batch:del(q.data, LONG)\n", ""),
+    "the_long_entry_stays_in_data",
+    "many_jobs_are_stored_as_tables_without_the_long_entry",
+    ("    batch:del(q.data, LONG_ENTRY)\n", ""),
 )
 mutant(
-    "what_makes_a_table_is_taken_for_a_job",
-    "many_jobs_are_in_tables_and_are_all_there_is_in_them",
-    ("  batch:rem(q.waiting, LONG)\n", ""),
+    "the_long_entry_stays_in_waiting",
+    "many_jobs_are_stored_as_tables_without_the_long_entry",
+    ("  batch:rem(q.waiting, LONG_ENTRY)\n", ""),
 )
 mutant(
-    "what_makes_a_table_is_left_among_the_counters",
-    "the_counters_of_a_queue_that_is_older_are_in_a_table",
-    ("  batch:del(q.stats, LONG)\n", ""),
+    "the_long_entry_stays_among_the_counters",
+    "the_counters_of_an_older_queue_are_stored_as_a_table",
+    ("  batch:del(q.stats, LONG_ENTRY)\n", ""),
 )
 mutant(
-    "who_stops_waiting_thinks_that_nobody_waits",
-    "who_got_a_job_waits_no_more",
-    ("if not look_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then", "if not look_at then"),
+    "a_client_that_stops_waiting_ignores_other_waiters",
+    "a_client_that_got_a_job_is_not_a_waiter",
+    ("if not poll_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then", "if not poll_at then"),
 )
 mutant(
-    "what_makes_a_table_is_nobodys_id",
-    "an_id_may_be_what_makes_a_table",
-    ("if n >= MANY and not active[n + 1] and not scores[n + 1] and", "if n >= MANY and"),
+    "the_long_entry_overwrites_a_job_with_that_id",
+    "a_job_may_have_the_long_entry_as_its_id",
+    ("if n >= BULK and not active[n + 1] and not scores[n + 1] and", "if n >= BULK and"),
 )
 mutant(
-    "what_makes_a_table_is_no_id_of_the_same_call",
-    "an_id_may_be_what_makes_a_table",
-    ("and not scores[n + 1] and not jobs[LONG] then", "and not scores[n + 1] then"),
+    "the_long_entry_overwrites_a_dispatch_of_the_same_call",
+    "a_job_may_have_the_long_entry_as_its_id",
+    ("and not scores[n + 1] and not jobs[LONG_ENTRY] then", "and not scores[n + 1] then"),
 )
 mutant(
-    "every_plain_lease_is_of_who_asks",
+    "every_plain_lease_belongs_to_the_sender",
     "many_leases_end_each_by_its_own_token",
-    ("(holder == asks and lease_head or holder", "(lease_head or holder"),
+    ("(holder == sender and lease_head or holder", "(lease_head or holder"),
 )
 mutant(
-    "a_cancel_that_was_asked_for_is_overlooked",
+    "a_lease_with_a_requested_cancel_counts_as_plain",
     "many_leases_end_each_by_its_own_token",
-    ("  if client == asks or string.find(client, '^[^~:][^:]*$') then", "  if client then"),
+    ("  if client == sender or string.find(client, '^[^~:][^:]*$') then", "  if client then"),
 )
 mutant(
     "any_double_is_a_time",
-    "a_time_that_is_none_is_no_time_of_a_dispatch",
+    "an_infinite_dispatch_time_is_not_a_time",
     ("  return not (high % 128 == 127 and low >= 240)", "  return true"),
 )
 mutant(
     "a_plain_finish_keeps_info",
-    "a_plain_finish_leaves_nothing_of_an_earlier_try",
-    ("      batch:all_last(q.info, plain.ids, plain.n)\n", ""),
+    "a_plain_finish_leaves_nothing_of_an_earlier_attempt",
+    ("    batch:bulk_del_unread(q.info, plain.ids, plain.n)\n", ""),
 )
 mutant(
-    "what_cannot_be_taken_back_is_tried",
-    "a_finish_that_is_refused_has_changed_nothing",
-    ("    check_lasts(self)\n", ""),
+    "keys_of_unread_values_are_not_checked",
+    "a_refused_finish_changes_nothing",
+    ("  check_unread_keys(self)\n", ""),
 )
 mutant(
-    "a_plain_job_that_is_scheduled_forgets_when_it_was_dispatched",
-    "a_scheduled_dispatch_may_follow_itself_in_a_batch",
+    "a_scheduled_plain_job_has_no_dispatch_time",
+    "a_scheduled_dispatch_may_occur_twice_in_a_batch",
     (
-        "        if not due then\n          add_scheduled",
-        "        if false then\n          add_scheduled",
+        "      if not due then\n        add_scheduled",
+        "      if false then\n        add_scheduled",
     ),
 )
 mutant(
-    "a_scheduled_dispatch_forgets_the_one_before",
-    "a_scheduled_dispatch_may_follow_itself_in_a_batch",
-    ("      if plain.infos[i] == id then", "      if false then"),
+    "a_second_scheduled_dispatch_ignores_the_first",
+    "a_scheduled_dispatch_may_occur_twice_in_a_batch",
+    ("    if plain.infos[i] == id then", "    if false then"),
 )
 mutant(
-    "who_waits_is_woken_for_what_is_scheduled",
-    "what_is_scheduled_wakes_nobody",
+    "a_scheduled_dispatch_wakes_a_waiter",
+    "a_scheduled_dispatch_wakes_no_waiter",
     ("(q.due or 0) + plain.n - plain.scheduled", "(q.due or 0) + plain.n"),
 )
 mutant(
-    "a_plain_dispatch_forgets_the_one_before",
-    "a_plain_dispatch_may_follow_itself_in_a_batch",
+    "a_second_plain_dispatch_ignores_the_first",
+    "a_plain_dispatch_may_occur_twice_in_a_batch",
     (
         "if not job and not active[i] and not scores[i] and id ~= ''",
         "if not active[i] and id ~= ''",
     ),
 )
 mutant(
-    "what_comes_later_is_written_first",
-    "a_plain_dispatch_may_follow_itself_in_a_large_batch",
-    ("    of_kind[key] = nil -- what comes later is written later\n", ""),
+    "later_writes_come_first",
+    "a_plain_dispatch_may_occur_twice_in_a_large_batch",
+    ("  of_kind[key] = nil -- later writes to this key come after this command\n", ""),
 )
 mutant(
     "a_swept_client_is_remembered",
@@ -691,37 +706,40 @@ mutant(
 )
 
 mutant(
-    "a_late_heartbeat_cuts_a_rest_short",
-    "a_heartbeat_that_comes_late_does_not_cut_a_rest_short",
-    ("        until_ = math.max(until_, tonumber(expiry)) -- one that", "        -- one that"),
-)
-mutant(
-    "who_sleeps_until_something_happens_is_woken_for_it",
-    "who_sleeps_until_a_lease_runs_out_is_not_woken_for_it_before",
-    ("at < tonumber(first[2]) - 1.25 then", "at < tonumber(first[2]) then"),
-)
-mutant(
-    "a_sleeper_keeps_the_others_awake",
-    "who_sleeps_is_not_woken_because_another_does",
+    "a_late_heartbeat_shortens_an_idle_lease",
+    "a_late_heartbeat_does_not_shorten_the_lease_of_an_idle_client",
     (
-        "sleep_on(q, client, q.now + 2 * waits + lease)",
-        "sleep_on(q, client, q.now + lease)",
+        "        new_expiry = math.max(new_expiry, tonumber(expiry)) -- an idle",
+        "        -- an idle",
     ),
 )
 mutant(
-    "who_has_no_room_is_told_nothing",
-    "who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is",
-    ("  local wants_to_know = limit == 0 or ", "  local wants_to_know = "),
+    "a_client_that_sleeps_until_an_event_is_woken_for_it",
+    "a_client_that_sleeps_until_a_lease_expires_is_not_woken_early",
+    ("at < tonumber(first[2]) - 1.25 then", "at < tonumber(first[2]) then"),
 )
 mutant(
-    "who_has_no_room_waits_for_what_is_there",
-    "who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is",
-    ("    sleeps = false -- it has no room", "    -- it has no room"),
+    "an_idle_client_expires_before_it_polls",
+    "a_sleeping_client_is_not_woken_because_another_sleeps",
+    (
+        "extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)",
+        "extend_idle_lease(q, client, q.now + args.lease_ms)",
+    ),
 )
 mutant(
-    "who_dies_takes_its_wake_up_along",
-    "what_a_client_was_woken_for_when_it_died_goes_to_another",
-    ("  pass_on(q) -- it may have been woken", "  -- it may have been woken"),
+    "a_client_without_room_gets_no_next_poll",
+    "a_client_without_room_learns_that_a_job_is_due",
+    ("  local wants_next = limit == 0 or ", "  local wants_next = "),
+)
+mutant(
+    "a_client_without_room_waits_although_a_job_is_due",
+    "a_client_without_room_learns_that_a_job_is_due",
+    ("  return args.limit > 0 or not is_due(q, args.skips_suspects)", "  return true"),
+)
+mutant(
+    "the_wake_up_of_an_evicted_client_is_not_forwarded",
+    "a_wake_up_of_a_client_that_died_is_forwarded",
+    ("  forward_wake_up(q) -- the client may have been", "  -- the client may have been"),
 )
 
 # The server
@@ -737,77 +755,77 @@ mutant(
     ("register('dispatch', API.dispatch)", "register('dispatch', API.dispatch, 'allow-oom')"),
 )
 mutant(
-    "finishes_of_who_lost_the_lease_are_not_told",
-    "who_lost_the_lease_is_told_so_also_among_many",
+    "lost_leases_in_a_list_of_finishes_are_not_reported",
+    "a_lost_lease_among_many_finishes_is_reported",
     ("lost[#lost + 1] = i - n", "lost[1] = nil"),
 )
 mutant(
-    "an_old_request_takes_jobs",
-    "a_request_that_was_given_up_takes_nothing_when_it_comes_at_last",
+    "an_overtaken_request_takes_jobs",
+    "an_overtaken_request_takes_nothing",
     ("tonumber(request) < tonumber(known)", "false"),
 )
 mutant(
-    "a_request_that_took_nothing_is_not_noted",
-    "a_request_that_was_given_up_takes_nothing_when_it_comes_at_last",
-    ("    note_request(q, client, id, request)\n", ""),
+    "a_request_that_took_nothing_is_not_recorded",
+    "an_overtaken_request_takes_nothing",
+    ("    record_request(q, client, id, request)\n", ""),
 )
 mutant(
-    "a_dispatch_wakes_everybody",
-    "a_dispatch_wakes_one_sleeper_who_hears_it",
-    ("n, gone = n - (heard and 1 or 0),", "n, gone = n,"),
+    "a_dispatch_wakes_all_waiters",
+    "a_dispatch_wakes_one_waiter_that_is_subscribed",
+    ("n, gone = n - (received and 1 or 0),", "n, gone = n,"),
 )
 mutant(
-    "who_waits_again_is_taken_for_gone",
-    "who_waits_again_after_a_long_time_is_still_woken",
+    "a_client_that_waits_again_counts_as_gone",
+    "a_client_that_waits_again_after_a_long_time_is_still_woken",
     ("      if gone[i] ~= waiter then\n", "      if true then\n"),
 )
 mutant(
-    "tokens_start_again_with_the_server",
-    "a_token_is_not_given_out_again_after_the_server_forgot",
+    "tokens_do_not_follow_the_clock",
+    "a_token_is_not_issued_again_after_the_server_lost_its_state",
     ("  q.token = math.max(math.ceil(q.token), math.floor(q.now * 1000))\n", ""),
 )
 mutant(
-    "a_fail_job_overwrites_who_has_its_id",
-    "a_fail_id_that_is_taken_is_left_alone",
+    "a_fail_job_overwrites_a_job_with_its_id",
+    "a_fail_job_does_not_overwrite_a_job_with_its_id",
     ("  while redis.call('HEXISTS', fq.data, id) == 1 do\n", "  while false do\n"),
 )
 
 mutant(
-    "everybody_is_answered_alike",
-    "who_gives_no_list_of_finishes_is_answered_as_before_there_was_one",
-    ("  if not argv[10 + 5 * ends] then", "  if false then"),
+    "every_dequeue_gets_seven_values",
+    "a_dequeue_without_a_list_of_finishes_gets_five_values",
+    ("  if not args.gives_finishes then", "  if false then"),
 )
 
-# What somebody put there by hand
+# Values that another program wrote
 
 mutant(
-    "a_clock_that_is_no_number",
-    "settings_and_clocks_that_cannot_be_read_count_as_not_set",
+    "a_stored_clock_is_not_checked",
+    "unreadable_settings_and_clocks_count_as_not_set",
     (
-        "  local heard = kept(clock[1], LATEST)",
-        "  local heard = clock[1] and tonumber(clock[1])",
+        "  local last_contact = stored_number(clock[1], MAX_TIME)",
+        "  local last_contact = clock[1] and tonumber(clock[1])",
     ),
 )
 mutant(
-    "limits_of_any_kind",
-    "settings_and_clocks_that_cannot_be_read_count_as_not_set",
-    ("kept(raw[3], MOST)", "tonumber(raw[3])"),
+    "stored_limits_are_not_checked",
+    "unreadable_settings_and_clocks_count_as_not_set",
+    ("stored_number(raw[3], MAX_INTEGER)", "tonumber(raw[3])"),
 )
 mutant(
-    "a_held_dispatch_of_any_kind",
-    "a_held_dispatch_that_cannot_be_read_is_set_aside_when_the_run_ends",
+    "a_held_dispatch_is_not_checked",
+    "an_unreadable_held_dispatch_is_quarantined_when_the_run_ends",
     (
         "    run.held, run.held_data = read_held(held)\n",
-        "    run.held, run.held_data = split(held)\n",
+        "    run.held, run.held_data = split_payload(held)\n",
     ),
 )
 mutant(
-    "who_is_active_is_taken_again",
-    "a_job_that_waits_and_is_held_is_not_handed_out_again",
-    ("    if active and is_held(q, id, active) then", "    if false then"),
+    "an_active_job_is_leased_again",
+    "a_job_that_waits_and_is_active_is_not_leased_again",
+    ("  if active and has_lease(q, id, active) then", "  if false then"),
 )
 mutant(
     "the_wrong_key_is_not_named",
-    "a_key_of_the_wrong_type_is_named",
+    "an_error_names_the_key_of_the_wrong_type",
     ("      explain(reply, keys)\n", "      error({ err = reply })\n"),
 )

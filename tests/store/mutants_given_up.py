@@ -1,90 +1,93 @@
-"""Seeded mistakes in the short way of giving jobs up."""
+"""Mistakes in giving jobs up and retrying them in bulk."""
 
 from tests.store.mutants import mutant
 
-THE_SAME = "what_is_given_up_by_the_short_way_is_as_by_the_long"
+SAME_AS_ONE_BY_ONE = "jobs_given_up_in_bulk_are_the_same_as_one_by_one"
 
 mutant(
-    "given_up_and_still_there",
-    THE_SAME,
-    ("    batch:all('hdel', q.data, ids, n, datas)\n", ""),
+    "a_job_given_up_in_bulk_keeps_its_data",
+    SAME_AS_ONE_BY_ONE,
+    ("  batch:bulk('hdel', q.data, ids, n, datas)\n", ""),
 )
 mutant(
-    "a_plain_fail_id_is_the_jobs_own",
-    THE_SAME,
+    "a_fail_job_in_bulk_has_the_id_of_its_origin",
+    SAME_AS_ONE_BY_ONE,
     ("fail_ids[i] = ids[i] .. ':' .. tokens[i]", "fail_ids[i] = ids[i]"),
 )
 mutant(
-    "the_short_way_has_fail_jobs_for_nobody",
-    "who_is_given_up_by_the_short_way_leaves_the_fail_queue_to_its_handler",
-    ("\n    local fq = settings_of(q).fail_handler and fail", "\n    local fq = fail"),
-)
-mutant(
-    "an_origin_without_an_error",
-    THE_SAME,
+    "fail_jobs_in_bulk_without_a_fail_handler",
+    "without_a_fail_handler_jobs_given_up_in_bulk_leave_the_fail_queue_empty",
     (
-        "ORIGIN .. with_problem(4, fields[i], problems[i], name)",
-        "ORIGIN .. with_problem(4, fields[i], '', name)",
+        "  end\n  local fq = settings_of(q).fail_handler and fail",
+        "  end\n  local fq = fail",
     ),
 )
 mutant(
-    "the_short_way_counts_none",
-    THE_SAME,
-    ("    count(q, 'failed', n)\n", ""),
+    "an_origin_in_bulk_has_no_error",
+    SAME_AS_ONE_BY_ONE,
+    (
+        "ORIGIN .. pack_with_error(4, fields[i], problems[i], name)",
+        "ORIGIN .. pack_with_error(4, fields[i], '', name)",
+    ),
 )
 mutant(
-    "the_short_way_forgets_earlier_tries",
-    "what_was_tried_before_is_told_of_who_is_given_up",
+    "jobs_given_up_in_bulk_are_not_counted",
+    SAME_AS_ONE_BY_ONE,
+    ("  count(q, 'failed', n)\n", ""),
+)
+mutant(
+    "jobs_with_an_info_are_given_up_in_bulk",
+    "the_record_of_a_job_given_up_has_its_earlier_attempts",
     ("elseif info or not problem then", "elseif not problem then"),
 )
 mutant(
-    "an_error_with_more_behind_it_is_kept_as_it_is",
-    "an_error_that_is_packed_otherwise_is_read_all_the_same",
+    "an_error_followed_by_more_bytes_is_copied",
+    "an_error_in_another_packing_is_still_read",
     ("return problem, rest == -1 and first", "return problem, first"),
 )
 mutant(
-    "a_taken_fail_id_is_overwritten_by_the_short_way",
-    "a_fail_id_that_is_taken_is_left_alone",
+    "a_fail_job_in_bulk_overwrites_a_job_with_its_id",
+    "a_fail_job_does_not_overwrite_a_job_with_its_id",
     ("taken[i] and free_fail_id(fq, fail_ids[i]) or fail_ids[i]", "fail_ids[i]"),
 )
 mutant(
-    "somebodys_long_id_is_gone",
-    "what_makes_a_table_of_a_fail_queue_is_gone_again_or_is_somebodys",
+    "the_long_entry_overwrites_a_fail_job_with_that_id",
+    "the_long_entry_does_not_stay_in_a_fail_queue_unless_it_is_a_job",
     (
-        "if n >= MANY and not taken[n + 1] then\n      make_tables(fq",
-        "if n >= MANY then\n      make_tables(fq",
+        "if n >= BULK and not taken[n + 1] then\n    avoid_listpacks(fq",
+        "if n >= BULK then\n    avoid_listpacks(fq",
     ),
 )
 mutant(
-    "the_long_way_overtakes",
-    "jobs_are_given_up_in_the_order_in_which_they_are_told",
-    ("if doomed then -- in the order", "if false then -- in the order"),
+    "records_of_the_general_path_come_first",
+    "jobs_are_given_up_in_the_order_of_their_outcomes",
+    ("      write_failures(q, batch, bulk) -- records", "      -- records"),
 )
 mutant(
-    "a_first_retry_is_not_counted",
-    "a_first_retry_by_the_short_way_is_as_by_the_long",
-    ("with_problem(2, RETRIED,", "with_problem(2, '\\171retry_count\\000',"),
+    "a_first_retry_in_bulk_is_not_counted",
+    "first_retries_in_bulk_are_the_same_as_one_by_one",
+    ("pack_with_error(2, RETRIED,", "pack_with_error(2, '\\171retry_count\\000',"),
 )
 mutant(
-    "a_first_retry_is_due_at_once",
-    "a_first_retry_by_the_short_way_is_as_by_the_long",
+    "a_first_retry_in_bulk_has_no_backoff",
+    "first_retries_in_bulk_are_the_same_as_one_by_one",
     ("when = string.format('+%.17g', backoff(q, none, 0))", "when = '+0'"),
 )
 mutant(
-    "a_first_retry_forgets_when_it_was_dispatched",
-    "a_first_retry_by_the_short_way_is_as_by_the_long",
-    ("cmsgpack.pack(tonumber(run_at))\n    plain", "cmsgpack.pack(q.now)\n    plain"),
+    "a_first_retry_in_bulk_loses_its_dispatch_time",
+    "first_retries_in_bulk_are_the_same_as_one_by_one",
+    ("cmsgpack.pack(tonumber(run_at))\n  plain", "cmsgpack.pack(q.now)\n  plain"),
 )
 mutant(
-    "who_has_no_retries_has_one",
-    "who_has_no_retries_is_given_up",
+    "a_job_without_retries_is_retried_in_bulk",
+    "a_job_without_retries_is_given_up",
     ("and limit_of(q, {}, 'max_retries') > 0", ""),
 )
 mutant(
-    "a_first_retry_wakes_nobody",
-    "who_waits_is_woken_for_a_retry_that_is_due",
+    "a_first_retry_in_bulk_wakes_no_waiter",
+    "a_waiter_is_woken_for_a_retry_that_is_due",
     (
-        "    made_due(q, score)\n  end\n\n  local function retry_plain",
-        "  end\n\n  local function retry_plain",
+        "  count_due(q, score)\nend\n\nlocal function retry_all",
+        "end\n\nlocal function retry_all",
     ),
 )

@@ -1,40 +1,40 @@
-"""Mistakes about suspects to seed into the library."""
+"""Mistakes about suspects."""
 
 from tests.store.mutants import mutant
 
 mutant(
     "a_death_makes_no_suspect",
-    "who_was_in_a_client_that_was_seen_to_die_is_a_suspect",
+    "a_job_of_a_client_that_died_is_a_suspect",
     ("  run.info.suspect = true\n", ""),
 )
 mutant(
     "a_suspect_joins_a_batch",
-    "a_suspect_is_handed_out_alone",
-    ("      if suspect and n > 0 then\n", "      if false then\n"),
+    "a_suspect_is_leased_alone",
+    ("    if suspect and n > 0 then\n", "    if false then\n"),
 )
 mutant(
     "a_suspect_leads_a_batch",
-    "a_suspect_is_handed_out_alone",
-    ("      if suspect then\n", "      if false then\n"),
+    "a_suspect_is_leased_alone",
+    ("    if suspect then\n", "    if false then\n"),
 )
 mutant(
-    "nobody_takes_a_suspect",
-    "a_suspect_alone_is_a_batch_of_any_size",
-    ("      if suspect and n > 0 then\n", "      if suspect then\n"),
+    "a_suspect_is_never_leased",
+    "a_suspect_is_leased_whatever_the_limit",
+    ("    if suspect and n > 0 then\n", "    if suspect then\n"),
 )
 mutant(
-    "what_is_due_in_a_clock_set_back_can_wait",
-    "what_a_suspect_left_behind_is_due_when_the_clock_was_set_back",
+    "a_job_is_not_due_when_the_clock_was_set_back",
+    "after_a_suspect_more_is_due_when_the_clock_was_set_back",
     ("    at = math.min(at, q.now)", "    at = at"),
 )
 mutant(
-    "a_suspect_holds_up_the_queue",
-    "somebody_is_woken_for_what_a_suspect_left_behind",
-    ("local cut_short = #jobs > 0 and next_look == 0", "local cut_short = false"),
+    "no_client_is_woken_after_a_suspect",
+    "after_a_suspect_another_client_is_woken_for_the_rest",
+    ("local was_cut_short = #jobs > 0 and next_poll_in == 0", "local was_cut_short = false"),
 )
 mutant(
     "one_stall_makes_a_suspect",
-    "one_lease_that_ran_out_makes_no_suspect_but_two_do",
+    "a_job_is_a_suspect_after_two_expired_leases",
     (
         "info.suspect or info.stall_count >= 2 or nil",
         "info.suspect or info.stall_count >= 1 or nil",
@@ -42,100 +42,100 @@ mutant(
 )
 mutant(
     "stalls_make_no_suspect",
-    "one_lease_that_ran_out_makes_no_suspect_but_two_do",
+    "a_job_is_a_suspect_after_two_expired_leases",
     ("info.suspect or info.stall_count >= 2 or nil", "info.suspect"),
 )
 mutant(
-    "once_a_suspect_always_a_suspect",
-    "a_run_that_ended_by_itself_clears_a_suspect",
+    "a_retry_does_not_clear_a_suspect",
+    "a_run_that_ends_by_itself_clears_a_suspect",
     ("  run.info.error, run.info.suspect = problem, nil\n", "  run.info.error = problem\n"),
 )
 mutant(
     "a_release_clears_a_suspect",
-    "a_suspect_that_is_released_is_still_one",
+    "a_released_suspect_is_still_a_suspect",
     (
         "  put_back(q, batch, run, run.score)\n  return 'released'",
         "  run.info.suspect = nil\n  put_back(q, batch, run, run.score)\n  return 'released'",
     ),
 )
 mutant(
-    "a_suspect_is_one_although_it_begins_anew",
-    "a_job_that_begins_anew_is_no_suspect",
+    "resetting_counts_does_not_clear_a_suspect",
+    "a_job_with_reset_counts_is_not_a_suspect",
     ("    info.error, info.suspect = nil, nil\n", "    info.error = nil\n"),
 )
 
-# Those who pass over them
+# Clients that skip suspects
 
 mutant(
-    "nobody_passes_over_a_suspect",
-    "who_passes_takes_what_is_behind_suspects",
+    "suspects_are_not_skipped",
+    "a_client_that_skips_suspects_takes_the_jobs_after_them",
     ("      if is_suspect(found_infos[i]) then", "      if false then"),
 )
 mutant(
-    "who_passes_sees_the_first_page_only",
-    "who_passes_takes_what_is_behind_suspects",
-    ("  until #ids == limit or all or seen >= SIGHT", "  until true"),
+    "only_the_first_page_of_suspects_is_scanned",
+    "a_client_that_skips_suspects_takes_the_jobs_after_them",
+    ("  until #ids == limit or all or seen >= SUSPECT_SCAN", "  until true"),
 )
 mutant(
-    "who_passes_takes_too_many",
-    "who_passes_takes_no_more_than_it_asked_for",
+    "skipping_suspects_exceeds_the_limit",
+    "a_client_that_skips_suspects_stays_within_its_limit",
     ("      elseif #ids < limit then", "      else"),
 )
 mutant(
-    "the_word_is_enough",
-    "who_passes_goes_by_the_record_and_not_by_its_words",
+    "a_word_in_the_record_makes_a_suspect",
+    "a_suspect_is_recognised_by_its_record_not_by_a_word_in_it",
     ("  return record and record.suspect == true\n", "  return record\n"),
 )
 mutant(
-    "who_passes_never_helps",
-    "where_only_suspects_are_in_sight_everybody_takes_them",
-    ("  if #ids == 0 and seen >= SIGHT then", "  if false then"),
+    "suspects_are_skipped_without_end",
+    "a_client_that_skips_suspects_takes_them_when_there_is_nothing_else",
+    ("  if #ids == 0 and seen >= SUSPECT_SCAN then", "  if false then"),
 )
 mutant(
-    "who_passes_looks_at_once_again",
-    "who_passes_sleeps_although_suspects_are_due",
+    "a_client_that_skips_suspects_polls_at_once_again",
+    "a_client_that_skips_suspects_sleeps_while_suspects_are_due",
     (
-        "  if not passes or not at or at > q.now or #find_due(q, 1, passes) > 0 then",
-        "  if true then",
+        "  if not skips_suspects or not at or at > q.now or #find_due",
+        "  if true or #find_due",
     ),
 )
 mutant(
-    "who_passes_sleeps_through_what_comes",
-    "who_passes_sleeps_until_the_next_job_comes_due",
-    ("  return next_to_come(q)\n", "  return nil\n"),
+    "a_client_that_skips_suspects_misses_the_next_job",
+    "a_client_that_skips_suspects_sleeps_until_the_next_job_is_due",
+    ("  return next_scheduled_at(q)\n", "  return nil\n"),
 )
 mutant(
-    "suspects_wake_those_who_pass",
-    "suspects_wake_only_those_who_take_them",
-    ("tonumber(waiters[i + 1]) % 1 < 0.5 and tell", "tell"),
+    "suspects_wake_waiters_that_skip_them",
+    "suspects_wake_only_waiters_that_accept_them",
+    ("tonumber(waiters[i + 1]) % 1 < 0.5 and notify", "notify"),
 )
 mutant(
-    "suspects_wake_anybody",
-    "suspects_wake_only_those_who_take_them",
-    ("  made_due(q, score, info.suspect)\n", "  made_due(q, score)\n"),
+    "suspects_wake_any_waiter",
+    "suspects_wake_only_waiters_that_accept_them",
+    ("  count_due(q, score, info.suspect)\n", "  count_due(q, score)\n"),
 )
 mutant(
-    "who_was_woken_in_their_place_keeps_it",
-    "who_passes_wakes_one_who_takes_them",
-    ("  if q.passed then", "  if false then"),
+    "a_client_that_skips_suspects_forwards_no_wake_up",
+    "a_client_that_skips_suspects_wakes_one_that_accepts_them",
+    ("  if q.skipped_suspects then", "  if false then"),
 )
 mutant(
-    "who_sleeps_beside_suspects_is_forgotten",
-    "who_passes_is_woken_in_time_for_what_comes",
-    ("at <= q.time and begins_with_a_suspect(q)", "false"),
+    "the_next_job_is_not_considered_while_a_suspect_is_due",
+    "a_client_that_skips_suspects_is_woken_in_time_for_the_next_job",
+    ("at <= q.time and head_is_suspect(q)", "false"),
 )
 mutant(
-    "what_is_due_wakes_another_to_keep_the_time",
-    "who_is_woken_for_what_is_due_keeps_the_time_himself",
-    ("at <= q.time and begins_with_a_suspect(q)", "at <= q.time"),
+    "a_due_job_wakes_a_second_waiter",
+    "a_client_woken_for_a_due_job_polls_in_time_itself",
+    ("at <= q.time and head_is_suspect(q)", "at <= q.time"),
 )
 mutant(
-    "who_passes_looks_twice",
-    "who_passes_looks_through_suspects_once",
-    ("  q.none_left = all and #ids == 0\n", ""),
+    "suspects_are_scanned_twice",
+    "a_client_that_skips_suspects_scans_them_once",
+    ("  q.none_due_left = all and #ids == 0\n", ""),
 )
 mutant(
-    "who_passes_forgets_what_was_too_large",
-    "who_passes_looks_again_for_what_was_too_large",
-    ("  q.none_left = all and done == #ids\n", "  q.none_left = all\n"),
+    "a_job_that_was_too_large_is_forgotten",
+    "a_client_that_skips_suspects_polls_again_for_a_job_that_was_too_large",
+    ("  q.none_due_left = all and done == #ids\n", "  q.none_due_left = all\n"),
 )

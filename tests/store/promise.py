@@ -1,4 +1,4 @@
-"""The list of promises: each a function that holds on the real library and names itself."""
+"""The promises of the library: functions whose names say what holds."""
 
 from collections.abc import Callable
 

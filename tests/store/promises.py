@@ -1,5 +1,7 @@
-"""What is promised of leases, clients and sweeps. Each promise is kept by the real library
-(test_promises.py) and broken by a mistake seeded into it (test_mutants.py)."""
+"""Promises about leases, clients and sweeps.
+
+The library keeps each promise (test_promises.py), and a mistake seeded into it breaks the promise
+(test_mutants.py)."""
 
 from typing import Any
 
@@ -35,7 +37,7 @@ def finish_with_a_stale_token_changes_nothing(h: Harness) -> None:
 
 
 @promise
-def a_stale_token_extends_no_lease(h: Harness) -> None:
+def a_stale_token_does_not_extend_a_lease(h: Harness) -> None:
     h.dispatch()
     stale = h.take_one(lease=5)
     h.later(6)
@@ -47,7 +49,7 @@ def a_stale_token_extends_no_lease(h: Harness) -> None:
 
 
 @promise
-def a_lease_ends_once_whoever_repeats_it(h: Harness) -> None:
+def a_lease_ends_once_however_often_its_outcome_is_sent(h: Harness) -> None:
     h.dispatch_many("a", "b")
     jobs = h.take(limit=2)
     endings = endings_of([*jobs, *jobs], Finish())
@@ -73,7 +75,7 @@ def tokens_only_ever_increase(h: Harness) -> None:
 
 
 @promise
-def a_leased_job_is_given_to_nobody_else(h: Harness) -> None:
+def a_leased_job_is_not_leased_to_another_client(h: Harness) -> None:
     h.dispatch()
     h.join("c1", "c2")
     assert len(h.take("c1")) == 1
@@ -88,9 +90,9 @@ def a_held_dispatch_never_runs_beside_its_id(h: Harness) -> None:
     h.dispatch()
     run = h.take_one()
     assert h.dispatch(payload=b"2") == "blocked"
-    assert h.take() == [], "the id runs already"
+    assert h.take() == [], "the id is active already"
     h.later(1)
-    assert h.take(limit=10) == [], "the id runs already"
+    assert h.take(limit=10) == [], "the id is active already"
     assert h.row("blocked").payload == b"2"
     assert h.end(run, Finish()) == "finished"
     assert h.take_one().payload == b"2"
@@ -110,7 +112,7 @@ def a_repeated_dequeue_returns_the_same_batch(h: Harness) -> None:
 
 
 @promise
-def a_repeated_dequeue_leaves_out_what_has_ended_since(h: Harness) -> None:
+def a_repeated_dequeue_omits_jobs_that_have_ended_since(h: Harness) -> None:
     h.join("c1")
     h.dispatch_many("a", "b", "c")
     first = h.take("c1", limit=2, request="r1")
@@ -172,7 +174,7 @@ def a_client_swept_in_part_is_dead_already(h: Harness) -> None:
 
 
 @promise
-def a_client_nobody_registered_gets_nothing(h: Harness) -> None:
+def an_unregistered_client_gets_nothing(h: Harness) -> None:
     h.dispatch()
     assert h.dequeue("ghost").state == "lost"
     assert h.bump("ghost") == ["lost"]
@@ -180,7 +182,7 @@ def a_client_nobody_registered_gets_nothing(h: Harness) -> None:
 
 
 @promise
-def a_client_that_asks_before_it_was_swept_lives(h: Harness) -> None:
+def a_client_that_dequeues_before_it_is_swept_stays_alive(h: Harness) -> None:
     h.join("c1", lease=5)
     h.dispatch()
     job = h.take_one("c1", lease=5)
@@ -191,7 +193,7 @@ def a_client_that_asks_before_it_was_swept_lives(h: Harness) -> None:
 
 
 @promise
-def an_evicted_client_gives_its_jobs_back_at_once(h: Harness) -> None:
+def an_evicted_client_loses_its_jobs_at_once(h: Harness) -> None:
     h.join("c1", "c2")
     h.dispatch_many("a", "b")
     h.take("c1", limit=2)
@@ -204,9 +206,9 @@ def an_evicted_client_gives_its_jobs_back_at_once(h: Harness) -> None:
 
 
 @promise
-def an_idle_client_lives_until_it_looks_again(h: Harness) -> None:
+def an_idle_client_stays_alive_until_its_next_poll(h: Harness) -> None:
     h.join("c1", "paused", lease=5)
-    assert h.dequeue("c1", lease=5, waiter="c1", waits=8).next_in == 5, "for the other"
+    assert h.dequeue("c1", lease=5, waiter="c1", waits=8).next_in == 5, "the other lease expires"
     h.call(h.commands.configure(paused=True))
     assert h.dequeue("paused", lease=5, waits=8).state == "paused"
     h.call(h.commands.configure(paused=False))
@@ -216,12 +218,12 @@ def an_idle_client_lives_until_it_looks_again(h: Harness) -> None:
     h.later(7)
     assert h.sweep() == 0
     h.later(6)
-    assert h.sweep() == 1, "it waited no more, and nothing was heard of it for a long time"
+    assert h.sweep() == 1, "it was not a waiter, and had not called for a long time"
     assert h.bump("c1", "paused") == ["lost", "lost"]
 
 
 @promise
-def who_sleeps_is_not_woken_because_another_does(h: Harness) -> None:
+def a_sleeping_client_is_not_woken_because_another_sleeps(h: Harness) -> None:
     h.join("c1", "c2", lease=60)
     for _ in range(3):
         for client in ("c1", "c2"):
@@ -230,9 +232,9 @@ def who_sleeps_is_not_woken_because_another_does(h: Harness) -> None:
 
 
 @promise
-def who_sleeps_until_a_lease_runs_out_is_not_woken_for_it_before(h: Harness) -> None:
+def a_client_that_sleeps_until_a_lease_expires_is_not_woken_early(h: Harness) -> None:
     h.join("c1", "c2", lease=60)
-    h.later(0.0004)  # a lease may run out in the middle of a millisecond
+    h.later(0.0004)  # a lease may expire within a millisecond
     h.dispatch()
     h.take_one("c1", lease=5)
     h.later(0.0007)
@@ -243,10 +245,10 @@ def who_sleeps_until_a_lease_runs_out_is_not_woken_for_it_before(h: Harness) -> 
 
 
 @promise
-def a_heartbeat_that_comes_late_does_not_cut_a_rest_short(h: Harness) -> None:
+def a_late_heartbeat_does_not_shorten_the_lease_of_an_idle_client(h: Harness) -> None:
     h.join("c1", lease=5)
     assert h.take("c1", lease=5, waiter="c1", waits=30) == []
-    assert h.bump("c1", lease=5) == ["ok"], "sent while it still held a job"
+    assert h.bump("c1", lease=5) == ["ok"], "the heartbeat was sent while it still held a job"
     h.later(8)
     h.bump("c1", lease=5)
     h.later(8)
@@ -255,7 +257,7 @@ def a_heartbeat_that_comes_late_does_not_cut_a_rest_short(h: Harness) -> None:
 
 
 @promise
-def what_a_client_was_woken_for_when_it_died_goes_to_another(h: Harness) -> None:
+def a_wake_up_of_a_client_that_died_is_forwarded(h: Harness) -> None:
     h.join("dead", "c1")
     h.dispatch()
     h.redis.zadd(h.keys.base + "waiters", {"c1": h.time * 1000 + 30_000})
@@ -264,7 +266,7 @@ def what_a_client_was_woken_for_when_it_died_goes_to_another(h: Harness) -> None
 
 
 @promise
-def who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is(h: Harness) -> None:
+def a_client_without_room_learns_that_a_job_is_due(h: Harness) -> None:
     h.join("c1")
     assert h.dequeue("c1", limit=0, waiter="c1", waits=30).next_in is not None
     assert h.call(h.commands.counts()).waiters == 1
@@ -272,7 +274,7 @@ def who_has_no_room_is_told_that_something_is_due_or_woken_when_it_is(h: Harness
     for _ in range(2):
         asked = h.dequeue("c1", limit=0, waiter="c1", waits=30)
         assert (asked.jobs, asked.next_in) == ([], 0)
-        assert h.call(h.commands.counts()).waiters == 0, "it would be woken in vain"
+        assert h.call(h.commands.counts()).waiters == 0, "the wake-up would be useless"
 
 
 @promise
@@ -287,7 +289,7 @@ def a_client_that_holds_a_job_is_not_idle(h: Harness) -> None:
 
 
 @promise
-def one_lease_that_waits_makes_no_client(h: Harness) -> None:
+def a_single_lease_that_waits_does_not_create_a_client(h: Harness) -> None:
     assert h.take("~x", waiter="w", waits=8) == []
     assert h.call(h.commands.clients()) == []
 
@@ -305,7 +307,7 @@ def a_sweep_is_bounded(h: Harness) -> None:
 
 
 @promise
-def a_sweep_looks_at_a_bounded_number_of_clients(h: Harness) -> None:
+def a_sweep_handles_a_bounded_number_of_clients(h: Harness) -> None:
     clients = [f"c{n:02}" for n in range(25)]
     h.join(*clients, lease=5)
     h.dispatch_many(*clients)
@@ -316,7 +318,7 @@ def a_sweep_looks_at_a_bounded_number_of_clients(h: Harness) -> None:
 
 
 @promise
-def bump_and_dequeue_sweep_as_well(h: Harness) -> None:
+def bump_and_dequeue_also_sweep(h: Harness) -> None:
     h.join("dead", lease=5)
     h.join("c1", lease=60)
     for call in ("bump", "dequeue"):
@@ -341,16 +343,16 @@ def after_an_outage_leases_are_extended_once(h: Harness) -> None:
     h.join("c1", lease=30)
     h.dispatch()
     job = h.take_one("c1")
-    h.later(3600)  # the server was away, and with it everybody's heartbeat
+    h.later(3600)  # the server was down, so no heartbeat arrived
     assert h.sweep() == 0
     assert h.dequeue("~other").jobs == []
     h.later(9)
-    assert h.bump("c1") == ["ok"], "it came back within its grace"
+    assert h.bump("c1") == ["ok"], "it returned within its grace"
     assert h.row("active").token == job.token
 
 
 @promise
-def who_does_not_come_back_after_an_outage_is_swept(h: Harness) -> None:
+def a_client_that_does_not_return_after_an_outage_is_swept(h: Harness) -> None:
     h.join("c1", "c2", lease=30)
     h.dispatch()
     h.take_one("c1")
@@ -364,20 +366,20 @@ def who_does_not_come_back_after_an_outage_is_swept(h: Harness) -> None:
 
 
 @promise
-def an_outage_saves_nobody_who_was_dead_before_it(h: Harness) -> None:
+def a_client_that_was_dead_before_an_outage_gets_no_grace(h: Harness) -> None:
     h.join("c1", lease=5)
     h.join("c2", lease=600)
     h.dispatch_many("a", "b")
     h.take_one("c1", lease=5)
     h.later(6)
-    assert h.dispatch("c") == "created"  # heard at a time when c1 was dead already
+    assert h.dispatch("c") == "created"  # a call at a time when c1 was dead already
     h.later(3600)
     assert h.sweep() == 1
     assert h.row("due", "a").stall_count == 1
 
 
 @promise
-def the_jobs_of_the_dead_come_back_in_time_although_nobody_else_is_heard(h: Harness) -> None:
+def jobs_of_a_dead_client_return_in_time_without_other_traffic(h: Harness) -> None:
     h.join("c1", "dead", "second", lease=3600)
     for client, lease in (("dead", 13), ("second", 13.01), ("~pulled", 45)):
         h.dispatch(client)
@@ -390,12 +392,12 @@ def the_jobs_of_the_dead_come_back_in_time_although_nobody_else_is_heard(h: Harn
             back[job.id] = h.time - start
             h.end(job, Finish())
         h.later(0 if looked.jobs else min(looked.next_in or 60, 60))
-    # The last a second late: who looked before was the first after a silence.
+    # The last poll is a second late: an earlier one would have been the first after a silence.
     assert back == pytest.approx({"dead": 13, "second": 13.01, "~pulled": 46}, abs=0.1)
 
 
 @promise
-def who_waits_is_left_alone_until_shortly_before_a_long_lease_runs_out(h: Harness) -> None:
+def a_waiter_is_not_woken_until_shortly_before_a_long_lease_expires(h: Harness) -> None:
     h.join("c1", lease=3600)
     h.dispatch()
     h.take_one(lease=600)
@@ -403,7 +405,7 @@ def who_waits_is_left_alone_until_shortly_before_a_long_lease_runs_out(h: Harnes
 
 
 @promise
-def after_an_outage_the_jobs_of_the_dead_come_back_when_the_grace_is_over(h: Harness) -> None:
+def after_an_outage_jobs_of_a_dead_client_return_when_the_grace_ends(h: Harness) -> None:
     h.join("c1", lease=7200)
     h.join("dead", lease=15)
     h.dispatch()
@@ -411,5 +413,5 @@ def after_an_outage_the_jobs_of_the_dead_come_back_when_the_grace_is_over(h: Har
     h.later(12)
     start = h.time
     while not (looked := h.dequeue("c1", lease=3600, waiter="c1", waits=60)).jobs:
-        h.later(min(looked.next_in or 60, 60) + 0.002)  # nobody is in time to the millisecond
+        h.later(min(looked.next_in or 60, 60) + 0.002)  # no client polls exactly on time
     assert h.time - start == pytest.approx(10, abs=0.1)

@@ -1,4 +1,4 @@
-"""What is promised of how much one call does, however many jobs there are and however large."""
+"""Promises about how much one call does, however many jobs there are and however large."""
 
 from queasy.job import Job, JobError
 from queasy.options import JobOptions
@@ -13,7 +13,7 @@ WHY = JobError(type="Boom", message="it broke")
 
 
 def take_large(h: Harness, number: int = 6, payload: bytes = MEGABYTE) -> list[Job]:
-    """All leased to one client, which lives for five seconds."""
+    """Leases jobs to one client, with a lease of five seconds."""
     h.join("c1", lease=5)
     h.call(h.commands.dispatch([DispatchItem(f"j{n:02}", payload) for n in range(number)]))
     jobs: list[Job] = []
@@ -23,7 +23,7 @@ def take_large(h: Harness, number: int = 6, payload: bytes = MEGABYTE) -> list[J
 
 
 @promise
-def a_sweep_ends_only_so_many_bytes(h: Harness) -> None:
+def a_sweep_is_bounded_in_bytes(h: Harness) -> None:
     h.call(h.commands.configure(limits=JobOptions(max_stalls=1), fail_handler=True))
     take_large(h)
     h.later(6)
@@ -32,7 +32,7 @@ def a_sweep_ends_only_so_many_bytes(h: Harness) -> None:
 
 
 @promise
-def a_sweep_ends_one_job_however_large(h: Harness) -> None:
+def a_sweep_ends_at_least_one_job_however_large(h: Harness) -> None:
     h.call(h.commands.configure(limits=JobOptions(max_stalls=1)))
     take_large(h, 2, 9 * MEGABYTE)
     h.later(6)
@@ -40,14 +40,14 @@ def a_sweep_ends_one_job_however_large(h: Harness) -> None:
 
 
 @promise
-def jobs_that_come_back_weigh_nothing(h: Harness) -> None:
+def jobs_that_stay_in_place_do_not_count_against_the_bytes_of_a_sweep(h: Harness) -> None:
     take_large(h)
     h.later(6)
-    assert [h.sweep(), h.sweep()] == [6, 0], "their payloads stay where they are"
+    assert [h.sweep(), h.sweep()] == [6, 0], "their payloads are not moved"
 
 
 @promise
-def what_is_held_behind_a_run_counts_when_it_is_swept(h: Harness) -> None:
+def a_held_dispatch_counts_against_the_bytes_of_a_sweep(h: Harness) -> None:
     take_large(h, payload=b"small")
     for n in range(6):
         assert h.dispatch(f"j{n:02}", MEGABYTE) == "blocked"
@@ -56,7 +56,7 @@ def what_is_held_behind_a_run_counts_when_it_is_swept(h: Harness) -> None:
 
 
 @promise
-def a_sweep_ends_only_so_many_bytes_of_cancelled_runs(h: Harness) -> None:
+def a_sweep_of_cancelled_runs_is_bounded_in_bytes(h: Harness) -> None:
     take_large(h)
     h.cancel(*(f"j{n:02}" for n in range(6)), running=True)
     h.later(6)
@@ -64,7 +64,7 @@ def a_sweep_ends_only_so_many_bytes_of_cancelled_runs(h: Harness) -> None:
 
 
 @promise
-def an_eviction_ends_only_so_many_bytes(h: Harness) -> None:
+def an_eviction_is_bounded_in_bytes(h: Harness) -> None:
     h.call(h.commands.configure(limits=JobOptions(max_stalls=1)))
     take_large(h)
     evict = h.commands.evict("c1", "stall")
@@ -74,17 +74,17 @@ def an_eviction_ends_only_so_many_bytes(h: Harness) -> None:
 
 
 @promise
-def a_dequeue_takes_only_so_many_bytes(h: Harness) -> None:
+def a_dequeue_is_bounded_in_bytes(h: Harness) -> None:
     h.join("c1")
     h.call(h.commands.dispatch([DispatchItem(f"j{n:02}", MEGABYTE) for n in range(13)]))
     batches = [h.dequeue("c1", limit=1000, request=f"r{n}") for n in range(4)]
     assert [len(taken.jobs) for taken in batches] == [5, 5, 3, 0]
     assert [job.id for taken in batches for job in taken.jobs] == [f"j{n:02}" for n in range(13)]
-    assert [taken.next_in for taken in batches][:2] == [0, 0], "there is more, at once"
+    assert [taken.next_in for taken in batches][:2] == [0, 0], "more jobs are due"
 
 
 @promise
-def a_requeue_moves_only_so_many_bytes(h: Harness) -> None:
+def a_requeue_is_bounded_in_bytes(h: Harness) -> None:
     ids = [f"j{n:02}" for n in range(6)]
     h.call(h.commands.settle(endings_of(take_large(h), Fail(WHY))))
     for done in (0, 2, 4):
@@ -93,11 +93,11 @@ def a_requeue_moves_only_so_many_bytes(h: Harness) -> None:
     assert h.waiting() == ids
 
 
-# A client that holds very much
+# A client with many leases
 
 
 def take_thousands(h: Harness) -> list[Job]:
-    """Into the hands of one client; returns the last batch."""
+    """Leases jobs to one client; returns the last batch."""
     h.join("c1")
     jobs: list[Job] = []
     for batch in range(3):
@@ -107,7 +107,7 @@ def take_thousands(h: Harness) -> list[Job]:
 
 
 @promise
-def a_repeated_dequeue_is_the_same_however_much_its_client_holds(h: Harness) -> None:
+def a_repeated_dequeue_of_a_client_with_many_leases_returns_the_same_batch(h: Harness) -> None:
     last = take_thousands(h)
     assert [job.id for job in last] == [f"2-{n:03}" for n in range(600)]
     again = h.take("c1", limit=600, request="r2")
@@ -115,11 +115,11 @@ def a_repeated_dequeue_is_the_same_however_much_its_client_holds(h: Harness) -> 
 
 
 @promise
-def a_repeated_dequeue_is_of_what_its_client_still_holds(h: Harness) -> None:
+def a_repeated_dequeue_returns_only_jobs_the_client_still_holds(h: Harness) -> None:
     last = take_thousands(h)
     h.call(h.commands.settle(endings_of(last[:300], Fail(WHY))))
     h.dispatch_many(*(job.id for job in last[:200]))
     h.take("~other", limit=100)
-    h.take("c1", limit=100)  # the same ids under other tokens, in no request
+    h.take("c1", limit=100)  # the same ids with other tokens, from another request
     again = h.take("c1", limit=600, request="r2")
     assert [job.id for job in again] == [job.id for job in last[300:]]

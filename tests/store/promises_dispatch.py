@@ -1,4 +1,4 @@
-"""What is promised of dispatch: upsert, singleton ids, held dispatches, cancel."""
+"""Promises about dispatch: upsert, singleton ids, held dispatches, cancel."""
 
 from queasy.job import JobError
 from queasy.options import JobOptions
@@ -11,7 +11,7 @@ WHY = JobError(type="Boom", message="it broke")
 
 
 def _retried(h: Harness) -> None:
-    """A job 'a' with one retry behind it, due again."""
+    """A job 'a' that was retried once and is due again."""
     h.dispatch(payload=b"1", options=JobOptions(max_retries=7))
     h.end(h.take_one(), RetryLater(WHY, after=1))
     h.later(2)
@@ -21,7 +21,7 @@ def _retried(h: Harness) -> None:
 
 
 @promise
-def a_dispatch_says_what_became_of_it(h: Harness) -> None:
+def a_dispatch_replies_with_its_status(h: Harness) -> None:
     assert h.dispatch() == "created"
     assert h.dispatch(payload=b"2") == "updated"
     assert h.dispatch(flags="0f00") == "unchanged"
@@ -30,7 +30,7 @@ def a_dispatch_says_what_became_of_it(h: Harness) -> None:
 
 
 @promise
-def data_is_updated_if_asked_and_only_then(h: Harness) -> None:
+def data_is_updated_only_on_request(h: Harness) -> None:
     h.dispatch(payload=b"1", after=60)
     assert h.dispatch(payload=b"2", after=60, flags="0f00") == "unchanged"
     assert h.row("scheduled").payload == b"1"
@@ -52,7 +52,7 @@ def run_at_is_updated_always_never_if_later_or_if_earlier(h: Harness) -> None:
 
 
 @promise
-def each_option_is_updated_by_itself(h: Harness) -> None:
+def each_option_is_updated_on_its_own(h: Harness) -> None:
     h.dispatch(options=JobOptions(max_retries=1, max_stalls=2, timeout=3), after=60)
     one = frozenset({"max_stalls"})
     h.dispatch(options=JobOptions(max_retries=9, max_stalls=8), update=one, flags="0f00")
@@ -64,7 +64,7 @@ def each_option_is_updated_by_itself(h: Harness) -> None:
 
 
 @promise
-def counts_are_reset_if_asked_and_only_then(h: Harness) -> None:
+def counts_are_reset_only_on_request(h: Harness) -> None:
     _retried(h)
     h.dispatch(payload=b"2", flags="1f00")
     kept = h.row("due")
@@ -88,7 +88,7 @@ def an_update_keeps_the_time_of_the_first_dispatch(h: Harness) -> None:
 
 
 @promise
-def only_if_absent_changes_nothing_that_is_there(h: Harness) -> None:
+def only_if_absent_leaves_an_existing_job_unchanged(h: Harness) -> None:
     assert h.dispatch(payload=b"1", flags="1t11") == "created"
     assert h.dispatch(payload=b"2", after=60, flags="1t11") == "unchanged"
     run = h.take_one()
@@ -109,7 +109,7 @@ def a_due_job_keeps_its_place_when_it_is_dispatched_again(h: Harness) -> None:
 
 
 @promise
-def an_id_may_come_twice_in_one_batch(h: Harness) -> None:
+def an_id_may_occur_twice_in_one_batch(h: Harness) -> None:
     items = [DispatchItem("a", b"1"), DispatchItem("b", b"2"), DispatchItem("a", b"3", "+60000")]
     done = h.call(h.commands.dispatch(items))
     assert [one.status for one in done] == ["created", "created", "updated"]
@@ -121,7 +121,7 @@ def an_id_may_come_twice_in_one_batch(h: Harness) -> None:
 
 
 @promise
-def a_held_dispatch_comes_up_as_a_new_job(h: Harness) -> None:
+def a_held_dispatch_becomes_a_new_job_when_the_run_finishes(h: Harness) -> None:
     for outcome in (Finish(), Fail(WHY)):
         _retried(h)
         run = h.take_one()
@@ -228,7 +228,7 @@ def a_batch_may_hold_and_merge_at_once(h: Harness) -> None:
 
 
 @promise
-def cancel_ends_a_wait_and_nothing_is_left_of_it(h: Harness) -> None:
+def cancel_removes_a_waiting_job_completely(h: Harness) -> None:
     h.dispatch_many("a", "b")
     h.dispatch("c", after=60, options=JobOptions(max_retries=1))
     assert h.cancel("a", "c", "a", "nobody") == ["cancelled", "cancelled", "absent", "absent"]
@@ -238,7 +238,7 @@ def cancel_ends_a_wait_and_nothing_is_left_of_it(h: Harness) -> None:
 
 
 @promise
-def cancel_drops_what_is_held_and_leaves_the_run_alone(h: Harness) -> None:
+def cancel_drops_a_held_dispatch_and_leaves_the_run_alone(h: Harness) -> None:
     h.dispatch()
     run = h.take_one()
     assert h.cancel("a") == ["active"]
@@ -267,7 +267,7 @@ def a_cancel_request_reaches_the_holder_until_the_run_has_ended(h: Harness) -> N
 
 
 @promise
-def a_run_that_was_asked_to_cancel_comes_back_in_no_way(h: Harness) -> None:
+def a_run_with_a_requested_cancel_never_returns_to_the_queue(h: Harness) -> None:
     for outcome in (Release(), RetryLater(WHY)):
         h.dispatch()
         run = h.take_one()

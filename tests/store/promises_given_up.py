@@ -1,4 +1,4 @@
-"""Jobs given up at their first run, by a client of many leases, have a shorter way, too."""
+"""Promises about jobs that are given up or retried in bulk."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ MANY = [f"job{number:02}" for number in range(20)]
 
 
 def given_up(h: Harness, client: str, ids: list[str], why: JobError | None) -> list[Any]:
-    """What is to be seen of such jobs, but for the tokens: in the record and the fail queue."""
+    """The jobs in the failed record and in the fail queue, without their tokens."""
     h.call(h.commands.configure(fail_handler=True))
     h.call(h.commands.dispatch([DispatchItem(id_, f"of {id_}".encode()) for id_ in ids]))
     jobs = h.take(client, limit=len(ids))
@@ -41,7 +41,7 @@ def _seen(job: Job) -> Any:
 
 
 @promise
-def what_is_given_up_by_the_short_way_is_as_by_the_long(h: Harness) -> None:
+def jobs_given_up_in_bulk_are_the_same_as_one_by_one(h: Harness) -> None:
     h.join("c1")
     for ids in (MANY[:1], MANY):
         for why in (WHY, None):
@@ -59,7 +59,7 @@ def what_is_given_up_by_the_short_way_is_as_by_the_long(h: Harness) -> None:
 
 
 @promise
-def who_is_given_up_by_the_short_way_leaves_the_fail_queue_to_its_handler(h: Harness) -> None:
+def without_a_fail_handler_jobs_given_up_in_bulk_leave_the_fail_queue_empty(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
     assert h.end(h.take_one("c1"), Fail(WHY)) == "failed"
@@ -67,8 +67,8 @@ def who_is_given_up_by_the_short_way_leaves_the_fail_queue_to_its_handler(h: Har
 
 
 @promise
-def jobs_are_given_up_in_the_order_in_which_they_are_told(h: Harness) -> None:
-    """Whether by the short way, or by the long one, as who was scheduled."""
+def jobs_are_given_up_in_the_order_of_their_outcomes(h: Harness) -> None:
+    """In bulk, or one by one (as a job that was scheduled)."""
     h.call(h.commands.configure(fail_handler=True))
     h.join("c1")
     for id_ in "abcd":
@@ -82,7 +82,7 @@ def jobs_are_given_up_in_the_order_in_which_they_are_told(h: Harness) -> None:
 
 
 @promise
-def who_is_given_up_by_the_short_way_is_so_once(h: Harness) -> None:
+def a_job_given_up_in_bulk_is_given_up_once(h: Harness) -> None:
     h.join("c1")
     h.dispatch_many("a", "b")
     a, b = h.take("c1", limit=2)
@@ -94,7 +94,7 @@ def who_is_given_up_by_the_short_way_is_so_once(h: Harness) -> None:
 
 
 @promise
-def what_was_tried_before_is_told_of_who_is_given_up(h: Harness) -> None:
+def the_record_of_a_job_given_up_has_its_earlier_attempts(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
     h.end(h.take_one("c1"), RetryLater(WHY, after=0))
@@ -103,7 +103,7 @@ def what_was_tried_before_is_told_of_who_is_given_up(h: Harness) -> None:
 
 
 @promise
-def what_is_held_behind_who_is_given_up_comes_up(h: Harness) -> None:
+def a_held_dispatch_becomes_a_new_job_when_the_run_is_given_up(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
     job = h.take_one("c1")
@@ -113,8 +113,8 @@ def what_is_held_behind_who_is_given_up_comes_up(h: Harness) -> None:
 
 
 @promise
-def an_error_that_is_packed_otherwise_is_read_all_the_same(h: Harness) -> None:
-    """With something behind it, or with a longer head: neither can stand in another record."""
+def an_error_in_another_packing_is_still_read(h: Harness) -> None:
+    """Followed by more bytes, or with a longer head: neither can be copied into another record."""
     h.join("c1")
     plain = msgspec.msgpack.encode({"type": "E", "message": "no"})
     long_head = b"\xde\x00\x02" + plain[1:]
@@ -130,7 +130,7 @@ def an_error_that_is_packed_otherwise_is_read_all_the_same(h: Harness) -> None:
 
 
 @promise
-def what_makes_a_table_of_a_fail_queue_is_gone_again_or_is_somebodys(h: Harness) -> None:
+def the_long_entry_does_not_stay_in_a_fail_queue_unless_it_is_a_job(h: Harness) -> None:
     h.join("c1")
     long = "-" * 72
     assert h.call(h.fail_commands.dispatch([DispatchItem(long, b"mine")]))[0].status == "created"
@@ -148,7 +148,7 @@ def what_makes_a_table_of_a_fail_queue_is_gone_again_or_is_somebodys(h: Harness)
 
 
 @promise
-def a_fail_job_whose_origin_cannot_be_read_is_told_so(h: Harness) -> None:
+def a_fail_job_with_an_unreadable_origin_is_marked_unreadable(h: Harness) -> None:
     h.join("c1")
     h.call(h.commands.configure(fail_handler=True))
     h.dispatch()
@@ -161,7 +161,7 @@ def a_fail_job_whose_origin_cannot_be_read_is_told_so(h: Harness) -> None:
 
 
 @promise
-def a_retried_job_whose_record_cannot_be_read_is_told_so(h: Harness) -> None:
+def a_retried_job_with_an_unreadable_record_is_marked_unreadable(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
     h.end(h.take_one("c1"), RetryLater(WHY, after=0))
@@ -173,18 +173,18 @@ def a_retried_job_whose_record_cannot_be_read_is_told_so(h: Harness) -> None:
 
 
 @promise
-def a_suspect_that_was_retried_once_is_one(h: Harness) -> None:
+def a_suspect_that_was_retried_once_is_still_a_suspect(h: Harness) -> None:
     h.join("c1", "c2")
     h.dispatch("a")
     h.end(h.take_one("c1"), RetryLater(WHY, after=0))
     h.take_one("c1")
     h.call(h.commands.evict("c1", "stall", ["a"]))
     h.dispatch("b")
-    assert [job.id for job in h.take("c2", limit=9)] == ["a"], "it comes alone"
+    assert [job.id for job in h.take("c2", limit=9)] == ["a"], "a suspect is leased alone"
 
 
 @promise
-def a_first_retry_by_the_short_way_is_as_by_the_long(h: Harness) -> None:
+def first_retries_in_bulk_are_the_same_as_one_by_one(h: Harness) -> None:
     h.join("c1", lease=3600)
     for after, why in ((None, WHY), (None, None), (5, WHY), (0, WHY)):
         seen: list[Any] = []
@@ -206,7 +206,7 @@ def a_first_retry_by_the_short_way_is_as_by_the_long(h: Harness) -> None:
 
 
 @promise
-def who_has_no_retries_is_given_up(h: Harness) -> None:
+def a_job_without_retries_is_given_up(h: Harness) -> None:
     h.call(h.commands.configure(limits=JobOptions(max_retries=0)))
     h.join("c1")
     h.dispatch()
@@ -214,7 +214,7 @@ def who_has_no_retries_is_given_up(h: Harness) -> None:
 
 
 @promise
-def who_waits_is_woken_for_a_retry_that_is_due(h: Harness) -> None:
+def a_waiter_is_woken_for_a_retry_that_is_due(h: Harness) -> None:
     h.join("c1", "c2")
     h.dispatch()
     job = h.take_one("c1")

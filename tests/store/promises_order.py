@@ -1,4 +1,4 @@
-"""What is promised of order, time, budgets and what is kept of jobs that ended."""
+"""Promises about order, time, budgets, and the records of jobs that ended."""
 
 from queasy.job import JobError
 from queasy.options import JobOptions
@@ -38,9 +38,9 @@ def jobs_of_one_call_for_one_instant_keep_their_order(h: Harness) -> None:
 
 
 @promise
-def the_clients_clock_decides_nothing(h: Harness) -> None:
+def the_clock_of_a_client_decides_nothing(h: Harness) -> None:
     h.dispatch("first")
-    h.dispatch("slow", at=h.time - 3600)  # "now", on a machine that is an hour behind
+    h.dispatch("slow", at=h.time - 3600)  # "now", on a machine with a clock one hour slow
     h.dispatch("zero", at=0.0)
     h.dispatch("last")
     assert [job.id for job in h.take(limit=9)] == ["first", "slow", "zero", "last"]
@@ -64,7 +64,7 @@ def released_and_stalled_jobs_go_to_the_front(h: Harness) -> None:
 
 
 @promise
-def a_retry_at_once_goes_to_the_back(h: Harness) -> None:
+def an_immediate_retry_goes_to_the_back(h: Harness) -> None:
     h.dispatch_many("a", "b")
     run = h.take_one()
     assert h.end(run, RetryLater(WHY, after=0)) == "retried"
@@ -94,7 +94,7 @@ def nothing_runs_early(h: Harness) -> None:
 
 
 @promise
-def a_clock_that_steps_back_stops_nothing(h: Harness) -> None:
+def a_clock_that_steps_back_does_not_stop_the_queue(h: Harness) -> None:
     h.dispatch_many("z")
     h.later(-3600)
     h.dispatch_many("y", "b")
@@ -106,15 +106,15 @@ def a_clock_that_steps_back_stops_nothing(h: Harness) -> None:
 
 
 @promise
-def a_clock_set_back_to_before_an_outage_stalls_nobody(h: Harness) -> None:
+def a_clock_set_back_to_before_an_outage_stalls_no_job(h: Harness) -> None:
     h.join("c1")
-    h.later(60)  # nobody was heard: an outage, or nothing to do
+    h.later(60)  # no calls: an outage, or nothing to do
     h.dispatch("a")
     h.later(-3600)
     h.join("c1")
     run = h.take_one("c1")
     assert h.bump("c1") == ["ok"]
-    assert h.sweep() == 0, "its lease is by the clock as it is"
+    assert h.sweep() == 0, "its lease is by the new clock"
     h.later(9)
     assert h.bump("c1") == ["ok"]
     assert h.end(run, Finish()) == "finished"
@@ -129,11 +129,11 @@ def a_clock_set_back_does_not_prolong_the_grace_after_an_outage(h: Harness) -> N
     h.take_one("~dead", lease=5)
     h.dispatch("later", after=7200)
     h.later(6)
-    assert h.sweep() == 1, "it died, and not an hour from now"
+    assert h.sweep() == 1, "it is dead now, not in an hour"
 
 
 @promise
-def a_paused_queue_gives_nothing_out_and_forgets_nothing(h: Harness) -> None:
+def a_paused_queue_leases_nothing_and_loses_nothing(h: Harness) -> None:
     h.join("c1")
     h.dispatch_many("a", "b")
     run = h.take_one("c1")
@@ -158,24 +158,24 @@ def ending_a_batch_and_taking_the_next_is_one_call(h: Harness) -> None:
 
 
 @promise
-def a_request_that_was_given_up_takes_nothing_when_it_comes_at_last(h: Harness) -> None:
-    """Nobody waits for its answer: its jobs would be held for ever."""
+def an_overtaken_request_takes_nothing(h: Harness) -> None:
+    """No client waits for its reply: its jobs would stay leased for ever."""
     h.join("c1")
     h.dispatch_many("a", "b", "c", "d")
     assert [job.id for job in h.take("c1", request="9")] == ["a"]
     late = h.dequeue("c1", request="8")
     assert (late.state, late.jobs, late.next_in) == ("overtaken", [], 0)
-    assert [job.id for job in h.take("c1", request="9")] == ["a"], "the last again"
+    assert [job.id for job in h.take("c1", request="9")] == ["a"], "a repeat of the last request"
     assert h.dequeue("c1", limit=0, request="11").jobs == []
-    assert h.dequeue("c1", request="10").jobs == [], "what took nothing is the last, too"
+    assert h.dequeue("c1", request="10").jobs == [], "a request that took nothing counts"
     assert h.dequeue("c1", limit=0, request="11").jobs == []
     assert [job.id for job in h.take("c1", request="12")] == ["b"]
-    assert [job.id for job in h.take("c1", request="r1")] == ["c"], "no number"
+    assert [job.id for job in h.take("c1", request="r1")] == ["c"], "a request that is not a number"
     assert [job.id for job in h.take("c1", request="1")] == ["d"]
 
 
 @promise
-def who_lost_the_lease_is_told_so_also_among_many(h: Harness) -> None:
+def a_lost_lease_among_many_finishes_is_reported(h: Harness) -> None:
     h.join("c1")
     h.dispatch_many("a", "b", "c", "d")
     a, b, c, d = h.take("c1", limit=4)
@@ -238,7 +238,7 @@ def the_backoff_doubles_up_to_its_limit(h: Harness) -> None:
 
 
 @promise
-def a_job_says_its_limits_else_the_queue_else_the_defaults(h: Harness) -> None:
+def limits_come_from_the_job_else_the_queue_else_the_defaults(h: Harness) -> None:
     h.dispatch("default")
     h.end(h.take_one(), RetryLater(WHY))
     assert h.due_in(h.row("scheduled", "default")) == 2
@@ -251,7 +251,7 @@ def a_job_says_its_limits_else_the_queue_else_the_defaults(h: Harness) -> None:
 
 
 @promise
-def an_interruption_is_no_attempt(h: Harness) -> None:
+def an_interruption_does_not_count_as_an_attempt(h: Harness) -> None:
     h.dispatch(options=JobOptions(max_retries=0, max_stalls=1, max_timeouts=1))
     for _ in range(5):
         run = h.take_one()
@@ -279,7 +279,7 @@ def the_failed_record_is_bounded_and_keeps_the_newest(h: Harness) -> None:
 
 
 @promise
-def a_job_given_up_gives_the_fail_queue_a_job_derived_from_its_run(h: Harness) -> None:
+def a_job_given_up_dispatches_a_fail_job_with_an_id_derived_from_its_run(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True))
     h.dispatch(payload=b"payload", options=JobOptions(max_retries=1))
     h.end(h.take_one(), RetryLater(WHY, after=0))
@@ -301,7 +301,7 @@ def without_a_fail_handler_the_fail_queue_stays_empty(h: Harness) -> None:
 
 
 @promise
-def a_requeued_job_begins_anew(h: Harness) -> None:
+def a_requeued_job_starts_with_counts_at_zero(h: Harness) -> None:
     h.dispatch(payload=b"x", options=JobOptions(max_retries=0, max_stalls=5))
     dispatched = h.row("due").dispatched_at_epoch
     h.end(h.take_one(), RetryLater(WHY))
@@ -316,7 +316,7 @@ def a_requeued_job_begins_anew(h: Harness) -> None:
 
 
 @promise
-def what_nobody_can_decode_is_set_aside(h: Harness) -> None:
+def a_payload_that_cannot_be_decoded_is_quarantined(h: Harness) -> None:
     h.dispatch(payload=b"\xff\x00")
     assert h.end(h.take_one(), Broken(WHY)) == "broken"
     [record] = h.records("broken")
@@ -338,7 +338,7 @@ def records_can_be_dropped_and_trimmed(h: Harness) -> None:
 
 
 @promise
-def nothing_is_kept_of_a_finished_job(h: Harness) -> None:
+def a_finished_job_leaves_nothing(h: Harness) -> None:
     for outcome in (Finish(), Cancel()):
         h.dispatch(options=JobOptions(max_retries=3), at=h.time + 1)
         h.later(2)

@@ -1,6 +1,6 @@
-"""Most jobs are plain: nothing but a payload, and finished by a client of many leases.
+"""Promises about plain jobs, which have only a payload and finish at their first run.
 
-The library has a shorter way for these. It keeps the same promises.
+Most jobs are plain. The library writes them in bulk, and keeps the same promises.
 """
 
 import math
@@ -21,7 +21,7 @@ MANY = [f"job{number:02}" for number in range(40)]
 
 
 def server(h: Harness) -> Any:
-    """To look at what no command tells of."""
+    """A connection for what no command of the library shows."""
     return h.redis
 
 
@@ -39,7 +39,7 @@ def a_plain_finish_with_a_stale_token_changes_nothing(h: Harness) -> None:
 
 
 @promise
-def a_plain_lease_ends_once_and_nothing_is_left_of_it(h: Harness) -> None:
+def a_plain_lease_ends_once_and_leaves_nothing(h: Harness) -> None:
     h.join("c1")
     h.dispatch_many("a", "b")
     jobs = h.take("c1", limit=2)
@@ -49,7 +49,7 @@ def a_plain_lease_ends_once_and_nothing_is_left_of_it(h: Harness) -> None:
 
 
 @promise
-def a_plain_finish_leaves_nothing_of_an_earlier_try(h: Harness) -> None:
+def a_plain_finish_leaves_nothing_of_an_earlier_attempt(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
     assert h.end(h.take_one("c1"), RetryLater(JobError("E", "no"), after=0)) == "retried"
@@ -60,7 +60,7 @@ def a_plain_finish_leaves_nothing_of_an_earlier_try(h: Harness) -> None:
 
 
 @promise
-def a_cancelled_run_that_finishes_leaves_no_request_behind(h: Harness) -> None:
+def a_cancelled_run_that_finishes_leaves_no_cancel_request(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
     job = h.take_one("c1")
@@ -70,7 +70,7 @@ def a_cancelled_run_that_finishes_leaves_no_request_behind(h: Harness) -> None:
 
 
 @promise
-def what_is_held_behind_a_plain_run_comes_up(h: Harness) -> None:
+def a_held_dispatch_becomes_a_new_job_when_a_plain_run_finishes(h: Harness) -> None:
     h.join("c1")
     h.dispatch()
     job = h.take_one("c1")
@@ -80,7 +80,7 @@ def what_is_held_behind_a_plain_run_comes_up(h: Harness) -> None:
 
 
 @promise
-def a_plain_dispatch_may_follow_itself_in_a_batch(h: Harness) -> None:
+def a_plain_dispatch_may_occur_twice_in_a_batch(h: Harness) -> None:
     items = [DispatchItem("a", b"1"), DispatchItem("b", b"2"), DispatchItem("a", b"3")]
     absent = DispatchItem("a", b"4", flags="1t11")
     done = h.call(h.commands.dispatch([*items, absent]))
@@ -90,7 +90,7 @@ def a_plain_dispatch_may_follow_itself_in_a_batch(h: Harness) -> None:
 
 
 @promise
-def a_plain_dispatch_may_follow_itself_in_a_large_batch(h: Harness) -> None:
+def a_plain_dispatch_may_occur_twice_in_a_large_batch(h: Harness) -> None:
     first = [DispatchItem(id_, b"1") for id_ in MANY]
     later = [DispatchItem("job07", b"2", "+5000"), DispatchItem("job09", b"3")]
     done = h.call(h.commands.dispatch([*first, *later]))
@@ -100,7 +100,7 @@ def a_plain_dispatch_may_follow_itself_in_a_large_batch(h: Harness) -> None:
 
 
 @promise
-def a_scheduled_dispatch_may_follow_itself_in_a_batch(h: Harness) -> None:
+def a_scheduled_dispatch_may_occur_twice_in_a_batch(h: Harness) -> None:
     first = [DispatchItem(id_, b"1", "+5000") for id_ in MANY]
     later = [DispatchItem("job07", b"2", "+9000"), DispatchItem("job09", b"3", "")]
     done = h.call(h.commands.dispatch([*first, *later]))
@@ -114,7 +114,7 @@ def a_scheduled_dispatch_may_follow_itself_in_a_batch(h: Harness) -> None:
 
 
 @promise
-def what_is_scheduled_wakes_nobody(h: Harness) -> None:
+def a_scheduled_dispatch_wakes_no_waiter(h: Harness) -> None:
     h.join("c1", "c2")
     for client in ("c1", "c2"):
         assert h.take(client, waiter=client, waits=4.0) == []
@@ -123,8 +123,8 @@ def what_is_scheduled_wakes_nobody(h: Harness) -> None:
 
 
 @promise
-def a_finish_that_is_refused_has_changed_nothing(h: Harness) -> None:
-    """Neither what it deletes without having read it: the infos, and then the payloads."""
+def a_refused_finish_changes_nothing(h: Harness) -> None:
+    """Nor does it delete values it has not read: the infos, and then the payloads."""
     h.join("c1")
     h.dispatch()
     assert h.end(h.take_one("c1"), RetryLater(JobError("E", "no"), after=0)) == "retried"
@@ -142,7 +142,7 @@ def a_finish_that_is_refused_has_changed_nothing(h: Harness) -> None:
 
 @promise
 def the_runs_of_a_large_batch_keep_their_times(h: Harness) -> None:
-    """One of them stands in the server in a longer form."""
+    """The server stores one of them in a longer form."""
     h.join("c1")
     h.dispatch_many(*"abcdefgh")
     before = {job.id: job.run_at for job in h.call(h.commands.jobs("waiting", b"", 100))[0]}
@@ -153,7 +153,7 @@ def the_runs_of_a_large_batch_keep_their_times(h: Harness) -> None:
 
 
 @promise
-def the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it(h: Harness) -> None:
+def many_leases_are_stored_as_a_table_without_the_long_entry(h: Harness) -> None:
     h.join("c1")
     h.dispatch_many(*MANY)
     jobs = h.take("c1", limit=40)
@@ -166,7 +166,7 @@ def the_leases_of_many_are_in_a_table_and_are_all_there_is_in_it(h: Harness) -> 
 
 
 @promise
-def many_jobs_are_in_tables_and_are_all_there_is_in_them(h: Harness) -> None:
+def many_jobs_are_stored_as_tables_without_the_long_entry(h: Harness) -> None:
     h.dispatch_many(*MANY)
     h.call(h.commands.dispatch([DispatchItem(f"later {id_}", b"1", "+60000") for id_ in MANY]))
     h.audit()
@@ -181,9 +181,9 @@ def many_jobs_are_in_tables_and_are_all_there_is_in_them(h: Harness) -> None:
 
 
 @promise
-def an_id_may_be_what_makes_a_table(h: Harness) -> None:
+def a_job_may_have_the_long_entry_as_its_id(h: Harness) -> None:
     long = "-" * 72
-    assert f"local LONG = '{long}'" in source()
+    assert f"local LONG_ENTRY = '{long}'" in source()
     h.join("c1")
     assert h.dispatch_many(long, *MANY) == ["created"] * 41
     assert h.dispatch_many(*MANY) == ["updated"] * 40
@@ -198,7 +198,7 @@ def an_id_may_be_what_makes_a_table(h: Harness) -> None:
 
 @promise
 def many_leases_end_each_by_its_own_token(h: Harness) -> None:
-    """Of other clients, or asked to stop, or of one lease: whatever stands between plain ones."""
+    """Leases of other clients, with a requested cancel, or of a single lease, among plain ones."""
     h.join("c1", "c2")
     h.dispatch_many(*MANY)
     mine, others, one = h.take("c1", limit=30), h.take("c2", limit=5), h.take_one()
@@ -215,7 +215,7 @@ def many_leases_end_each_by_its_own_token(h: Harness) -> None:
 
 
 @promise
-def a_time_that_is_none_is_no_time_of_a_dispatch(h: Harness) -> None:
+def an_infinite_dispatch_time_is_not_a_time(h: Harness) -> None:
     h.join("c1")
     for id_ in "abc":
         h.dispatch(id_, after=1.5)
@@ -229,7 +229,7 @@ def a_time_that_is_none_is_no_time_of_a_dispatch(h: Harness) -> None:
 
 
 @promise
-def the_counters_of_a_queue_that_is_older_are_in_a_table(h: Harness) -> None:
+def the_counters_of_an_older_queue_are_stored_as_a_table(h: Harness) -> None:
     for number in range(3):
         h.dispatch(str(number))
         h.later(60)
@@ -243,7 +243,7 @@ def the_counters_of_a_queue_that_is_older_are_in_a_table(h: Harness) -> None:
 
 
 @promise
-def who_got_a_job_waits_no_more(h: Harness) -> None:
+def a_client_that_got_a_job_is_not_a_waiter(h: Harness) -> None:
     h.join("c1", "c2")
     h.dispatch("a", after=30)
     for client in ("c1", "c2"):
@@ -255,8 +255,8 @@ def who_got_a_job_waits_no_more(h: Harness) -> None:
 
 
 @promise
-def who_gives_no_list_of_finishes_is_answered_as_before_there_was_one(h: Harness) -> None:
-    """Clients of an older revision go on with a newer library, and count what they are told."""
+def a_dequeue_without_a_list_of_finishes_gets_five_values(h: Harness) -> None:
+    """Clients of an older revision work with a newer library, and expect five values."""
     h.join("c1")
     h.dispatch()
     command = h.commands.dequeue("c1", lease=30, limit=1)

@@ -1,4 +1,4 @@
-"""What is promised of the server: full memory, reading, waking, strange ids, bad records."""
+"""Promises about the server: full memory, reading, waking, unusual ids, bad records."""
 
 import time
 from typing import Any, get_args
@@ -22,7 +22,7 @@ STRANGE_IDS = (
 
 
 @promise
-def any_id_works(h: Harness) -> None:
+def any_bytes_are_an_id(h: Harness) -> None:
     h.join("c1", lease=5)
     h.dispatch_many(*STRANGE_IDS)
     jobs = h.take("c1", limit=99, lease=5)
@@ -40,7 +40,7 @@ def any_id_works(h: Harness) -> None:
 
 
 @promise
-def payloads_are_bytes_that_nobody_looks_into(h: Harness) -> None:
+def payloads_are_opaque_bytes(h: Harness) -> None:
     for payload in (b"", b"\x00", b"\xff\xfe", b"\x81\xa1a\x01", b"x" * 100_000):
         h.dispatch(payload=payload)
         run = h.take_one()
@@ -66,7 +66,7 @@ def a_full_server_refuses_dispatch_and_drains(h: Harness) -> None:
                 h.dispatch("one too many", after=after)
         h.later(4)
         assert h.bump("c1") == ["ok"]
-        assert h.sweep() == 0, "the bump has swept"
+        assert h.sweep() == 0, "expected the bump to sweep"
         assert h.call(h.commands.extend(runs[0].id, runs[0].token, 30)) == "ok"
         taken = h.dequeue("c1", limit=9, endings=endings_of(runs, Finish()))
         assert (len(taken.settled), len(taken.jobs)) == (9, 9)
@@ -81,7 +81,7 @@ def a_full_server_refuses_dispatch_and_drains(h: Harness) -> None:
 
 
 @promise
-def reading_functions_write_nothing_and_say_so(h: Harness) -> None:
+def reading_functions_are_declared_and_write_nothing(h: Harness) -> None:
     h.dispatch_many("a", "b")
     h.take_one()
     before = h.dump()
@@ -93,12 +93,12 @@ def reading_functions_write_nothing_and_say_so(h: Harness) -> None:
     pages = [commands.jobs(state, b"", 100) for state in get_args(ListState)]
     for read in reads + pages:
         assert read.read_only
-        h.call(read)  # FCALL_RO refuses what does not declare that it only reads
+        h.call(read)  # FCALL_RO refuses functions that do not declare no-writes
     assert h.dump() == before
 
 
 @promise
-def without_a_logical_time_the_servers_clock_holds(h: Harness) -> None:
+def without_a_logical_time_the_clock_of_the_server_decides(h: Harness) -> None:
     seconds, micros = h.redis.time()
     commands = QueueCommands(h.keys)
     h.time = seconds + micros / 1e6
@@ -119,7 +119,7 @@ def _listen(h: Harness, *clients: str) -> PubSub:
 
 
 @promise
-def a_dispatch_wakes_one_sleeper_who_hears_it(h: Harness) -> None:
+def a_dispatch_wakes_one_waiter_that_is_subscribed(h: Harness) -> None:
     h.join("gone", "c1", "c2")
     for client in ("gone", "c1", "c2"):
         assert h.dequeue(client, waiter=client, waits=True).jobs == []
@@ -129,11 +129,11 @@ def a_dispatch_wakes_one_sleeper_who_hears_it(h: Harness) -> None:
         message = ears.get_sharded_message(timeout=5)
         assert (message["channel"], message["data"]) == (h.keys.channel("c1").encode(), b"wake")
         assert ears.get_sharded_message(timeout=0) is None
-    assert h.call(h.commands.counts()).waiters == 1, "the other sleeps on"
+    assert h.call(h.commands.counts()).waiters == 1, "the other waiter is not woken"
 
 
 @promise
-def a_cancel_request_is_told_to_the_holder_at_once(h: Harness) -> None:
+def a_cancel_request_is_sent_to_the_holder_at_once(h: Harness) -> None:
     h.join("c1")
     h.dispatch("a:b")
     run = h.take_one("c1")
@@ -144,7 +144,7 @@ def a_cancel_request_is_told_to_the_holder_at_once(h: Harness) -> None:
 
 
 @promise
-def a_record_that_cannot_be_read_stops_nobody_else(h: Harness) -> None:
+def an_unreadable_record_does_not_stop_other_jobs(h: Harness) -> None:
     h.dispatch_many("bad", "gone", "good")
     h.redis.hset(h.keys.base + "info", "bad", b"\xc1")
     h.redis.hdel(h.keys.base + "data", "gone")
@@ -177,6 +177,7 @@ def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
         ("evict", ("", "c1", "stall", *map(str, range(1001)))),
         ("register", ("", "no:colons", "1000", "")),
         ("dequeue", ("", "c1", "1000", "-1", "", "", "0", "0")),
+        ("dequeue", ("", "~c2", "1000", "1", "", "no:colons", "0", "0")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", "junk")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x91\xa1a")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x92\xa1a\x01")),
@@ -193,8 +194,8 @@ def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
 
 
 @promise
-def who_waits_again_after_a_long_time_is_still_woken(h: Harness) -> None:
-    """It swept its own old entry away with those of clients that are gone."""
+def a_client_that_waits_again_after_a_long_time_is_still_woken(h: Harness) -> None:
+    """It used to remove its own old entry with those of waiters that were gone."""
     h.join("c1")
     h.dequeue("c1", waiter="c1", waits=3)
     h.later(400)
@@ -204,7 +205,7 @@ def who_waits_again_after_a_long_time_is_still_woken(h: Harness) -> None:
 
 
 @promise
-def waiters_who_are_gone_do_not_pile_up(h: Harness) -> None:
+def waiters_that_are_gone_are_removed(h: Harness) -> None:
     for n in range(20):
         h.join(f"c{n}")
         h.dequeue(f"c{n}", waiter=f"c{n}", waits=3)
@@ -213,7 +214,7 @@ def waiters_who_are_gone_do_not_pile_up(h: Harness) -> None:
 
 
 @promise
-def a_token_is_not_given_out_again_after_the_server_forgot(h: Harness) -> None:
+def a_token_is_not_issued_again_after_the_server_lost_its_state(h: Harness) -> None:
     h.join("c1")
     h.dispatch("a")
     before = h.take_one("c1")
@@ -225,11 +226,11 @@ def a_token_is_not_given_out_again_after_the_server_forgot(h: Harness) -> None:
 
 
 @promise
-def a_fail_id_that_is_taken_is_left_alone(h: Harness) -> None:
+def a_fail_job_does_not_overwrite_a_job_with_its_id(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True))
     h.join("c1")
     fail_queue = QueueCommands(QueueKeys(h.keys.prefix, h.keys.queue, fail=True), now=h.time)
-    for number, client in enumerate(("c1", "~c2"), 1):  # by the short way, and by the long
+    for number, client in enumerate(("c1", "~c2"), 1):  # in bulk, and one by one
         h.dispatch("a")
         run = h.take_one(client)
         h.call(fail_queue.dispatch([DispatchItem(f"a:{run.token}", b"mine")]))
@@ -240,7 +241,7 @@ def a_fail_id_that_is_taken_is_left_alone(h: Harness) -> None:
 
 
 @promise
-def settings_and_clocks_that_cannot_be_read_count_as_not_set(h: Harness) -> None:
+def unreadable_settings_and_clocks_count_as_not_set(h: Harness) -> None:
     h.join("c1")
     for name in ("time", "token", "limits", "failed_limit", "broken_limit", "grace_until"):
         for value in ("junk", "nan", "inf", "-1", "1e300"):
@@ -256,7 +257,7 @@ def settings_and_clocks_that_cannot_be_read_count_as_not_set(h: Harness) -> None
 
 
 @promise
-def a_held_dispatch_that_cannot_be_read_is_set_aside_when_the_run_ends(h: Harness) -> None:
+def an_unreadable_held_dispatch_is_quarantined_when_the_run_ends(h: Harness) -> None:
     h.join("c1")
     h.dispatch("a")
     run = h.take_one("c1")
@@ -270,7 +271,7 @@ def a_held_dispatch_that_cannot_be_read_is_set_aside_when_the_run_ends(h: Harnes
 
 
 @promise
-def a_job_that_waits_and_is_held_is_not_handed_out_again(h: Harness) -> None:
+def a_job_that_waits_and_is_active_is_not_leased_again(h: Harness) -> None:
     h.join("c1")
     h.dispatch_many("a", "b")
     run, _ = h.take("c1", limit=2)
@@ -281,7 +282,7 @@ def a_job_that_waits_and_is_held_is_not_handed_out_again(h: Harness) -> None:
 
 
 @promise
-def a_key_of_the_wrong_type_is_named(h: Harness) -> None:
+def an_error_names_the_key_of_the_wrong_type(h: Harness) -> None:
     h.redis.set(h.keys.base + "waiting", "junk")
     with refused(f"key {h.keys.base}waiting is a string, expected a zset"):
         h.dispatch()

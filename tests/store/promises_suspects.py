@@ -1,4 +1,4 @@
-"""What is promised of suspects: jobs that were in a client when it died."""
+"""Promises about suspects: jobs that ran in a client when it died."""
 
 from queasy.job import JobError
 from queasy.options import JobOptions
@@ -10,20 +10,20 @@ WHY = JobError(type="Boom", message="it broke")
 
 
 def _crash(h: Harness, *ids: str) -> None:
-    """Jobs that were in a client when somebody saw it die."""
+    """Suspects: jobs of a client that was evicted as dead."""
     h.join("dead")
     h.dispatch_many(*ids)
     h.take("dead", limit=len(ids))
-    _bury(h)
+    _evict_as_dead(h)
 
 
-def _bury(h: Harness) -> None:
+def _evict_as_dead(h: Harness) -> None:
     while h.call(h.commands.evict("dead", "stall"))[0] == "more":
         pass
 
 
 def _batches(h: Harness, limit: int = 9) -> list[str]:
-    """The ids of each batch until nothing is due; all of it finishes."""
+    """Takes and finishes batches until nothing is due; returns the ids of each."""
     batches: list[str] = []
     while jobs := h.take(limit=limit):
         batches.append("".join(job.id for job in jobs))
@@ -32,13 +32,13 @@ def _batches(h: Harness, limit: int = 9) -> list[str]:
 
 
 @promise
-def who_was_in_a_client_that_was_seen_to_die_is_a_suspect(h: Harness) -> None:
+def a_job_of_a_client_that_died_is_a_suspect(h: Harness) -> None:
     _crash(h, "a", "b")
     assert all(h.row("due", id_).suspect for id_ in "ab")
 
 
 @promise
-def a_suspect_is_handed_out_alone(h: Harness) -> None:
+def a_suspect_is_leased_alone(h: Harness) -> None:
     h.dispatch_many("a", "b")
     older = h.take(limit=2)
     _crash(h, "x", "y")
@@ -50,13 +50,13 @@ def a_suspect_is_handed_out_alone(h: Harness) -> None:
 
 
 @promise
-def a_suspect_alone_is_a_batch_of_any_size(h: Harness) -> None:
+def a_suspect_is_leased_whatever_the_limit(h: Harness) -> None:
     _crash(h, "x", "y")
     assert _batches(h, limit=1) == ["x", "y"]
 
 
 @promise
-def what_a_suspect_left_behind_is_due(h: Harness) -> None:
+def after_a_suspect_the_reply_says_that_more_is_due(h: Harness) -> None:
     _crash(h, "x", "y")
     h.dispatch_many("a", "b")
     for left in ("yab", "ab"):
@@ -69,7 +69,7 @@ def what_a_suspect_left_behind_is_due(h: Harness) -> None:
 
 
 @promise
-def what_a_suspect_left_behind_is_due_when_the_clock_was_set_back(h: Harness) -> None:
+def after_a_suspect_more_is_due_when_the_clock_was_set_back(h: Harness) -> None:
     _crash(h, "x")
     h.dispatch("a")
     h.later(-3600)
@@ -77,7 +77,7 @@ def what_a_suspect_left_behind_is_due_when_the_clock_was_set_back(h: Harness) ->
 
 
 @promise
-def somebody_is_woken_for_what_a_suspect_left_behind(h: Harness) -> None:
+def after_a_suspect_another_client_is_woken_for_the_rest(h: Harness) -> None:
     _crash(h, "x")
     h.dispatch("a")
     h.join("c1")
@@ -87,7 +87,7 @@ def somebody_is_woken_for_what_a_suspect_left_behind(h: Harness) -> None:
 
 
 @promise
-def one_lease_that_ran_out_makes_no_suspect_but_two_do(h: Harness) -> None:
+def a_job_is_a_suspect_after_two_expired_leases(h: Harness) -> None:
     h.dispatch_many("a", "b")
     for suspect in (False, True):
         assert len(h.take(limit=2, lease=5)) == 2
@@ -98,7 +98,7 @@ def one_lease_that_ran_out_makes_no_suspect_but_two_do(h: Harness) -> None:
 
 
 @promise
-def a_run_that_ended_by_itself_clears_a_suspect(h: Harness) -> None:
+def a_run_that_ends_by_itself_clears_a_suspect(h: Harness) -> None:
     for outcome in (RetryLater(WHY, after=0), TimedOut(WHY)):
         _crash(h, "a")
         h.dispatch("b")
@@ -108,14 +108,14 @@ def a_run_that_ended_by_itself_clears_a_suspect(h: Harness) -> None:
 
 
 @promise
-def a_suspect_that_is_released_is_still_one(h: Harness) -> None:
+def a_released_suspect_is_still_a_suspect(h: Harness) -> None:
     _crash(h, "a")
     assert h.end(h.take_one(), Release()) == "released"
     assert h.row("due").suspect
 
 
 @promise
-def a_job_that_begins_anew_is_no_suspect(h: Harness) -> None:
+def a_job_with_reset_counts_is_not_a_suspect(h: Harness) -> None:
     _crash(h, "a", "b", "c")
     assert h.dispatch("a", flags="0f10") == "updated"
     assert h.dispatch("b", b"new") == "updated"
@@ -129,7 +129,7 @@ def a_job_that_begins_anew_is_no_suspect(h: Harness) -> None:
 
 
 @promise
-def a_suspect_given_up_is_requeued_as_any_job(h: Harness) -> None:
+def a_requeued_suspect_is_not_a_suspect(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True, limits=JobOptions(max_stalls=1)))
     _crash(h, "a", "b")
     assert {job.id for job in h.records()} == {"a", "b"}
@@ -140,7 +140,7 @@ def a_suspect_given_up_is_requeued_as_any_job(h: Harness) -> None:
 
 
 @promise
-def only_what_a_dead_client_had_started_stalls(h: Harness) -> None:
+def only_the_started_jobs_of_a_dead_client_stall(h: Harness) -> None:
     h.join("c1", "c2")
     h.dispatch_many(*"abcd")
     h.take("c1", limit=3)
@@ -149,11 +149,11 @@ def only_what_a_dead_client_had_started_stalls(h: Harness) -> None:
     jobs = {id_: h.row("due", id_) for id_ in "abc"}
     assert {id_: job.stall_count for id_, job in jobs.items()} == {"a": 0, "b": 1, "c": 0}
     assert [id_ for id_, job in jobs.items() if job.suspect] == ["b"]
-    assert h.row("active", "d").client == "c2", "it is another's"
+    assert h.row("active", "d").client == "c2", "the job belongs to another client"
 
 
 @promise
-def an_eviction_goes_on_with_the_same_ids(h: Harness) -> None:
+def a_repeated_eviction_continues_with_the_same_ids(h: Harness) -> None:
     ids = [f"j{n:03}" for n in range(150)]
     h.join("c1")
     h.dispatch_many(*ids)
@@ -166,11 +166,11 @@ def an_eviction_goes_on_with_the_same_ids(h: Harness) -> None:
     assert [job.id for job in jobs if job.stall_count] == started
 
 
-# Those who pass over them
+# Clients that skip suspects
 
 
 @promise
-def who_passes_takes_what_is_behind_suspects(h: Harness) -> None:
+def a_client_that_skips_suspects_takes_the_jobs_after_them(h: Harness) -> None:
     ids = [f"s{n}" for n in range(150)]
     _crash(h, *ids)
     h.dispatch_many("a", "b")
@@ -179,7 +179,7 @@ def who_passes_takes_what_is_behind_suspects(h: Harness) -> None:
 
 
 @promise
-def who_passes_takes_no_more_than_it_asked_for(h: Harness) -> None:
+def a_client_that_skips_suspects_stays_within_its_limit(h: Harness) -> None:
     _crash(h, "x")
     h.dispatch_many(*"abcd")
     assert [job.id for job in h.take(limit=3, passes=True)] == ["a", "b", "c"]
@@ -187,7 +187,7 @@ def who_passes_takes_no_more_than_it_asked_for(h: Harness) -> None:
 
 
 @promise
-def who_passes_goes_by_the_record_and_not_by_its_words(h: Harness) -> None:
+def a_suspect_is_recognised_by_its_record_not_by_a_word_in_it(h: Harness) -> None:
     h.dispatch("a")
     why = JobError(type="Boom", message="a suspect word")
     h.end(h.take_one(), RetryLater(why, after=0))
@@ -195,29 +195,29 @@ def who_passes_goes_by_the_record_and_not_by_its_words(h: Harness) -> None:
 
 
 @promise
-def where_only_suspects_are_in_sight_everybody_takes_them(h: Harness) -> None:
+def a_client_that_skips_suspects_takes_them_when_there_is_nothing_else(h: Harness) -> None:
     h.join("dead")
     for n in range(11):
         h.dispatch_many(*(f"{n}-{m}" for m in range(100)))
     while h.take("dead", limit=1000):
         pass
-    _bury(h)
+    _evict_as_dead(h)
     assert len(h.take(limit=9, passes=True)) == 1
 
 
 @promise
-def who_passes_sleeps_although_suspects_are_due(h: Harness) -> None:
+def a_client_that_skips_suspects_sleeps_while_suspects_are_due(h: Harness) -> None:
     _crash(h, "x")
     h.join("c1")
     taken = h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True)
-    assert (taken.jobs, taken.next_in) == ([], 46), "when its own lease runs out"
+    assert (taken.jobs, taken.next_in) == ([], 46), "when its own lease expires"
     assert h.dequeue("c1", limit=0, waiter="c1", waits=8, passes=True).next_in != 0
     assert h.call(h.commands.counts()).waiters == 1
-    assert h.dequeue(limit=0, waits=8).next_in == 0, "it is due, for others"
+    assert h.dequeue(limit=0, waits=8).next_in == 0, "the suspect is due for other clients"
 
 
 @promise
-def who_passes_sleeps_until_the_next_job_comes_due(h: Harness) -> None:
+def a_client_that_skips_suspects_sleeps_until_the_next_job_is_due(h: Harness) -> None:
     _crash(h, "x")
     h.join("c1")
     h.dispatch("a", after=3)
@@ -226,8 +226,8 @@ def who_passes_sleeps_until_the_next_job_comes_due(h: Harness) -> None:
     assert [job.id for job in h.take("c1", limit=9, passes=True)] == ["a"]
 
 
-def _stand_by(h: Harness, *, passing: str, taking: str) -> None:
-    """Two who wait."""
+def _wait(h: Harness, *, passing: str, taking: str) -> None:
+    """Two waiters: `passing` skips suspects, `taking` accepts them."""
     h.join(passing, taking)
     for client, passes in ((passing, True), (taking, False)):
         assert h.take(client, limit=9, waiter=client, waits=8, passes=passes) == []
@@ -238,10 +238,10 @@ def _waiters(h: Harness) -> list[bytes]:
 
 
 @promise
-def suspects_wake_only_those_who_take_them(h: Harness) -> None:
+def suspects_wake_only_waiters_that_accept_them(h: Harness) -> None:
     _crash(h, "x")
     suspect = h.take_one()
-    _stand_by(h, passing="c1", taking="c2")
+    _wait(h, passing="c1", taking="c2")
     h.end(suspect, Release())
     assert _waiters(h) == [b"c1"]
     h.dispatch("a")
@@ -249,7 +249,7 @@ def suspects_wake_only_those_who_take_them(h: Harness) -> None:
 
 
 @promise
-def who_passes_wakes_one_who_takes_them(h: Harness) -> None:
+def a_client_that_skips_suspects_wakes_one_that_accepts_them(h: Harness) -> None:
     _crash(h, "x")
     suspect = h.take_one()
     h.end(suspect, Release())
@@ -260,8 +260,8 @@ def who_passes_wakes_one_who_takes_them(h: Harness) -> None:
 
 
 @promise
-def who_passes_is_woken_in_time_for_what_comes(h: Harness) -> None:
-    """It slept on for as long as a suspect was due: jobs came seconds late, and so did sweeps."""
+def a_client_that_skips_suspects_is_woken_in_time_for_the_next_job(h: Harness) -> None:
+    """It used to sleep while a suspect was due: jobs and sweeps came seconds late."""
     _crash(h, "x")
     h.join("c1", lease=60)
     assert h.take("c1", limit=9, waiter="c1", waits=8, passes=True) == []
@@ -271,14 +271,14 @@ def who_passes_is_woken_in_time_for_what_comes(h: Harness) -> None:
     assert _waiters(h) == []
     assert h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True).next_in == 3
     h.dispatch("c", after=4)
-    assert _waiters(h) == [b"c1"], "it keeps the time"
+    assert _waiters(h) == [b"c1"], "it polls in time itself"
     h.join("c2", lease=1)
     h.sweep()
-    assert _waiters(h) == [], "for a lease that runs out"
+    assert _waiters(h) == [], "because a lease expires"
 
 
 @promise
-def who_is_woken_for_what_is_due_keeps_the_time_himself(h: Harness) -> None:
+def a_client_woken_for_a_due_job_polls_in_time_itself(h: Harness) -> None:
     h.join("c1")
     h.dispatch("a")
     h.dispatch("b", after=3)
@@ -288,8 +288,8 @@ def who_is_woken_for_what_is_due_keeps_the_time_himself(h: Harness) -> None:
 
 
 @promise
-def who_passes_looks_through_suspects_once(h: Harness) -> None:
-    """A look behind a thousand of them took 10 ms of the server."""
+def a_client_that_skips_suspects_scans_them_once(h: Harness) -> None:
+    """One scan past a thousand suspects takes 10 ms of the server."""
     ids = [f"s{n}" for n in range(150)]
     h.join("dead", "c1")
     h.dispatch_many(*ids)
@@ -307,7 +307,7 @@ def who_passes_looks_through_suspects_once(h: Harness) -> None:
 
 
 @promise
-def who_passes_looks_again_for_what_was_too_large(h: Harness) -> None:
+def a_client_that_skips_suspects_polls_again_for_a_job_that_was_too_large(h: Harness) -> None:
     _crash(h, "x")
     h.join("c1")
     for id_ in "abcdefgh":

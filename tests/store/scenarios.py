@@ -1,6 +1,6 @@
-"""One call of every function in every interesting state: what faults are thrown into.
+"""Scenarios for faults: one call of every function in every interesting state.
 
-A scenario brings a queue into its state and returns the command to be disturbed."""
+A scenario brings a queue into its state and returns the command in which commands fail."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,14 +27,14 @@ def scenario(function: Scenario) -> Scenario:
     return function
 
 
-def with_sleepers(h: Harness) -> None:
+def with_waiters(h: Harness) -> None:
     h.join("s1", "s2")
     for client in ("s1", "s2"):
         h.dequeue(client, waiter=client, waits=True)
 
 
 def busy(h: Harness) -> list[Job]:
-    """c1 runs a (with a dispatch held behind it), b and c; d waits, e is scheduled."""
+    """c1 runs a (for which a dispatch is held), b and c; d waits, e is scheduled."""
     h.join("c1", "c2")
     h.dispatch("a", options=OPTIONS)
     h.dispatch_many("b", "c")
@@ -55,8 +55,8 @@ def _item(id_: str, when: str = "", flags: str = "", options: bytes = b"") -> Di
 
 @scenario
 def dispatch_creates_many(h: Harness) -> Command[Any]:
-    """Enough for what makes tables of `waiting`, `data` and `info`."""
-    with_sleepers(h)
+    """Enough jobs to force `waiting`, `data` and `info` out of the listpack encoding."""
+    with_waiters(h)
     busy(h)
     later = [_item(f"later{number}", "+60000") for number in range(17)]
     return h.commands.dispatch([*(_item(f"m{number}") for number in range(3)), *later, _item("a")])
@@ -64,18 +64,18 @@ def dispatch_creates_many(h: Harness) -> Command[Any]:
 
 @scenario
 def dispatch_creates(h: Harness) -> Command[Any]:
-    with_sleepers(h)
+    with_waiters(h)
     return h.commands.dispatch([_item("a")])
 
 
 @scenario
-def dispatch_creates_at_the_servers_time(h: Harness) -> Command[Any]:
+def dispatch_creates_at_the_time_of_the_server(h: Harness) -> Command[Any]:
     return QueueCommands(h.keys).dispatch([_item("a"), _item("b", "+1000")])
 
 
 @scenario
 def dispatch_schedules(h: Harness) -> Command[Any]:
-    with_sleepers(h)
+    with_waiters(h)
     return h.commands.dispatch([_item("a", "+5000", "", WIRE_OPTIONS)])
 
 
@@ -91,7 +91,7 @@ def dispatch_of_a_new_caller(h: Harness) -> Command[Any]:
 
 
 @scenario
-def dispatch_of_a_caller_in_place_of_some_who_are_gone(h: Harness) -> Command[Any]:
+def dispatch_of_a_caller_forgets_callers_that_are_gone(h: Harness) -> Command[Any]:
     for caller in ("p", "q", "r"):
         h.call(h.commands.dispatch([_item("a")]).with_number(caller, 1))
     h.later(1000)
@@ -99,7 +99,7 @@ def dispatch_of_a_caller_in_place_of_some_who_are_gone(h: Harness) -> Command[An
 
 
 @scenario
-def dispatch_sent_again(h: Harness) -> Command[Any]:
+def dispatch_is_repeated(h: Harness) -> Command[Any]:
     command = h.commands.dispatch([_item("a"), _item("b")]).with_number("p", 1)
     h.call(command)
     return command
@@ -137,15 +137,15 @@ def dispatch_merges(h: Harness) -> Command[Any]:
 
 
 @scenario
-def dispatch_does_all_of_it_in_one_batch(h: Harness) -> Command[Any]:
+def dispatch_of_all_kinds_in_one_batch(h: Harness) -> Command[Any]:
     busy(h)
-    with_sleepers(h)
+    with_waiters(h)
     plain = [_item(id_) for id_ in ("new", "d", "e", "a", "b", "new")]
     return h.commands.dispatch([*plain, _item("a", "+10", "1e00", WIRE_OPTIONS), _item("e")])
 
 
 @scenario
-def dispatch_of_as_many_as_a_call_may(h: Harness) -> Command[Any]:
+def dispatch_of_a_full_call(h: Harness) -> Command[Any]:
     ids = [f"j{n}" for n in range(1000)]
     h.dispatch_many(*ids[::200])
     return h.commands.dispatch([_item(id_, "+1000") for id_ in ids])
@@ -173,7 +173,7 @@ def cancel_of_everything_running_or_not(h: Harness) -> Command[Any]:
 
 
 @scenario
-def cancel_of_as_many_as_a_call_may(h: Harness) -> Command[Any]:
+def cancel_of_a_full_call(h: Harness) -> Command[Any]:
     ids = [f"j{n}" for n in range(1000)]
     h.dispatch_many(*ids)
     return h.commands.cancel(ids)
@@ -190,7 +190,7 @@ def dequeue_takes(h: Harness) -> Command[Any]:
 
 @scenario
 def dequeue_takes_many_and_finishes_many(h: Harness) -> Command[Any]:
-    """Enough for the long member that makes a table of `leases`."""
+    """Enough jobs to force `leases` out of the listpack encoding."""
     jobs = busy(h)
     h.dispatch_many(*(f"m{number:02}" for number in range(40)))
     jobs += h.take("c2", limit=17)
@@ -200,7 +200,7 @@ def dequeue_takes_many_and_finishes_many(h: Harness) -> Command[Any]:
 
 
 @scenario
-def dequeue_takes_at_the_servers_time(h: Harness) -> Command[Any]:
+def dequeue_takes_at_the_time_of_the_server(h: Harness) -> Command[Any]:
     commands = QueueCommands(h.keys)
     h.call(commands.register("c2", 30))
     h.call(commands.dispatch([_item("a"), _item("b", "", "", WIRE_OPTIONS)]))
@@ -235,7 +235,7 @@ def dequeue_finds_nothing_and_waits(h: Harness) -> Command[Any]:
 
 @scenario
 def dequeue_no_longer_waits(h: Harness) -> Command[Any]:
-    with_sleepers(h)
+    with_waiters(h)
     return h.commands.dequeue("s1", lease=30, limit=5, waiter="s1", waits=False)
 
 
@@ -249,7 +249,7 @@ def dequeue_of_a_paused_queue(h: Harness) -> Command[Any]:
 @scenario
 def dequeue_ends_leases_first(h: Harness) -> Command[Any]:
     jobs = busy(h)
-    with_sleepers(h)
+    with_waiters(h)
     ends: list[Outcome] = [RetryLater(WHY, after=0), Fail(WHY), Finish()]
     endings = [Ending(job.id, job.token, end) for job, end in zip(jobs, ends, strict=True)]
     return h.commands.dequeue("c1", lease=30, limit=5, request="r1", endings=endings)
@@ -269,7 +269,7 @@ def dequeue_ends_sweeps_and_takes(h: Harness) -> Command[Any]:
 
 
 @scenario
-def dequeue_renews_who_asks_late(h: Harness) -> Command[Any]:
+def dequeue_renews_a_late_client(h: Harness) -> Command[Any]:
     busy(h)
     h.join("late", lease=1)
     h.later(2)
@@ -277,14 +277,14 @@ def dequeue_renews_who_asks_late(h: Harness) -> Command[Any]:
 
 
 def _suspects(h: Harness) -> None:
-    """b waits before x and y, which were in a client that died, and c behind them."""
+    """b waits before x and y, which are suspects, and c waits after them."""
     h.join("dead", "c1")
     h.dispatch("b")
     b = h.take_one("c1")
     h.dispatch_many("x", "y")
     h.take("dead", limit=2)
     h.dispatch("c")
-    with_sleepers(h)
+    with_waiters(h)
     h.call(h.commands.evict("dead", "stall"))
     h.end(b, Release())
 
@@ -303,13 +303,13 @@ def dequeue_takes_a_suspect_alone(h: Harness) -> Command[Any]:
 
 
 @scenario
-def dequeue_passes_over_suspects(h: Harness) -> Command[Any]:
+def dequeue_skips_suspects(h: Harness) -> Command[Any]:
     _suspects(h)
     return h.commands.dequeue("c1", lease=30, limit=5, request="r1", passes=True)
 
 
 @scenario
-def dequeue_finds_only_suspects_to_pass_over(h: Harness) -> Command[Any]:
+def dequeue_finds_only_suspects(h: Harness) -> Command[Any]:
     _suspects(h)
     h.take("c1", limit=5, passes=True)
     return h.commands.dequeue(
@@ -371,9 +371,9 @@ def settle_gives_up_for_the_second_time(h: Harness) -> Command[Any]:
 
 
 @scenario
-def settle_in_every_way_at_once(h: Harness) -> Command[Any]:
+def settle_with_all_outcomes_at_once(h: Harness) -> Command[Any]:
     h.call(h.commands.configure(fail_handler=True))
-    with_sleepers(h)
+    with_waiters(h)
     h.dispatch_many(*"abcdefg")
     jobs = h.take(limit=7)
     for job in jobs[::2]:

@@ -6,7 +6,7 @@ from queasy.options import JobOptions
 from queasy.outcomes import Broken, Fail
 from queasy.store.command import Command
 from tests.store.harness import Harness, endings_of
-from tests.store.scenarios import OPTIONS, WHY, busy, scenario, with_sleepers
+from tests.store.scenarios import OPTIONS, WHY, busy, scenario, with_waiters
 
 # clients
 
@@ -23,7 +23,7 @@ def register_renews(h: Harness) -> Command[Any]:
 
 
 @scenario
-def bump_of_the_living_and_the_lost(h: Harness) -> Command[Any]:
+def bump_of_live_and_lost_clients(h: Harness) -> Command[Any]:
     busy(h)
     h.cancel("a", "b", running=True)
     return h.commands.bump(["c1", "ghost", "c2"], 30)
@@ -63,7 +63,7 @@ def _many_leases(h: Harness, client: str = "c1") -> None:
 def sweep_of_one_client(h: Harness) -> Command[Any]:
     busy(h)
     h.call(h.commands.configure(fail_handler=True, limits=JobOptions(max_stalls=1)))
-    with_sleepers(h)
+    with_waiters(h)
     h.later(9)
     h.dispatch("x")
     h.later(9)
@@ -96,13 +96,13 @@ def evict_in_part(h: Harness) -> Command[Any]:
 
 
 @scenario
-def evict_in_part_of_what_was_started(h: Harness) -> Command[Any]:
+def evict_in_part_with_started_jobs(h: Harness) -> Command[Any]:
     _many_leases(h)
     return h.commands.evict("c1", "stall", ["j000", "j050", "j120"])
 
 
 @scenario
-def evict_of_the_rest_of_what_was_started(h: Harness) -> Command[Any]:
+def evict_of_the_rest_with_started_jobs(h: Harness) -> Command[Any]:
     _many_leases(h)
     h.call(h.commands.evict("c1", "stall", ["j000", "j050", "j120"]))
     return h.commands.evict("c1", "stall", ["j000", "j050", "j120"])
@@ -111,7 +111,7 @@ def evict_of_the_rest_of_what_was_started(h: Harness) -> Command[Any]:
 @scenario
 def evict_of_a_client_that_leaves(h: Harness) -> Command[Any]:
     busy(h)
-    with_sleepers(h)
+    with_waiters(h)
     return h.commands.evict("c1", "release")
 
 
@@ -137,7 +137,7 @@ def configure_everything(h: Harness) -> Command[Any]:
 
 @scenario
 def configure_resumes(h: Harness) -> Command[Any]:
-    with_sleepers(h)
+    with_waiters(h)
     h.call(h.commands.configure(paused=True))
     return h.commands.configure(paused=False)
 
@@ -145,7 +145,7 @@ def configure_resumes(h: Harness) -> Command[Any]:
 @scenario
 def requeue_of_the_failed(h: Harness) -> Command[Any]:
     _records(h)
-    with_sleepers(h)
+    with_waiters(h)
     h.dispatch("a")
     return h.commands.requeue("failed", ["a", "b", "d", "nobody"])
 

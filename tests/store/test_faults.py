@@ -1,6 +1,6 @@
 """A command that fails inside a function leaves a state the audit accepts, and loses no job.
 
-A fault in taking writes back, after a first fault, is out of scope."""
+A second fault, while writes are undone after a first one, is out of scope."""
 
 import re
 from collections import Counter
@@ -16,17 +16,17 @@ from tests.store.faults import Seen, Stage, commands_in_the_library, ids_in, wra
 from tests.store.harness import Dump, Harness, load, send, words_of
 from tests.store.scenarios import SCENARIOS
 
-ENLISTED = (scenarios_clients,)  # by being imported
+ENLISTED = (scenarios_clients,)  # importing them registers their scenarios
 MOST_CALLS = 1000
 UNTOUCHED = "nothing changed"
-IN_PHASES = {"dequeue", "bump"}  # what they end, sweep and take are writes of their own
-# Valkey and newer Redis say NOPERM; inside a function Redis 7.0 says it in its own words.
+IN_PHASES = {"dequeue", "bump"}  # ending, sweeping and taking are separate commits
+# Valkey and newer Redis reply NOPERM; inside a function Redis 7.0 has another text.
 DENIED = re.compile(r"NOPERM|NoPermission|ACL failure|can't run this command")
 
 
 @pytest.fixture(scope="module")
 def faulty(kind: ServerKind) -> Iterator[Server]:
-    """A server of its own: the wrapped build has the names of the real one."""
+    """A server of its own: the wrapped build registers the same function names."""
     with start_server(kind) as server:
         yield server
 
@@ -40,7 +40,7 @@ def admin(faulty: Server) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="module")
 def limited(faulty: Server, admin: redis.Redis) -> Iterator[redis.Redis]:
-    """A user whose rights the tests change."""
+    """A connection of a user; the tests change the rights of that user."""
     admin.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", "~*", "&*", "+@all")
     with faulty.client(decode_responses=False, username="limited", password="any") as client:
         yield client
@@ -69,7 +69,7 @@ def test_a_fault_at_any_command_leaves_a_sound_queue(stage: Stage, tally: Counte
         stage.restore()
         seen = stage.run(fault_at=number)
         if not seen.fired:
-            assert number > 1, "nothing was disturbed"
+            assert number > 1, "no command failed"
             return
         if seen.refused:
             assert "INJECTED" in str(seen.reply)
@@ -91,10 +91,10 @@ def test_a_missing_permission_leaves_a_sound_queue(
 
 
 @pytest.mark.parametrize("rule", ["-spublish", "resetchannels"])
-def test_who_may_tell_nobody_leaves_those_who_wait_to_others(
+def test_a_user_that_may_not_publish_leaves_waiters_for_others(
     admin: redis.Redis, limited: redis.Redis, rule: str
 ) -> None:
-    """Its dispatch took all of them for gone, and those of others woke nobody, either."""
+    """It used to remove all waiters, so that dispatches of other users woke none."""
     h = Harness(admin)
     for client in ("c1", "c2"):
         h.join(client)
@@ -111,7 +111,7 @@ def test_who_may_tell_nobody_leaves_those_who_wait_to_others(
 
 
 def _check(stage: Stage, seen: Seen, clean: Seen) -> str:
-    """The audit accepts it, the same call works now, and no job is lost. Says how it was."""
+    """Asserts that the audit passes, the call now works, and no job is lost; returns the kind."""
     stage.h.audit()
     how = _classify(stage, seen, clean)
     again = stage.run()
@@ -120,7 +120,7 @@ def _check(stage: Stage, seen: Seen, clean: Seen) -> str:
     if how == UNTOUCHED:
         assert ids_in(again.state) == ids_in(clean.state)
         return how
-    # The same again may go further than once: a bounded sweep or eviction goes on.
+    # A repeat may do more than one call: a bounded sweep or eviction continues.
     assert ids_in(clean.state) <= ids_in(again.state), "a job was lost"
     stage.drain()
     stage.h.audit()
@@ -129,14 +129,14 @@ def _check(stage: Stage, seen: Seen, clean: Seen) -> str:
 
 def _classify(stage: Stage, seen: Seen, clean: Seen) -> str:
     if not seen.refused:
-        return "worked all the same"
+        return "succeeded despite the fault"
     if seen.state == stage.before:
         return UNTOUCHED
-    if _but_for_waking(seen.state) == _but_for_waking(clean.state):
-        return "all done, but answered with an error"
-    assert stage.command.function in IN_PHASES, "half of a write is left"
-    return "an earlier phase done"
+    if _without_waiters(seen.state) == _without_waiters(clean.state):
+        return "applied completely, but replied with an error"
+    assert stage.command.function in IN_PHASES, "part of a commit was left"
+    return "an earlier commit was applied"
 
 
-def _but_for_waking(state: Dump) -> Dump:
+def _without_waiters(state: Dump) -> Dump:
     return {label: content for label, content in state.items() if not label.endswith(":waiters")}

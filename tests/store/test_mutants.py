@@ -1,4 +1,4 @@
-"""Each seeded mistake is caught: by the promise that is meant to, with an AssertionError."""
+"""Each seeded mistake makes the promise that it names fail with an AssertionError."""
 
 from collections.abc import Iterator
 
@@ -8,14 +8,14 @@ import redis
 from tests.servers import ServerKind, start_server
 from tests.store import (
     mutants_given_up,
-    mutants_hand,
+    mutants_handoff,
     mutants_suspects,
     promises,
     promises_bounds,
-    promises_calls,
     promises_dispatch,
     promises_given_up,
-    promises_hand,
+    promises_handoff,
+    promises_idempotency,
     promises_order,
     promises_plain,
     promises_server,
@@ -25,22 +25,22 @@ from tests.store.harness import Harness, load
 from tests.store.mutants import MUTANTS
 from tests.store.promise import PROMISES
 
-ENLISTED = (  # by being imported
-    mutants_given_up, mutants_hand, mutants_suspects, promises, promises_bounds, promises_calls,
-    promises_dispatch, promises_given_up, promises_hand, promises_order, promises_plain,
-    promises_server, promises_suspects,
+ENLISTED = (  # importing them registers mutants and promises
+    mutants_given_up, mutants_handoff, mutants_suspects,
+    promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
+    promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def victim(kind: ServerKind) -> Iterator[redis.Redis]:
-    """A server of its own: a mutant has the names of the real library."""
+    """A server of its own: a mutant registers the same function names."""
     with start_server(kind) as server, server.client(decode_responses=False) as client:
         yield client
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_seeded_mistake_is_caught(victim: redis.Redis, name: str) -> None:
+def test_a_seeded_mistake_breaks_its_promise(victim: redis.Redis, name: str) -> None:
     mutant = MUTANTS[name]
     load(victim, mutant.text())
     victim.flushall()
@@ -49,7 +49,7 @@ def test_a_seeded_mistake_is_caught(victim: redis.Redis, name: str) -> None:
         PROMISES[mutant.breaks](harness)
 
 
-def test_without_a_mistake_the_same_promises_hold(victim: redis.Redis) -> None:
+def test_without_a_mistake_those_promises_hold(victim: redis.Redis) -> None:
     load(victim)
     for promise in {mutant.breaks for mutant in MUTANTS.values()}:
         harness = Harness(victim)

@@ -1,14 +1,14 @@
-"""Every promise is kept, on both servers."""
+"""The library keeps every promise, on both servers."""
 
 import pytest
 
 from tests.store import (
     promises,
     promises_bounds,
-    promises_calls,
     promises_dispatch,
     promises_given_up,
-    promises_hand,
+    promises_handoff,
+    promises_idempotency,
     promises_order,
     promises_plain,
     promises_server,
@@ -17,9 +17,9 @@ from tests.store import (
 from tests.store.harness import Harness
 from tests.store.promise import PROMISES
 
-ENLISTED = (  # by being imported
-    promises, promises_bounds, promises_calls, promises_dispatch, promises_given_up, promises_hand,
-    promises_order, promises_plain, promises_server, promises_suspects,
+ENLISTED = (  # importing them registers their promises
+    promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
+    promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the client makes of the server's answers."""
+"""Jobs as the client reads them from the server's replies."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from tests.store.harness import START, Harness
 LIMITS = JobOptions(max_retries=7, timeout=60)
 
 
-def test_a_cancel_is_seen_by_whoever_holds_the_job(h: Harness) -> None:
+def test_a_requested_cancel_shows_on_the_job_of_the_holder(h: Harness) -> None:
     h.dispatch_many("a", "b")
     a, b = h.take(limit=2)
     assert "cancelled" not in repr(a)
@@ -26,16 +26,16 @@ def test_a_cancel_is_seen_by_whoever_holds_the_job(h: Harness) -> None:
     assert "cancelled=True" in repr(a)
 
 
-def test_a_row_says_whether_a_cancel_was_asked_for(h: Harness) -> None:
+def test_a_row_says_whether_a_cancel_was_requested(h: Harness) -> None:
     h.dispatch_many("a", "b")
     held = h.take(limit=2)
     h.cancel("a", running=True)
     assert h.row("active", "a").cancelled
     assert h.row("active", "b").flag is NOT_CANCELLED
-    assert h.row("active", "a") == held[0], "it is the same job"
+    assert h.row("active", "a") == held[0], "expected the same job"
 
 
-def test_a_job_that_is_taken_carries_the_options_in_force(h: Harness) -> None:
+def test_a_leased_job_carries_the_options_in_force(h: Harness) -> None:
     commands = QueueCommands(h.keys, now=h.time, limits=LIMITS)
     h.dispatch("plain")
     h.dispatch("own", options=JobOptions(timeout=5, max_stalls=1))
@@ -43,16 +43,16 @@ def test_a_job_that_is_taken_carries_the_options_in_force(h: Harness) -> None:
     assert plain.options is LIMITS
     assert own.options == JobOptions(max_retries=7, timeout=5, max_stalls=1)
     (row,) = h.call(commands.get("own"))
-    assert row.options == JobOptions(timeout=5, max_stalls=1), "a row says what it asked for"
+    assert row.options == JobOptions(timeout=5, max_stalls=1), "a row has the job's own options"
 
 
-def test_without_limits_a_job_carries_what_it_asked_for(h: Harness) -> None:
+def test_without_limits_a_job_carries_its_own_options(h: Harness) -> None:
     h.dispatch("plain")
     h.dispatch("own", options=JobOptions(timeout=5))
     assert [job.options for job in h.take(limit=2)] == [JobOptions(), JobOptions(timeout=5)]
 
 
-def test_a_job_knows_since_when_it_is_held(h: Harness) -> None:
+def test_a_leased_job_has_the_time_of_its_lease(h: Harness) -> None:
     h.dispatch("a")
     assert h.row("due").leased_at is None
     h.later(5)
@@ -62,7 +62,7 @@ def test_a_job_knows_since_when_it_is_held(h: Harness) -> None:
 
 
 @pytest.mark.parametrize("token", [0, 1, 10**13, 10**18, 10**400])
-def test_a_token_that_is_no_time_is_none(token: int) -> None:
+def test_a_token_out_of_range_gives_no_lease_time(token: int) -> None:
     job = Job(id="a", queue="q", state="active", payload=b"")
     assert msgspec.structs.replace(job, token=token).leased_at is None
 
@@ -71,7 +71,7 @@ def test_a_token_that_is_no_time_is_none(token: int) -> None:
     ("died", "started", "stalled"),
     [(True, None, 150), (True, ["j001", "j149"], 2), (True, [], 0), (False, None, 0)],
 )
-def test_of_a_client_that_died_what_it_had_started_stalls(
+def test_only_started_jobs_of_a_dead_client_stall(
     h: Harness, died: bool, started: list[str] | None, stalled: int
 ) -> None:
     h.join("c1")
@@ -86,16 +86,16 @@ def test_of_a_client_that_died_what_it_had_started_stalls(
 
 
 @pytest.mark.parametrize("info", [{"options": {"max_retries": 1e30}}, {"origin": {"token": "abc"}}])
-def test_a_record_that_makes_no_sense_spoils_no_batch(h: Harness, info: dict[str, Any]) -> None:
-    """It used to raise after the server had leased the batch: nobody ran any of it."""
+def test_an_invalid_record_does_not_spoil_its_batch(h: Harness, info: dict[str, Any]) -> None:
+    """It used to raise after the server had leased the batch, so that none of it ran."""
     h.dispatch_many("good", "odd", "too")
     h.redis.hset(h.keys.base + "info", "odd", msgspec.msgpack.encode(info))
     jobs = {job.id: job.readable for job in h.take(limit=3)}
     assert jobs == {"good": True, "odd": False, "too": True}
 
 
-def test_a_job_that_was_scheduled_knows_when_it_was_dispatched(h: Harness) -> None:
-    """Also by the short way, which such jobs go; and what only looks alike does not go it."""
+def test_a_scheduled_job_has_the_time_of_its_dispatch(h: Harness) -> None:
+    """The fast path for scheduled jobs reads it too, and skips records that only look alike."""
     h.dispatch("plain", after=10)
     h.dispatch("retried", after=10)
     alike = msgspec.msgpack.encode({"dispatched_as": START * 1000})

@@ -1,4 +1,4 @@
-"""The Lua library: assembled from its files, in a fixed order."""
+"""The Lua library, assembled from its modules in a fixed order."""
 
 from __future__ import annotations
 
@@ -12,40 +12,46 @@ PROTOCOL = 1
 LIBRARY = f"queasy_v{PROTOCOL}"
 PREFIX = f"{LIBRARY}_"
 FIRST_MARKED = 3
-"""The first revision that registers a function of its own name."""
+"""The first revision that registers a function named after itself."""
 LEAST = 4
-"""The first revision that was published: what clients say is understood by every one since."""
+"""The first published revision. Every later one understands what clients of it send."""
 
-ORDER = (
-    "keys", "stats", "batch", "job", "client", "call", "queue", "dispatch", "failed", "run",
-    "settle", "lease", "take", "hand", "sweep", "inspect", "audit", "arguments", "api",
+# Each file is a module. It ends with a table of its exports, and binds the exports that it needs of
+# earlier modules to locals at its head: a table lookup at each use would cost 0.7 percent of the
+# instructions of a job life. `prelude` is not a module: all modules see the names it declares.
+MODULES = (
+    "keys", "stats", "batch", "job", "arguments", "client", "idempotency", "waking", "cancel",
+    "dispatch", "records", "settings", "endings", "settle", "lease", "take", "handoff", "sweep",
+    "dequeue", "inspect", "audit", "failure", "api",
 )  # fmt: skip
 
 
 @cache
 def source() -> str:
-    """The whole library, as FUNCTION LOAD wants it."""
+    """The text of the library, for FUNCTION LOAD."""
     folder = Path(__file__).parent / "lua"
-    parts = [f"-- {name}.lua\n{(folder / f'{name}.lua').read_text()}" for name in ORDER]
-    return f"#!lua name={LIBRARY}\n" + "\n".join(parts)
+    text = {name: (folder / f"{name}.lua").read_text() for name in ("prelude", *MODULES)}
+    modules = [f"local {name} = (function()\n{text[name]}end)()\n" for name in MODULES]
+    return "\n".join([f"#!lua name={LIBRARY}", text["prelude"], *modules])
 
 
 @cache
 def revision() -> int:
-    """The revision in the library's own words, so that there is one place to raise it."""
+    """The revision that api.lua declares: it is raised in that one place."""
     found = re.search(r"local VERSION = \{ (\d+), (\d+) \}", source())
     if found is None or int(found[1]) != PROTOCOL:
-        raise AssertionError("api.lua and library.py disagree on the protocol")
+        raise AssertionError("expected the same protocol in api.lua and library.py")
     return int(found[2])
 
 
 def fences() -> list[str]:
-    """Libraries that keep older revisions of ours from being loaded, on the server's word.
+    """Libraries that make the server refuse older revisions of this library.
 
-    Whoever looks which revision there is, and loads a newer one, may be overtaken between the
-    two and put an older one back. But a server refuses a library with a function that another
-    library has, and each revision registers `revision_<number>`: a fence has that of an older
-    one, which until it is gone cannot be fenced out, and from then on cannot come back.
+    A client reads which revision the server has, then loads a newer one. Between the two, another
+    client may load one that is newer still, and the first would replace it with an older one. But a
+    server refuses a library if another library has a function of the same name, and each revision
+    registers `revision_<number>`. A fence registers the name of an older revision: it can be loaded
+    once that revision is gone, and from then on that revision cannot be loaded again.
     """
     return [
         f"#!lua name={PREFIX}fence_{older}\n"

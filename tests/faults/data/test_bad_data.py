@@ -114,7 +114,7 @@ UNREADABLE = [
     ("info", "runs", b"\xc1", "the info of active job runs cannot be read"),
     ("active", "runs", b"junk", "the lease of job runs cannot be read"),
     ("active", "runs", b"1:nan:w1", "the lease of job runs cannot be read"),
-    ("blocked", "runs", b"\x80", "the dispatch held behind job runs cannot be read"),
+    ("blocked", "runs", b"\x80", "the dispatch held for job runs cannot be read"),
     ("failed", "gave-up", b"\xc1", "the failed record of job gave-up cannot be read"),
     ("broken", "odd", b"\xc1", "the broken record of job odd cannot be read"),
     ("meta", "time", b"nan", "the setting time in meta cannot be read"),
@@ -134,7 +134,7 @@ def test_unreadable_record_is_named_by_audit(
 
 @pytest.mark.parametrize(
     ("key", "member", "says"),
-    [("waiting", "waits", "run_at of job waits"), ("clients", "w1", "client w1 never runs out"),
+    [("waiting", "waits", "run_at of job waits"), ("clients", "w1", "client w1 never expires"),
      ("leases", "w1:runs", "lease w1:runs has a score")],
 )  # fmt: skip
 def test_score_that_is_not_a_time_is_named_by_audit(

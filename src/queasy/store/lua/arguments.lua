@@ -1,10 +1,13 @@
--- The arguments of a call: read, or refused before anything is written.
+-- The arguments of a call: parsed, or refused before anything is written.
 
--- All further arguments: the ids or clients a call is about. Bounded, as every call is.
-local function rest(argv, first, last)
+local CHUNK, refuse, parse_number = keys.CHUNK, keys.refuse, keys.parse_number
+local unpack_table = job.unpack_table
+
+-- The remaining arguments: the ids or clients that a call is about. Bounded, as every call is.
+local function rest_args(argv, first, last)
   last = last or #argv
   if last - first + 1 > CHUNK then
-    refuse('expected at most ' .. CHUNK .. ' of them in one call')
+    refuse('expected at most ' .. CHUNK .. ' ids or clients in one call')
   end
   local out = {}
   for i = first, last do
@@ -14,7 +17,7 @@ local function rest(argv, first, last)
 end
 
 local function count_arg(text, what, most)
-  local n = number(text, what)
+  local n = parse_number(text, what)
   if n < 0 or n ~= math.floor(n) or (most and n > most) then
     refuse('expected a whole number' .. (most and ' up to ' .. most or '') .. ' for ' .. what)
   end
@@ -30,13 +33,13 @@ end
 
 local function kind_arg(text)
   if text ~= 'failed' and text ~= 'broken' then
-    refuse('expected failed or broken')
+    refuse('expected failed or broken, got ' .. tostring(text))
   end
   return text
 end
 
--- Whose call this is, and which, when the keys calls and callers are given behind the `n` others;
--- and where the other arguments end.
+-- The caller and the number of this call, if the keys calls and callers follow the first `n` keys;
+-- nil if they do not. The second result is the index of the last other argument.
 local function call_arg(q, keys, n, argv)
   q.calls, q.callers = keys[n + 1], keys[n + 2]
   if not q.callers then
@@ -50,13 +53,74 @@ local function call_arg(q, keys, n, argv)
   return { caller = client_arg(argv[last + 1]), number = number }, last
 end
 
--- Leases that are finished, packed: id, token, id, token ... as text.
-local function finishes_arg(packed, n)
-  local finishes = packed and packed ~= '' and unpack_table(packed)
-  if not finishes then
-    return packed and packed ~= '' and refuse('expected leases to finish as a list') or {}
-  elseif #finishes % 2 ~= 0 or #finishes == 0 and next(finishes) ~= nil or #finishes / 2 + n > CHUNK then
-    refuse('expected id and token of each lease to finish, ' .. CHUNK .. ' at most in one call')
+-- Finished leases as a packed list: id, token, id, token ... as text.
+local function finishes_arg(packed, endings)
+  if not packed or packed == '' then
+    return {}
+  end
+  local finishes = unpack_table(packed) or refuse('expected the leases to finish as a packed list')
+  local n = #finishes
+  if n % 2 ~= 0 or n == 0 and next(finishes) ~= nil or n / 2 + endings > CHUNK then
+    refuse('expected id and token of each lease to finish, at most ' .. CHUNK .. ' in one call')
   end
   return finishes
 end
+
+-- Client ids, from argv[first] on.
+local function clients_arg(argv, first)
+  local clients = rest_args(argv, first)
+  for _, client in ipairs(clients) do
+    client_arg(client)
+  end
+  return clients
+end
+
+-- How many groups of `width` arguments there are from argv[first] to argv[last].
+local function group_count(first, last, width, what)
+  local n = (last - first + 1) / width
+  if n ~= math.floor(n) or n < 1 or n > CHUNK then
+    refuse('expected ' .. width .. ' arguments for each of 1 to ' .. CHUNK .. ' ' .. what)
+  end
+  return n
+end
+
+-- The arguments of a dequeue as one record (api.lua lists them).
+local function dequeue_arg(argv)
+  local client = client_arg(argv[2])
+  local endings = count_arg(argv[8], 'the leases to end', CHUNK)
+  local words, packed = argv[9 + 5 * endings] or '', argv[10 + 5 * endings]
+  local waiter = argv[6] ~= '' and (argv[6] == client and client or client_arg(argv[6]))
+  return {
+    client = client, lease_ms = count_arg(argv[3], 'the lease'),
+    limit = count_arg(argv[4], 'the limit', CHUNK), request = argv[5], waiter = waiter,
+    waits_ms = count_arg(argv[7], 'the time to wait'),
+    first_ending = 9, endings = endings, finishes = finishes_arg(packed, endings),
+    gives_finishes = packed ~= nil,
+    skips_suspects = words:find('pass', 1, true) ~= nil,
+    takes_handoffs = words:find('hand', 1, true) ~= nil,
+  }
+end
+
+-- How an eviction ends the leases of the client, and the set of jobs it had started (nil: all of
+-- them).
+local function eviction_arg(argv)
+  local verb, ids = argv[3], rest_args(argv, 4)
+  if verb ~= 'stall' and verb ~= 'release' then
+    refuse('expected stall or release, got ' .. tostring(verb))
+  elseif #ids == 0 then
+    return verb == 'stall' and 'death' or verb, nil
+  elseif verb == 'release' then
+    refuse('expected no ids: a client that leaves releases all of its jobs')
+  end
+  local started = {}
+  for _, id in ipairs(ids) do
+    started[id] = true
+  end
+  return 'death', started
+end
+
+return {
+  rest_args = rest_args, count_arg = count_arg, client_arg = client_arg, kind_arg = kind_arg,
+  call_arg = call_arg, clients_arg = clients_arg, group_count = group_count,
+  dequeue_arg = dequeue_arg, eviction_arg = eviction_arg,
+}

@@ -1,6 +1,12 @@
--- The invariants of a queue, looked at in pages: ranks `offset` to `offset + limit` of the
--- waiting jobs and of the leases. The caller adds the tallies of all pages up and compares
--- them with the sizes: what is in a hash but in no page belongs to no job.
+-- The invariants of a queue, checked in pages: ranks `offset` to `offset + limit` of the waiting
+-- jobs, the leases, and so on. The client adds up the tallies of all pages and compares them with
+-- the sizes: an entry of a hash that is on no page belongs to no job.
+
+local NAMES, MAX_TIME, MAX_INTEGER, CLOCK = keys.NAMES, keys.MAX_TIME, keys.MAX_INTEGER, keys.CLOCK
+local SETTINGS, stored_number = keys.SETTINGS, keys.stored_number
+local unpack_table, are_options, read_info = job.unpack_table, job.are_options, job.read_info
+local split_payload, read_held, read_active = job.split_payload, job.read_held, job.read_active
+local read_call = idempotency.read_call
 
 local TYPES = {
   waiting = 'zset', data = 'hash', info = 'hash', active = 'hash', blocked = 'hash',
@@ -9,21 +15,21 @@ local TYPES = {
   failed_at = 'zset', broken = 'hash', broken_at = 'zset', calls = 'hash', callers = 'zset',
 }
 
-local AUDIT = {} -- a table, because Lua has room for 200 locals only
+local CHECKS = {}
 
-function AUDIT.types(q, say)
+function CHECKS.types(q, report)
   local fine = true
   for _, name in ipairs(NAMES) do
     local kind = q[name] and redis.call('TYPE', q[name]).ok or 'none'
     if kind ~= 'none' and kind ~= TYPES[name] then
-      say('key ' .. name .. ' is a ' .. kind .. ', expected a ' .. TYPES[name])
+      report('key ' .. name .. ' is a ' .. kind .. ', expected a ' .. TYPES[name])
       fine = false
     end
   end
   return fine
 end
 
-function AUDIT.waiting(q, offset, limit, say, tally)
+function CHECKS.waiting(q, offset, limit, report, tally)
   local found = redis.call('ZRANGE', q.waiting, offset, offset + limit - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local id, score = found[i], tonumber(found[i + 1])
@@ -32,27 +38,27 @@ function AUDIT.waiting(q, offset, limit, say, tally)
     if redis.call('HEXISTS', q.data, id) == 1 then
       tally.data = tally.data + 1
     else
-      say('waiting job ' .. id .. ' has no payload')
+      report('waiting job ' .. id .. ' has no payload')
     end
     if info then
       tally.info = tally.info + 1
       if not read_info(info) then
-        say('the info of waiting job ' .. id .. ' cannot be read')
+        report('the info of waiting job ' .. id .. ' cannot be read')
       end
     end
     if redis.call('HEXISTS', q.active, id) == 1 then
-      say('job ' .. id .. ' is waiting and active')
+      report('job ' .. id .. ' is waiting and active')
     end
     if redis.call('HEXISTS', q.blocked, id) == 1 then
-      say('a dispatch is held behind job ' .. id .. ', which is not active')
+      report('a dispatch is held for job ' .. id .. ', which is not active')
     end
     if not (score > 0 and score < math.huge) then
-      say('the run_at of job ' .. id .. ' is not positive, or no time at all')
+      report('the run_at of job ' .. id .. ' is not a positive time')
     end
   end
 end
 
-function AUDIT.active(q, offset, limit, say, tally)
+function CHECKS.active(q, offset, limit, report, tally)
   local found = redis.call('ZRANGE', q.leases, offset, offset + limit - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local lease = found[i]
@@ -62,26 +68,26 @@ function AUDIT.active(q, offset, limit, say, tally)
     tally.leases = tally.leases + 1
     tally.cancels = tally.cancels + (asked and 1 or 0)
     if tonumber(found[i + 1]) ~= 0 then
-      say('lease ' .. lease .. ' has a score, and will not be found')
+      report('lease ' .. lease .. ' has a score other than 0 and will not be found')
     end
     if not active then
-      say('lease ' .. lease .. ' is of a job that is not active')
+      report('lease ' .. lease .. ' belongs to a job that is not active')
     else
       tally.active = tally.active + 1
       local token, _, client, cancelled = read_active(active)
       if not token then
-        say('the lease of job ' .. id .. ' cannot be read')
+        report('the lease of job ' .. id .. ' cannot be read')
       elseif client ~= holder then
-        say('job ' .. id .. ' is active for ' .. client .. ' but leased to ' .. holder)
+        report('job ' .. id .. ' is active for ' .. client .. ' but leased to ' .. holder)
       end
       if not redis.call('ZSCORE', q.clients, holder) then
-        say('job ' .. id .. ' is leased to ' .. holder .. ', who is no client')
+        report('job ' .. id .. ' is leased to ' .. holder .. ', which is not a client')
       end
       if asked ~= (cancelled or false) then
-        say('the cancel request of job ' .. id .. ' is in one place only')
+        report('the cancel request of job ' .. id .. ' is not in both active and cancels')
       end
       if token and tonumber(token) > q.token then
-        say('job ' .. id .. ' has a token that was never given out')
+        report('job ' .. id .. ' has a token that was never issued')
       end
     end
     local info = redis.call('HGET', q.info, id or '')
@@ -90,36 +96,36 @@ function AUDIT.active(q, offset, limit, say, tally)
     local held = redis.call('HGET', q.blocked, id or '')
     tally.blocked = tally.blocked + (held and 1 or 0)
     if held and not read_held(held) then
-      say('the dispatch held behind job ' .. id .. ' cannot be read')
+      report('the dispatch held for job ' .. id .. ' cannot be read')
     end
     if redis.call('HEXISTS', q.data, id or '') == 0 then
-      say('active job ' .. tostring(id) .. ' has no payload')
+      report('active job ' .. tostring(id) .. ' has no payload')
     end
     if info and not read_info(info) then
-      say('the info of active job ' .. id .. ' cannot be read')
+      report('the info of active job ' .. id .. ' cannot be read')
     end
   end
 end
 
-function AUDIT.records(q, kind, offset, limit, say, tally)
+function CHECKS.records(q, kind, offset, limit, report, tally)
   for _, id in ipairs(redis.call('ZRANGE', q[kind .. '_at'], offset, offset + limit - 1)) do
     tally[kind] = tally[kind] + 1
     local raw = redis.call('HGET', q[kind], id)
     if not raw then
-      say('job ' .. id .. ' is in the order of ' .. kind .. ' but has no record there')
-    elseif not split(raw) then
-      say('the ' .. kind .. ' record of job ' .. id .. ' cannot be read')
+      report('job ' .. id .. ' is in ' .. kind .. '_at but has no record')
+    elseif not split_payload(raw) then
+      report('the ' .. kind .. ' record of job ' .. id .. ' cannot be read')
     end
   end
 end
 
--- What is known of a client (requests, workers) is known of a client that exists.
-function AUDIT.clients(q, offset, limit, say, tally)
+-- Every entry of requests and workers belongs to a client that exists.
+function CHECKS.clients(q, offset, limit, report, tally)
   local found = redis.call('ZRANGE', q.clients, offset, offset + limit - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     local client = found[i]
-    if tonumber(found[i + 1]) > LATEST then
-      say('the lease of client ' .. client .. ' never runs out')
+    if tonumber(found[i + 1]) > MAX_TIME then
+      report('the lease of client ' .. client .. ' never expires')
     end
     tally.clients = tally.clients + 1
     tally.requests = tally.requests + redis.call('HEXISTS', q.requests, client)
@@ -127,14 +133,14 @@ function AUDIT.clients(q, offset, limit, say, tally)
   end
 end
 
--- Of every caller that was noted the last call is kept, and of no other.
-function AUDIT.calls(q, offset, limit, say, tally)
+-- The last call of every noted caller is stored, and no other.
+function CHECKS.calls(q, offset, limit, report, tally)
   local callers = redis.call('ZRANGE', q.callers, offset, offset + limit - 1, 'WITHSCORES')
   for i = 1, #callers, 2 do
     local _, noted = read_call(redis.call('HGET', q.calls, callers[i]))
     tally.calls = tally.calls + 1
     if noted ~= tonumber(callers[i + 1]) then
-      say('the last call of caller ' .. callers[i] .. ' cannot be read, or is not of when it was noted')
+      report('the last call of caller ' .. callers[i] .. ' cannot be read or has another time')
     end
   end
 end
@@ -144,8 +150,8 @@ local TALLIES = {
   'requests', 'workers', 'cancels', 'calls',
 }
 
--- The settings and the clock. What cannot be read counts as not set.
-function AUDIT.meta(q, say)
+-- The settings and the clock. A value that cannot be read counts as not set.
+function CHECKS.meta(q, report)
   local names = { unpack(CLOCK) }
   for _, name in ipairs(SETTINGS) do
     names[#names + 1] = name
@@ -156,10 +162,11 @@ function AUDIT.meta(q, say)
     if name == 'limits' then
       fine = not raw or are_options(unpack_table(raw))
     else
-      fine = not raw or kept(raw, (name == 'time' or name == 'gap_from' or name == 'grace_until') and LATEST or MOST)
+      local is_time = name == 'time' or name == 'gap_from' or name == 'grace_until'
+      fine = not raw or stored_number(raw, is_time and MAX_TIME or MAX_INTEGER)
     end
     if not fine then
-      say('the setting ' .. name .. ' in meta cannot be read')
+      report('the setting ' .. name .. ' in meta cannot be read')
     end
   end
 end
@@ -174,25 +181,25 @@ end
 -- Replies problems, tallies of this page and sizes, both in the order of TALLIES.
 local function audit(q, offset, limit)
   local problems, tally = {}, {}
-  local function say(text)
+  local function report(text)
     problems[#problems + 1] = text
   end
   for _, name in ipairs(TALLIES) do
     tally[name] = 0
   end
-  if not AUDIT.types(q, say) then
+  if not CHECKS.types(q, report) then
     return { problems, {}, {} }
   end
-  AUDIT.waiting(q, offset, limit, say, tally)
-  AUDIT.active(q, offset, limit, say, tally)
-  AUDIT.records(q, 'failed', offset, limit, say, tally)
-  AUDIT.records(q, 'broken', offset, limit, say, tally)
-  AUDIT.clients(q, offset, limit, say, tally)
+  CHECKS.waiting(q, offset, limit, report, tally)
+  CHECKS.active(q, offset, limit, report, tally)
+  CHECKS.records(q, 'failed', offset, limit, report, tally)
+  CHECKS.records(q, 'broken', offset, limit, report, tally)
+  CHECKS.clients(q, offset, limit, report, tally)
   if q.callers then
-    AUDIT.calls(q, offset, limit, say, tally)
+    CHECKS.calls(q, offset, limit, report, tally)
   end
   if offset == 0 then
-    AUDIT.meta(q, say)
+    CHECKS.meta(q, report)
   end
   local tallies, sizes = {}, {}
   for i, name in ipairs(TALLIES) do
@@ -200,3 +207,16 @@ local function audit(q, offset, limit)
   end
   return { problems, tallies, sizes }
 end
+
+-- The reply of an audit if `meta` cannot be opened; nil if it can.
+local function meta_problem(keys)
+  local kind = redis.call('TYPE', keys[6]).ok
+  if kind ~= 'none' and kind ~= 'hash' then
+    return { { 'key meta is a ' .. kind .. ', expected a hash' }, {}, {} }
+  end
+  return nil
+end
+
+return {
+  TYPES = TYPES, audit = audit, meta_problem = meta_problem,
+}

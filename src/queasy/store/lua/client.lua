@@ -1,12 +1,16 @@
--- Clients: who is alive, and what is known of them.
+-- Clients: which are alive, and what the server stores about them.
 
--- In `requests`: the client lost some of its jobs to a sweep and the rest will follow. It is
--- dead already, although its lease still stands in `clients`.
+local CHUNK = keys.CHUNK
+local new_batch = batch.new
+local read_active = job.read_active
+
+-- In `requests`: a sweep has returned some jobs of this client and will return the rest. The client
+-- is dead already, although `clients` still has its lease.
 local SWEPT = 'swept'
 
--- When its lease runs out, and its last request; nil for one who is dead, with SWEPT when it is
--- being swept.
-local function alive(q, client)
+-- The expiry of the client's lease, and its last request; nil if the client is dead, and then SWEPT
+-- as the second result if a sweep has begun to return its jobs.
+local function lease_expiry(q, client)
   local expiry = redis.call('ZSCORE', q.clients, client)
   local request = expiry and redis.call('HGET', q.requests, client)
   if request == SWEPT then
@@ -15,21 +19,21 @@ local function alive(q, client)
   return expiry or nil, request or nil
 end
 
--- Whether a request is older than the last, `known`, of one who numbers them: it was on its way for
--- long, and who sent it has given it up and gone on.
+-- Whether a numbered request is older than `known`, the client's last one: it was delayed, and the
+-- client has given it up and sent another.
 local function is_overtaken(request, known)
   return request:find('^%d+$') and known:find('^%d+$') and tonumber(request) < tonumber(known)
 end
 
--- Notes a request that took nothing, so that older ones are known to be.
-local function note_request(q, client, request, old)
-  local batch = Batch.new()
+-- Records a request that took nothing, so that older requests are recognised as overtaken.
+local function record_request(q, client, request, old)
+  local batch = new_batch()
   batch:set(q.requests, client, request .. ' 0 0', old)
   batch:commit(q)
 end
 
--- In `leases` and `cancels` the jobs of one client are a range.
-local function lease_of(client, id)
+-- In `leases` and `cancels`, the jobs of one client are a range of names.
+local function lease_name(client, id)
   return client .. ':' .. id
 end
 
@@ -37,12 +41,12 @@ local function id_of(lease, client)
   return lease:sub(#client + 2)
 end
 
-local function range_of(client)
+local function lease_range(client)
   return '[' .. client .. ':', '(' .. client .. ';'
 end
 
--- What is known of a client besides its leases.
-local function forget(q, batch, client)
+-- Removes what the server stores about a client, except its leases.
+local function forget_client(q, batch, client)
   local expiry = redis.call('ZSCORE', q.clients, client)
   if expiry then
     batch:rem(q.clients, client, expiry)
@@ -61,9 +65,9 @@ local function forget(q, batch, client)
   end
 end
 
--- The cancel requests for runs of one client: id, token of each.
+-- The requested cancels of a client's runs: id and token of each.
 local function cancels_of(q, client)
-  local low, high = range_of(client)
+  local low, high = lease_range(client)
   local out = {}
   for _, lease in ipairs(redis.call('ZRANGE', q.cancels, low, high, 'BYLEX', 'LIMIT', 0, CHUNK)) do
     local id = id_of(lease, client)
@@ -75,17 +79,18 @@ local function cancels_of(q, client)
   return out
 end
 
--- Extends the leases of clients; each is told whether it is alive and what to cancel.
+-- Extends the leases of clients. The reply says for each whether it is alive, and which runs to
+-- cancel.
 local function bump(q, lease_ms, clients)
-  local batch, replies, any = Batch.new(), {}, false
+  local batch, replies, any = new_batch(), {}, false
   for i, client in ipairs(clients) do
-    local expiry = alive(q, client)
+    local expiry = lease_expiry(q, client)
     if expiry then
-      local until_ = q.now + lease_ms
-      if redis.call('ZLEXCOUNT', q.leases, range_of(client)) == 0 then
-        until_ = math.max(until_, tonumber(expiry)) -- one that sleeps has said for how long
+      local new_expiry = q.now + lease_ms
+      if redis.call('ZLEXCOUNT', q.leases, lease_range(client)) == 0 then
+        new_expiry = math.max(new_expiry, tonumber(expiry)) -- an idle client has a longer lease
       end
-      batch:add(q.clients, client, until_, expiry)
+      batch:add(q.clients, client, new_expiry, expiry)
       replies[i] = { 'ok', cancels_of(q, client) }
       any = true
     else
@@ -97,3 +102,42 @@ local function bump(q, lease_ms, clients)
   end
   return replies
 end
+
+-- Creates a client, or renews its lease. A client that was swept in part stays dead.
+local function register_client(q, client, lease_ms, worker)
+  if redis.call('HGET', q.requests, client) == SWEPT then
+    return 'lost'
+  end
+  local batch = new_batch()
+  batch:add(q.clients, client, q.now + lease_ms, redis.call('ZSCORE', q.clients, client))
+  if worker ~= '' then
+    batch:set(q.workers, client, worker, redis.call('HGET', q.workers, client))
+  end
+  batch:commit(q)
+  return 'ok'
+end
+
+-- Extends the lease of the client that holds job `id` with the token `expected`.
+local function extend_lease(q, id, expected, lease_ms)
+  local token, _, client, cancelled = read_active(redis.call('HGET', q.active, id) or '')
+  local expiry = token == expected and lease_expiry(q, client)
+  if not expiry then
+    return 'lost'
+  end
+  local new_expiry = q.now + lease_ms
+  if client:byte(1) ~= 126 and new_expiry < tonumber(expiry) then
+    -- an extension for one job must not shorten the lease of the client's other jobs
+    new_expiry = tonumber(expiry)
+  end
+  local batch = new_batch()
+  batch:add(q.clients, client, new_expiry, expiry)
+  batch:commit(q)
+  return cancelled and 'cancel' or 'ok'
+end
+
+return {
+  SWEPT = SWEPT, lease_expiry = lease_expiry, is_overtaken = is_overtaken,
+  record_request = record_request, lease_name = lease_name, id_of = id_of,
+  lease_range = lease_range, forget_client = forget_client, cancels_of = cancels_of, bump = bump,
+  register_client = register_client, extend_lease = extend_lease,
+}

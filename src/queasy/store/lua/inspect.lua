@@ -1,5 +1,9 @@
 -- Reading: nothing here writes.
 
+local MAX_INTEGER, refuse, stored_number = keys.MAX_INTEGER, keys.refuse, keys.stored_number
+local split_payload, read_held, read_active = job.split_payload, job.read_held, job.read_active
+local lease_range = client.lease_range
+
 local function pick(record, names)
   local out = {}
   for _, name in ipairs(names) do
@@ -8,17 +12,18 @@ local function pick(record, names)
   return next(out) and cmsgpack.pack(out) or ''
 end
 
--- A row of a list: id, state, run_at, token, client, info, data, note. `note` is the held
--- dispatch's run_at and whether a cancel was asked for, or the record of a failure.
+-- A row of a list: id, state, run_at, token, client, info, data, note. `note` has the run_at of the
+-- held dispatch and whether a cancel was requested, or the time of a failure.
 local function row(id, state, run_at, token, client, info, data, note)
   return { id, state, run_at or '', token or '', client or '', info or '', data or '', note or '' }
 end
 
-local ROW = {} -- of each state; a table, because Lua has room for 200 locals only
+local ROW = {} -- one constructor for each state
 
 function ROW.waiting(q, id, score)
   local state = tonumber(score) <= q.time and 'due' or 'scheduled'
-  return row(id, state, score, '', '', redis.call('HGET', q.info, id), redis.call('HGET', q.data, id))
+  local info, data = redis.call('HGET', q.info, id), redis.call('HGET', q.data, id)
+  return row(id, state, score, '', '', info, data)
 end
 
 function ROW.active(q, id, active)
@@ -31,8 +36,9 @@ function ROW.active(q, id, active)
   if held then
     note.blocked = (read_held(held) or {}).run_at or 0
   end
-  return row(id, 'active', score and string.format('%.17g', score), token, client,
-    redis.call('HGET', q.info, id), redis.call('HGET', q.data, id), next(note) and cmsgpack.pack(note))
+  local info, data = redis.call('HGET', q.info, id), redis.call('HGET', q.data, id)
+  local run_at, packed = score and string.format('%.17g', score), next(note) and cmsgpack.pack(note)
+  return row(id, 'active', run_at, token, client, info, data, packed)
 end
 
 function ROW.blocked(id, raw)
@@ -40,7 +46,7 @@ function ROW.blocked(id, raw)
   if not held then
     return row(id, 'blocked', '', '', '', '', raw, '')
   end
-  local info = pick({ dispatched_at = held.accepted, options = held.options }, { 'dispatched_at', 'options' })
+  local info = cmsgpack.pack({ dispatched_at = held.accepted, options = held.options })
   return row(id, 'blocked', string.format('%.17g', held.run_at), '', '', info, payload)
 end
 
@@ -50,15 +56,16 @@ local FAILED_INFO = {
 
 function ROW.record(q, kind, id)
   local raw = redis.call('HGET', q[kind], id)
-  local record, payload = split(raw or '')
+  local record, payload = split_payload(raw or '')
   if not record then
     return row(id, kind, '', '', '', '', raw, '')
   end
-  return row(id, kind, '', kept(record.token, MOST) and record.token, '', pick(record, FAILED_INFO), payload,
-    cmsgpack.pack({ at = record.failed_at or record.broken_at }))
+  local token = stored_number(record.token, MAX_INTEGER) and record.token
+  local note = cmsgpack.pack({ at = record.failed_at or record.broken_at })
+  return row(id, kind, '', token, '', pick(record, FAILED_INFO), payload, note)
 end
 
--- One job in whatever states it has: waiting or active, blocked, failed, broken.
+-- One job in all its states: waiting or active, blocked, failed, broken.
 local function get(q, id)
   local rows = {}
   local score = redis.call('ZSCORE', q.waiting, id)
@@ -81,125 +88,123 @@ local function get(q, id)
   return rows
 end
 
--- Lists are read in pages. A cursor says where the last page ended, not how many jobs came
--- before, so that jobs that leave meanwhile do not make others be missed.
+-- Lists are read in pages. A cursor says where the last page ended, not how many jobs came before
+-- it, so that a page misses no job because others have left.
 local LISTS = {}
 
-do -- what only the lists need: Lua has room for 200 locals only
-  -- How many members of a zset come before (score, id), and 1 if that one is still there. It
-  -- may have left; then its place among those of the same score is searched for.
-  local function place_of(key, score, id)
-    local now_at = redis.call('ZSCORE', key, id)
-    if now_at and tonumber(now_at) == tonumber(score) then
-      return redis.call('ZRANK', key, id), 1
-    end
-    local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
-    local high = redis.call('ZCOUNT', key, '-inf', score)
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if redis.call('ZRANGE', key, middle, middle)[1] < id then
-        low = middle + 1
-      else
-        high = middle
-      end
-    end
-    return low, 0
+-- How many members of a sorted set come before (score, id), and 1 if that member is still there. If
+-- it has left, a binary search finds its place among the members with the same score.
+local function place_of(key, score, id)
+  local now_at = redis.call('ZSCORE', key, id)
+  if now_at and tonumber(now_at) == tonumber(score) then
+    return redis.call('ZRANK', key, id), 1
   end
-
-  -- A cursor is the score and the id of the last job of a page.
-  local function read_cursor(cursor)
-    local score, id = cursor:match('^(%S+) (.*)$')
-    if not tonumber(score) then
-      refuse('expected a cursor that a page ended with')
-    end
-    return score, id
-  end
-
-  -- Jobs that wait, from rank `first` (without a cursor) up to the score `last`.
-  local function waiting_list(q, first, last, cursor, limit)
-    if cursor ~= '' then
-      local before, there = place_of(q.waiting, read_cursor(cursor))
-      first = before + there
-    end
-    local found = redis.call('ZRANGE', q.waiting, first, first + limit - 1, 'WITHSCORES')
-    local rows = {}
-    for i = 1, #found, 2 do
-      if last and tonumber(found[i + 1]) > last then
-        return rows, ''
-      end
-      rows[#rows + 1] = ROW.waiting(q, found[i], found[i + 1])
-    end
-    local full = #rows == limit
-    return rows, full and found[#found] .. ' ' .. found[#found - 1] or ''
-  end
-
-  function LISTS.waiting(q, cursor, limit)
-    return waiting_list(q, 0, nil, cursor, limit)
-  end
-
-  function LISTS.due(q, cursor, limit)
-    return waiting_list(q, 0, q.time, cursor, limit)
-  end
-
-  function LISTS.scheduled(q, cursor, limit)
-    return waiting_list(q, redis.call('ZCOUNT', q.waiting, '-inf', q.time), nil, cursor, limit)
-  end
-
-  -- Leases all have the same score; their cursor is the last one.
-  local function each_active(q, cursor, limit, row_of)
-    local rows = {}
-    local from = cursor == '' and '-' or '(' .. cursor
-    local leases = redis.call('ZRANGE', q.leases, from, '+', 'BYLEX', 'LIMIT', 0, limit)
-    for _, lease in ipairs(leases) do
-      local id = lease:match('^[^:]*:(.*)$')
-      local found = id and row_of(id)
-      if found then
-        rows[#rows + 1] = found
-      end
-    end
-    return rows, #leases == limit and leases[#leases] or ''
-  end
-
-  function LISTS.active(q, cursor, limit)
-    return each_active(q, cursor, limit, function(id)
-      local active = redis.call('HGET', q.active, id)
-      return active and ROW.active(q, id, active)
-    end)
-  end
-
-  -- Held dispatches stand behind active jobs, so a page of those is a bounded look at these.
-  function LISTS.blocked(q, cursor, limit)
-    return each_active(q, cursor, limit, function(id)
-      local held = redis.call('HGET', q.blocked, id)
-      return held and ROW.blocked(id, held)
-    end)
-  end
-
-  -- The newest first.
-  local function record_list(kind)
-    return function(q, cursor, limit)
-      local order = q[kind .. '_at']
-      local before
-      if cursor == '' then
-        before = redis.call('ZCARD', order)
-      else
-        before = place_of(order, read_cursor(cursor))
-      end
-      if before == 0 then
-        return {}, ''
-      end
-      local found = redis.call('ZRANGE', order, math.max(0, before - limit), before - 1, 'WITHSCORES')
-      local rows = {}
-      for i = #found - 1, 1, -2 do
-        rows[#rows + 1] = ROW.record(q, kind, found[i])
-      end
-      return rows, before > limit and found[2] .. ' ' .. found[1] or ''
+  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
+  local high = redis.call('ZCOUNT', key, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if redis.call('ZRANGE', key, middle, middle)[1] < id then
+      low = middle + 1
+    else
+      high = middle
     end
   end
-
-  LISTS.failed = record_list('failed')
-  LISTS.broken = record_list('broken')
+  return low, 0
 end
+
+-- A cursor is the score and the id of the last job of a page.
+local function read_cursor(cursor)
+  local score, id = cursor:match('^(%S+) (.*)$')
+  if not tonumber(score) then
+    refuse('expected a cursor that an earlier page returned')
+  end
+  return score, id
+end
+
+-- Waiting jobs, from rank `first` (without a cursor) up to the score `last`.
+local function waiting_list(q, first, last, cursor, limit)
+  if cursor ~= '' then
+    local before, there = place_of(q.waiting, read_cursor(cursor))
+    first = before + there
+  end
+  local found = redis.call('ZRANGE', q.waiting, first, first + limit - 1, 'WITHSCORES')
+  local rows = {}
+  for i = 1, #found, 2 do
+    if last and tonumber(found[i + 1]) > last then
+      return rows, ''
+    end
+    rows[#rows + 1] = ROW.waiting(q, found[i], found[i + 1])
+  end
+  local full = #rows == limit
+  return rows, full and found[#found] .. ' ' .. found[#found - 1] or ''
+end
+
+function LISTS.waiting(q, cursor, limit)
+  return waiting_list(q, 0, nil, cursor, limit)
+end
+
+function LISTS.due(q, cursor, limit)
+  return waiting_list(q, 0, q.time, cursor, limit)
+end
+
+function LISTS.scheduled(q, cursor, limit)
+  return waiting_list(q, redis.call('ZCOUNT', q.waiting, '-inf', q.time), nil, cursor, limit)
+end
+
+-- All leases have the same score, so their cursor is the last lease.
+local function each_active(q, cursor, limit, row_of)
+  local rows = {}
+  local from = cursor == '' and '-' or '(' .. cursor
+  local leases = redis.call('ZRANGE', q.leases, from, '+', 'BYLEX', 'LIMIT', 0, limit)
+  for _, lease in ipairs(leases) do
+    local id = lease:match('^[^:]*:(.*)$')
+    local found = id and row_of(id)
+    if found then
+      rows[#rows + 1] = found
+    end
+  end
+  return rows, #leases == limit and leases[#leases] or ''
+end
+
+function LISTS.active(q, cursor, limit)
+  return each_active(q, cursor, limit, function(id)
+    local active = redis.call('HGET', q.active, id)
+    return active and ROW.active(q, id, active)
+  end)
+end
+
+-- Only active jobs have a held dispatch, so a page of active jobs bounds the search.
+function LISTS.blocked(q, cursor, limit)
+  return each_active(q, cursor, limit, function(id)
+    local held = redis.call('HGET', q.blocked, id)
+    return held and ROW.blocked(id, held)
+  end)
+end
+
+-- The newest first.
+local function record_list(kind)
+  return function(q, cursor, limit)
+    local order = q[kind .. '_at']
+    local before
+    if cursor == '' then
+      before = redis.call('ZCARD', order)
+    else
+      before = place_of(order, read_cursor(cursor))
+    end
+    if before == 0 then
+      return {}, ''
+    end
+    local found = redis.call('ZRANGE', order, math.max(0, before - limit), before - 1, 'WITHSCORES')
+    local rows = {}
+    for i = #found - 1, 1, -2 do
+      rows[#rows + 1] = ROW.record(q, kind, found[i])
+    end
+    return rows, before > limit and found[2] .. ' ' .. found[1] or ''
+  end
+end
+
+LISTS.failed = record_list('failed')
+LISTS.broken = record_list('broken')
 
 local function counts(q)
   local head = redis.call('ZRANGE', q.waiting, 0, 0, 'WITHSCORES')
@@ -212,7 +217,7 @@ local function counts(q)
   }
 end
 
--- Clients, the one to expire first in front: client, expires in ms, leases, worker.
+-- Clients in order of expiry: client, expires in ms, leases, worker.
 local function clients(q, offset, limit)
   local out = {}
   local found = redis.call('ZRANGE', q.clients, offset, offset + limit - 1, 'WITHSCORES')
@@ -220,9 +225,13 @@ local function clients(q, offset, limit)
     local client = found[i]
     out[#out + 1] = {
       client, string.format('%.0f', tonumber(found[i + 1]) - q.now),
-      redis.call('ZLEXCOUNT', q.leases, range_of(client)),
+      redis.call('ZLEXCOUNT', q.leases, lease_range(client)),
       redis.call('HGET', q.workers, client) or '',
     }
   end
   return out
 end
+
+return {
+  get = get, LISTS = LISTS, counts = counts, clients = clients,
+}

@@ -1,11 +1,16 @@
 -- The records of one job.
 --
--- info     what is not default: dispatched_at, the counts, options, the last error, whether it is
---          a suspect (it ran when a client died), and in a fail queue the origin. A job with
---          nothing of the kind has no record at all, and was dispatched at its run_at.
--- active   'token:run_at:client', and ':cancel' behind it once a cancel was asked for.
+-- info     whatever is not default: dispatched_at, the counts, options, the last error, whether the
+--          job is a suspect (it ran when a client died), and in a fail queue the origin. A job
+--          without any of these has no record, and was dispatched at its run_at.
+-- active   'token:run_at:client', followed by ':cancel' once a cancel was requested.
 -- blocked  a held dispatch: its record, then the payload.
 -- failed, broken  a record, then the payload.
+--
+-- src/queasy/store/records.py reads the same bytes; tests/store/test_layout.py compares the two.
+
+local MAX_INTEGER, refuse, stored_number = keys.MAX_INTEGER, keys.refuse, keys.stored_number
+local in_chunks, settings_of, schedule = keys.in_chunks, keys.settings_of, keys.schedule
 
 local DEFAULTS = {
   max_retries = 10, max_stalls = 3, max_timeouts = 3,
@@ -13,8 +18,8 @@ local DEFAULTS = {
 }
 local COUNTS = { 'retry_count', 'stall_count', 'timeout_count' }
 
--- The table packed in `raw`; nil when it is not one. What lies in the server may have been
--- put there by anybody, and one bad record must not stop a queue.
+-- The table packed in `raw`; nil if it is not a packed table. Another program may have written
+-- anything to the server, and one bad record must not stop a queue.
 local function unpack_table(raw)
   local ok, value = pcall(cmsgpack.unpack, raw)
   if ok and type(value) == 'table' then
@@ -23,7 +28,7 @@ local function unpack_table(raw)
   return nil
 end
 
--- A point in time, and a count or duration, that a record may hold. NaN is neither.
+-- Whether a record may have this value as a time. NaN and infinities are not times.
 local function is_time(value)
   return type(value) == 'number' and value > -math.huge and value < math.huge
 end
@@ -44,7 +49,7 @@ local function are_options(value)
   return true
 end
 
--- The info in `raw` (false for none); nil when it cannot be read.
+-- The info in `raw` (false: there is none); nil if it cannot be read.
 local function read_info(raw)
   if not raw then
     return {}
@@ -70,12 +75,12 @@ local function read_info(raw)
   return info
 end
 
--- Whether `raw` is the info of a job that was scheduled, and says when it was dispatched and nothing
--- else: a map of one double, which is finite.
+-- The info of a job that was scheduled and has nothing else but the time of its dispatch: a map of
+-- one finite double.
 local DISPATCHED_AT = '\129\173dispatched_at'
 local SCHEDULED = DISPATCHED_AT .. '\203'
 
-local function is_scheduled(raw)
+local function is_scheduled_info(raw)
   if #raw ~= 24 or string.find(raw, SCHEDULED, 1, true) ~= 1 then
     return false
   end
@@ -83,21 +88,21 @@ local function is_scheduled(raw)
   return not (high % 128 == 127 and low >= 240)
 end
 
--- The heads of two infos that were put together here (see settle.lua): of a job in a fail queue with its
--- origin and nothing else, and, behind one byte, of one that was retried once.
+-- The first bytes of two infos that settle.lua assembles: of a job in a fail queue that has nothing
+-- but its origin, and (after one byte) of a job that was retried once.
 local ORIGIN = '\129\166origin'
 local RETRIED = '\171retry_count\001'
 
--- Whether who leases the job need not read it: it is no suspect. Should the rest be broken, whoever takes it
--- says so.
-local function need_not_be_read(raw)
-  if is_scheduled(raw) or string.find(raw, ORIGIN, 1, true) == 1 then
+-- Whether a dequeue can lease the job without decoding its info, because it is not a suspect. If
+-- the rest cannot be read, the client that leases the job finds out.
+local function is_surely_not_suspect(raw)
+  if is_scheduled_info(raw) or string.find(raw, ORIGIN, 1, true) == 1 then
     return true
   end
   return string.find(raw, RETRIED, 1, true) == 2 and not string.find(raw, 'suspect', 1, true)
 end
 
--- The bytes of an info; nil when everything in it is default.
+-- The bytes of an info; nil if everything in it is default.
 local function pack_info(info, score)
   if info.options and next(info.options) == nil then
     info.options = nil
@@ -116,8 +121,8 @@ local function pack_info(info, score)
   return cmsgpack.pack(info)
 end
 
--- Puts `info` of a job waiting (or active) since `score` into the batch.
-local function keep_info(q, batch, id, info, score, old)
+-- Adds the info of a job that waits (or is active) since `score` to the batch.
+local function write_info(q, batch, id, info, score, old)
   local packed = pack_info(info, score)
   if packed then
     if packed ~= old then
@@ -128,13 +133,13 @@ local function keep_info(q, batch, id, info, score, old)
   end
 end
 
--- A record with a payload behind it.
-local function join(record, payload)
+-- A record followed by a payload.
+local function join_payload(record, payload)
   return cmsgpack.pack(record) .. payload
 end
 
--- The record and the payload of `raw`; nil when it cannot be read.
-local function split(raw)
+-- The record and the payload in `raw`; nil if it cannot be read.
+local function split_payload(raw)
   local ok, offset, record = pcall(cmsgpack.unpack_one, raw, 0)
   if not ok or type(record) ~= 'table' then
     return nil
@@ -145,9 +150,9 @@ local function split(raw)
   return record, raw:sub(offset + 1)
 end
 
--- The dispatch held in `raw`, and its payload; nil when it cannot be read.
+-- The held dispatch in `raw`, and its payload; nil if it cannot be read.
 local function read_held(raw)
-  local held, payload = split(raw)
+  local held, payload = split_payload(raw)
   local fine = held and is_time(held.run_at) and is_time(held.accepted)
     and (held.low == nil or is_time(held.low)) and (held.high == nil or is_time(held.high))
     and (held.options == nil or are_options(held.options))
@@ -158,30 +163,28 @@ local function read_held(raw)
   return nil
 end
 
-local function pack_active(token, score, client)
-  return token .. ':' .. score .. ':' .. client
-end
-
--- token, score, client, cancelled of an entry of `active`; nil when it cannot be read.
+-- Token, score, client and whether a cancel was requested, of an entry of `active`; nil if it
+-- cannot be read.
 local function read_active(raw)
   local token, score, client, cancelled = raw:match('^(%d+):([^:]+):([^:]+)(.*)$')
-  if token and kept(token, MOST) and is_time(tonumber(score)) and (cancelled == '' or cancelled == ':cancel') then
+  local fine = token and stored_number(token, MAX_INTEGER) and is_time(tonumber(score))
+  if fine and (cancelled == '' or cancelled == ':cancel') then
     return token, tonumber(score), client, cancelled ~= ''
   end
   return nil
 end
 
--- The client in an entry of `active` that is all as it should be: of this token, with no cancel
--- asked for, and not of a client made for one lease; else nil, and `read_active` says what it is.
--- Most are so, and of the client that `asks`, which is no such one; and to tell takes a fraction of
--- the time that it takes to read one.
-local function plain_holder(active, token, asks)
+-- The client of a plain lease: an entry of `active` with this token, without a requested cancel, of
+-- a client that was not made for one lease. nil for any other entry: `read_active` reads those.
+-- Most leases are plain and belong to `sender`, the client that sent the call (which was not made
+-- for one lease). This check takes a fraction of the time of `read_active`.
+local function plain_lease_client(active, token, sender)
   local found, client_at = string.match(active, '^(%d+):%d+%.?%d*:()')
   if found ~= token or #token > 16 then
     return nil
   end
   local client = string.sub(active, client_at)
-  if client == asks or string.find(client, '^[^~:][^:]*$') then
+  if client == sender or string.find(client, '^[^~:][^:]*$') then
     return client
   end
   return nil
@@ -209,11 +212,11 @@ local function backoff(q, info, attempts)
   return math.min(most, least * 2 ^ math.min(attempts, 60))
 end
 
--- The flags of a dispatch, four characters: is data updated (1, 0); run_at (t always,
--- f never, l if later, e if earlier); are counts reset (1, 0); only if absent (1, 0).
+-- The flags of a dispatch are four characters: update the data (1, 0); update run_at (t always, f
+-- never, l if later, e if earlier); reset the counts (1, 0); only if the id is absent (1, 0).
 local DEFAULT_FLAGS = '1t10'
 
--- One dispatch as the caller sent it: id, data and, if the `width` says so, when, flags, options.
+-- One dispatch from the arguments: id, data and, if `width` is 5, when, flags, options.
 local function read_dispatch(q, argv, at, width)
   local id, data, when, flags, options = argv[at], argv[at + 1], '', '', ''
   if width == 5 then
@@ -224,10 +227,10 @@ local function read_dispatch(q, argv, at, width)
   end
   local update_data, run_at_mode, reset, absent = flags:match('^([01])([tfle])([01])([01])$')
   if not update_data then
-    refuse('expected flags like 1t10')
+    refuse('expected flags like 1t10, got ' .. flags)
   end
   if #id == 0 then
-    refuse('an id is empty')
+    refuse('expected an id, got an empty one')
   end
   local d = {
     id = id, data = data, update_data = update_data == '1', mode = run_at_mode,
@@ -239,8 +242,8 @@ local function read_dispatch(q, argv, at, width)
       refuse('expected options as a map of set and update')
     end
     for name, value in pairs(given.set) do
-      if type(name) ~= 'string' or type(value) ~= 'number' or not (value >= 0 and value < math.huge) then
-        refuse('expected options that are names with numbers, 0 or more')
+      if type(name) ~= 'string' or not is_amount(value) then
+        refuse('expected options as names with numbers, 0 or more')
       end
     end
     d.set, d.update = given.set, {}
@@ -256,8 +259,8 @@ local function read_dispatch(q, argv, at, width)
   return d
 end
 
--- What a dispatch does to a run_at is a clamp: min(max(score, low), high). Clamps follow
--- one another as one clamp, which is how further dispatches merge into a held one exactly.
+-- A dispatch changes run_at by a clamp: min(max(score, low), high). Two clamps in a row are one
+-- clamp, so further dispatches merge into a held one exactly.
 local function clamp_of(d)
   if d.mode == 't' then
     return d.run_at, d.run_at
@@ -279,9 +282,9 @@ local function clamp(score, low, high)
   return score
 end
 
--- The score after an update. A job that is due and would still be due keeps its place:
--- dispatching a busy id again and again must not push it back for ever.
-local function move(q, score, low, high)
+-- The score after an update. A job that is due and would still be due keeps its place: dispatching
+-- a busy id repeatedly must not push it back for ever.
+local function move_run_at(q, score, low, high)
   local moved = clamp(score, low, high)
   if moved ~= score and moved <= q.time and score <= q.time then
     return score
@@ -289,8 +292,8 @@ local function move(q, score, low, high)
   return moved
 end
 
--- Applies the options named in `update` to a table of options; true when anything changed.
--- A name that is not in `set` goes back to the queue's value.
+-- Applies the options named in `update` to a table of options; true if anything changed. A name
+-- that is not in `set` returns to the queue's value.
 local function update_options(options, set, update)
   local changed = false
   for name in pairs(update) do
@@ -317,8 +320,8 @@ local function reset_counts(info)
   return changed
 end
 
--- The record a dispatch is held as while its id is active.
-local function hold(d)
+-- The record of a dispatch that is held while its id is active.
+local function held_record(d)
   local low, high = clamp_of(d)
   local held = {
     accepted = d.accepted, run_at = d.run_at, low = low, high = high,
@@ -330,9 +333,9 @@ local function hold(d)
   return held
 end
 
--- Merges a further dispatch into a held one; returns the payload that holds now.
-local function merge(q, held, payload, d)
-  held.run_at = move(q, held.run_at, clamp_of(d))
+-- Merges a further dispatch into a held one; returns the payload to store.
+local function merge_held(q, held, payload, d)
+  held.run_at = move_run_at(q, held.run_at, clamp_of(d))
   local low, high = clamp_of(d)
   if held.low then
     held.low = clamp(held.low, low, high)
@@ -358,3 +361,28 @@ local function merge(q, held, payload, d)
   end
   return payload
 end
+
+-- Where each id is now. A call changes these records while it computes, so an id may occur twice.
+local function load_waiting(q, ids)
+  local active = in_chunks('HMGET', q.active, ids)
+  local scores = in_chunks('ZMSCORE', q.waiting, ids)
+  local jobs = {}
+  for i, id in ipairs(ids) do
+    if not jobs[id] then
+      local score = tonumber(scores[i] or nil)
+      jobs[id] = { active = active[i], score = score, old_score = score }
+    end
+  end
+  return jobs
+end
+
+return {
+  unpack_table = unpack_table, is_time = is_time, are_options = are_options, read_info = read_info,
+  DISPATCHED_AT = DISPATCHED_AT, is_scheduled_info = is_scheduled_info, ORIGIN = ORIGIN,
+  RETRIED = RETRIED, is_surely_not_suspect = is_surely_not_suspect, write_info = write_info,
+  join_payload = join_payload, split_payload = split_payload, read_held = read_held,
+  read_active = read_active, plain_lease_client = plain_lease_client, limit_of = limit_of,
+  backoff = backoff, read_dispatch = read_dispatch, clamp_of = clamp_of, move_run_at = move_run_at,
+  update_options = update_options, reset_counts = reset_counts, held_record = held_record,
+  merge_held = merge_held, load_waiting = load_waiting,
+}

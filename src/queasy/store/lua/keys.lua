@@ -1,17 +1,8 @@
 -- Keys, settings and the clock of one queue.
 --
--- A queue is a fixed set of keys in one slot. Every function is given them in this one
--- order, most of them the first QUEUE_KEYS; a function that may give a job up is given the
--- first FAIL_KEYS of the queue's fail queue after them.
-
--- What is used at every turn, as locals: a library finds a global by way of a metatable, each time.
--- While it is loaded there are none but `redis`, and that is another one then: `register` uses that
--- one, and sets these at the first call.
-local loader = redis
-local function globals()
-  return redis, string, math, ipairs, tonumber, unpack, type
-end
-local redis, string, math, ipairs, tonumber, unpack, type
+-- A queue is a fixed set of keys in one slot. Every function receives them in the order of NAMES:
+-- most receive the first QUEUE_KEYS. A function that may give a job up also receives the first
+-- FAIL_KEYS keys of the queue's fail queue, after those.
 
 local NAMES = {
   'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters',
@@ -21,35 +12,37 @@ local NAMES = {
 local QUEUE_KEYS = 17
 local FAIL_KEYS = 8
 
--- One step of a score: what a double can tell apart in milliseconds until the year 2109. No
--- server accepts two jobs in a microsecond, so stepping never runs ahead of the clock.
+-- The smallest step of a score. A double can represent it, in milliseconds, until the year 2109. No
+-- server accepts two jobs within a microsecond, so scores do not run ahead of the clock.
 local TICK = 2 ^ -11
-local LATEST = 2 ^ 42
+local MAX_TIME = 2 ^ 42
 
--- Up to here a double counts one by one.
-local MOST = 2 ^ 53 - 1
+-- The largest integer up to which a double represents every integer.
+local MAX_INTEGER = 2 ^ 53 - 1
 
--- When nobody was heard for this long the server (or its clock) was away, not the clients.
+-- If no call wrote to the queue for this long, the server (or its clock) had an outage, not the
+-- clients.
 local OUTAGE_MS = 10000
--- So often somebody is to be heard before a lease runs out: or whoever died with it, whom nobody hears,
--- would seem to be alive, and kept silent by an outage.
-local HEARD_EVERY_MS = OUTAGE_MS - 1000
+-- While jobs are leased, some client must call at least this often before a lease expires.
+-- Otherwise the silence would count as an outage, and a dead client would get the grace period of
+-- an outage.
+local CONTACT_EVERY_MS = OUTAGE_MS - 1000
 
--- `unpack` and a command's arguments are bounded by Lua's stack.
+-- Lua's stack bounds `unpack` and the number of arguments of a command.
 local CHUNK = 1000
 
--- A small hash or zset the server keeps as a list, and searches it from end to end, until it has 512
--- entries, or 128, or one that is long. Who adds MANY at once sees to it that it becomes a table: LONG
--- goes in first, and out again in the same commit.
-local MANY = 8
-local LONG = '------------------------------------------------------------------------'
+-- The server stores a small hash or sorted set as a listpack and searches it linearly, until it has
+-- 512 (hash) or 128 (sorted set) entries, or one long entry. A call that adds at least BULK entries
+-- forces the other encoding: it adds LONG_ENTRY first and removes it in the same commit.
+local BULK = 8
+local LONG_ENTRY = '------------------------------------------------------------------------'
 
--- Payloads are copied several times on their way from one record to another, at milliseconds for
--- each megabyte. A call that may stop half way does so when it has handled this many bytes, and so
--- is over in a fraction of 50 ms; one job it always handles, however large.
-local BYTES = 2 * 2 ^ 20
+-- Moving a payload from one record to another copies it several times, which takes milliseconds for
+-- each megabyte. A call that can stop half way stops after this many bytes, so that it ends in a
+-- fraction of 50 ms. It always handles at least one job, however large.
+local MAX_CALL_BYTES = 2 * 2 ^ 20
 
--- Of `meta`: what every call reads, and what is read when it is needed.
+-- Fields of `meta`: those that every call reads, and those that are read when needed.
 local CLOCK = { 'time', 'token', 'paused', 'gap_from', 'grace_until' }
 local SETTINGS = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit' }
 
@@ -57,8 +50,8 @@ local function refuse(message)
   error({ err = 'QUEASYBAD ' .. message })
 end
 
--- A number that is an argument of a call; NaN and infinities are nobody's time or count.
-local function number(text, what)
+-- A number from the arguments of a call; refuses NaN and infinities.
+local function parse_number(text, what)
   local value = tonumber(text)
   if not value or value ~= value or value == math.huge or value == -math.huge then
     refuse('expected a number for ' .. what)
@@ -66,9 +59,9 @@ local function number(text, what)
   return value
 end
 
--- A number that the server keeps, where anybody may have put anything; nil when it is none from
--- 0 to `most`, and then it is as if nothing were there.
-local function kept(text, most)
+-- A number that the server stores. Another program may have written anything there: a value that is
+-- not a number from 0 to `most` is nil, as if it were not set.
+local function stored_number(text, most)
   local value = tonumber(text)
   if value and value >= 0 and value <= most then
     return value
@@ -76,8 +69,9 @@ local function kept(text, most)
   return nil
 end
 
--- A command over many fields of one key, in bounded pieces; false where there is none.
-local function many(command, key, fields)
+-- Runs a command over many fields of one key, in chunks. The reply has false for a field that is
+-- absent.
+local function in_chunks(command, key, fields)
   local n = #fields
   if n == 0 then
     return {}
@@ -96,28 +90,28 @@ local function many(command, key, fields)
   return out
 end
 
--- HMGET of many ids from a key that mostly is empty, as those are of what is seldom: then it is
--- cheaper to see that once than for each of them. nil or false where there is none.
-local function any_of(key, ids)
+-- HMGET of many ids from a hash that is usually empty: one HLEN is cheaper than a lookup for each
+-- id. The reply has nil or false for an id that is absent.
+local function hmget_sparse(key, ids)
   if #ids > 3 and redis.call('HLEN', key) == 0 then
     return {}
   end
-  return many('HMGET', key, ids)
+  return in_chunks('HMGET', key, ids)
 end
 
--- A table with room for `n` entries, for who knows how many there will be: one that grows is built anew
--- whenever it has to double. What is in it until then is of no meaning.
-local ROOM = {}
+-- A table with space for `n` entries: Lua rebuilds a growing table each time its size doubles. Its
+-- initial values have no meaning.
+local FILLER = {}
 
-local function room_for(n)
+local function presized(n)
   if n < 6 then
     return { nil, nil, nil, nil, nil }
   end
   n = n < CHUNK and n or CHUNK
-  for i = #ROOM + 1, n do
-    ROOM[i] = ''
+  for i = #FILLER + 1, n do
+    FILLER[i] = ''
   end
-  return { unpack(ROOM, 1, n) }
+  return { unpack(FILLER, 1, n) }
 end
 
 local function server_time()
@@ -125,34 +119,37 @@ local function server_time()
   return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000
 end
 
--- Opens the queue of which `n` keys begin at `first`. `now` is empty but in tests, which pass a
--- logical time: no client's clock decides anything.
-local function open(keys, first, now, n)
-  local waiting, data, info, active, blocked, meta_key, stats, waiters, leases, clients, requests, cancels,
-    workers, failed, failed_at, broken, broken_at, calls, callers = unpack(keys, first, first + (n or QUEUE_KEYS) - 1)
+-- Opens a queue: its `n` keys begin at `first`. `now` is empty, except in tests, which pass a
+-- logical time: the clock of a client decides nothing.
+local function open_queue(keys, first, now, n)
+  local waiting, data, info, active, blocked, meta_key, stats, waiters, leases, clients, requests,
+    cancels, workers, failed, failed_at, broken, broken_at, calls, callers =
+    unpack(keys, first, first + (n or QUEUE_KEYS) - 1)
   local clock = redis.call('HMGET', meta_key, unpack(CLOCK))
-  local time = now == '' and server_time() or number(now, 'now')
-  local heard = kept(clock[1], LATEST) -- nil: nobody ever was
-  local token, grace_until = kept(clock[2], MOST), kept(clock[5], LATEST)
-  -- All at once, and no more than 32 fields: a table is built anew whenever it has to double.
+  local time = now == '' and server_time() or parse_number(now, 'now')
+  local last_contact = stored_number(clock[1], MAX_TIME) -- nil: no call has written yet
+  local token, grace_until = stored_number(clock[2], MAX_INTEGER), stored_number(clock[5], MAX_TIME)
+  -- One constructor with at most 32 fields: Lua rebuilds a growing table each time its size
+  -- doubles.
   local q = {
-    waiting = waiting, data = data, info = info, active = active, blocked = blocked, meta = meta_key,
-    stats = stats, waiters = waiters, keys = keys, counts = {}, old_clock = clock,
-    now = time, heard = heard, time = heard or time, token = token or 0,
+    waiting = waiting, data = data, info = info, active = active, blocked = blocked,
+    meta = meta_key, stats = stats, waiters = waiters, keys = keys, counts = {}, old_clock = clock,
+    now = time, last_contact = last_contact, time = last_contact or time, token = token or 0,
     paused = clock[3] == '1',
-    gap_from = kept(clock[4], LATEST) or 0, grace_until = grace_until or 0,
-    -- false: there is one, but it cannot be read
-    kept_token = token or not clock[2] and 0, kept_grace = grace_until or not clock[5] and 0,
+    gap_from = stored_number(clock[4], MAX_TIME) or 0, grace_until = grace_until or 0,
+    -- false: the field exists but cannot be read
+    stored_token = token or not clock[2] and 0, stored_grace = grace_until or not clock[5] and 0,
   }
   if leases then
-    q.leases, q.clients, q.requests, q.cancels, q.workers = leases, clients, requests, cancels, workers
+    q.leases, q.clients, q.requests = leases, clients, requests
+    q.cancels, q.workers = cancels, workers
     q.failed, q.failed_at, q.broken, q.broken_at = failed, failed_at, broken, broken_at
   end
-  if calls then -- a field that is set to nil takes a place as well
+  if calls then -- assigning nil to a new field also takes space
     q.calls, q.callers = calls, callers
   end
   if q.now - q.time > OUTAGE_MS then
-    -- Whoever was alive when we last heard anyone has one more lease to come back.
+    -- Clients that were alive at the last contact get one more lease, to reconnect.
     q.gap_from = q.time
     q.grace_until = q.now + OUTAGE_MS
   end
@@ -162,55 +159,56 @@ local function open(keys, first, now, n)
   return q
 end
 
--- What holds for the whole queue, as `configure` set it.
+-- The settings of the queue, as `configure` wrote them.
 local function settings_of(q)
   if not q.settings then
     local raw = redis.call('HMGET', q.meta, unpack(SETTINGS))
     q.settings = {
       limits = raw[1],
       fail_handler = raw[2] == '1',
-      failed_limit = math.floor(kept(raw[3], MOST) or 1000),
-      broken_limit = math.floor(kept(raw[4], MOST) or 1000),
+      failed_limit = math.floor(stored_number(raw[3], MAX_INTEGER) or 1000),
+      broken_limit = math.floor(stored_number(raw[4], MAX_INTEGER) or 1000),
     }
   end
   return q.settings
 end
 
--- The fail queue beside `q`, opened when it is first needed; nil when it has none.
+-- The fail queue of `q`, opened when first needed; nil if the call did not receive its keys.
 local function fail_queue_of(q)
   if not q.fail_queue and q.keys[QUEUE_KEYS + 1] then
-    q.fail_queue = open(q.keys, QUEUE_KEYS + 1, q.now, FAIL_KEYS)
+    q.fail_queue = open_queue(q.keys, QUEUE_KEYS + 1, q.now, FAIL_KEYS)
   end
   return q.fail_queue
 end
 
--- The next place in the order of acceptance: increasing, also within one call.
+-- The next position in the order of acceptance. It increases, also within one call.
 local function tick(q)
   if q.ticked then
     q.time = q.time + TICK
   else
     q.ticked = true
-    if q.heard and q.time <= q.heard then
+    if q.last_contact and q.time <= q.last_contact then
       q.time = q.time + TICK
     end
   end
   return q.time
 end
 
--- Whether it is the time after an outage. Before that time it is when the clock was set back since:
--- then those who live have leases by that clock, which end before the outage began.
+-- Whether the grace period after an outage is running. If the clock was set back to before that
+-- period, it is not: then live clients have leases by the new clock, which expire before the outage
+-- began.
 local function in_grace(q)
   return q.now < q.grace_until and q.now >= q.grace_until - OUTAGE_MS
 end
 
--- A client whose lease ran out at or before this is dead.
-local function dead_line(q)
+-- A client is dead if its lease expired at this time or earlier.
+local function expiry_cutoff(q)
   return in_grace(q) and q.gap_from or q.now
 end
 
--- When a job asked for with `when` is to run: '' is now, '+5000' is in five seconds,
--- '1767225600000' is at that time. What is due already is accepted now, behind what is
--- waiting. The second result says whether it is due.
+-- When a job dispatched with `when` is to run: '' is now, '+5000' is in five seconds,
+-- '1767225600000' is at that time. A job that is already due is accepted now, after the jobs that
+-- wait. The second result says whether the job is due.
 local function schedule(q, when)
   local accepted = tick(q)
   if when == '' then
@@ -218,20 +216,31 @@ local function schedule(q, when)
   end
   local at
   if when:byte(1) == 43 then -- '+'
-    -- From now, not from the highest time seen, which may be that of a clock gone wrong.
-    at = q.now + number(when:sub(2), 'a delay')
+    -- Relative to now, not to the highest time seen, which a wrong clock may have set.
+    at = q.now + parse_number(when:sub(2), 'a delay')
   else
-    at = number(when, 'run_at')
+    at = parse_number(when, 'run_at')
   end
   if at <= q.now then
     return accepted, true
   end
-  -- Jobs of one call for one instant keep their order.
+  -- Jobs that one call schedules for the same instant keep their order.
   q.scheduled = (q.scheduled or -1) + 1
   return at + q.scheduled * TICK, false
 end
 
--- Pub/sub: the channel on which one client hears of this queue.
-local function channel(q, client)
+-- The pub/sub channel on which a client receives messages about this queue.
+local function channel_of(q, client)
   return q.meta:sub(1, -5) .. 'client:' .. client
 end
+
+return {
+  NAMES = NAMES, QUEUE_KEYS = QUEUE_KEYS, FAIL_KEYS = FAIL_KEYS, MAX_TIME = MAX_TIME,
+  MAX_INTEGER = MAX_INTEGER, OUTAGE_MS = OUTAGE_MS, CONTACT_EVERY_MS = CONTACT_EVERY_MS,
+  CHUNK = CHUNK, BULK = BULK, LONG_ENTRY = LONG_ENTRY, MAX_CALL_BYTES = MAX_CALL_BYTES,
+  CLOCK = CLOCK, SETTINGS = SETTINGS, refuse = refuse, parse_number = parse_number,
+  stored_number = stored_number, in_chunks = in_chunks, hmget_sparse = hmget_sparse,
+  presized = presized, open_queue = open_queue, settings_of = settings_of,
+  fail_queue_of = fail_queue_of, tick = tick, in_grace = in_grace, expiry_cutoff = expiry_cutoff,
+  schedule = schedule, channel_of = channel_of,
+}

@@ -1,161 +1,177 @@
 -- The leases of one dequeue.
 
-local lease_each
+local BULK, LONG_ENTRY, MAX_CALL_BYTES = keys.BULK, keys.LONG_ENTRY, keys.MAX_CALL_BYTES
+local hmget_sparse, presized = keys.hmget_sparse, keys.presized
+local count = stats.count
+local read_info, is_scheduled_info = job.read_info, job.is_scheduled_info
+local is_surely_not_suspect, read_active = job.is_surely_not_suspect, job.read_active
+local lease_name = client.lease_name
+local add_broken, unreadable = records.add_broken, records.unreadable
 
-do -- what only that needs: Lua has room for 200 locals only
-  -- How many payloads are read at once, before their bytes are counted: few, and more when those
-  -- were small.
-  local SOME = 5
-  local SOME_SMALL = 25
-  local SMALL = 10000
+-- How many payloads to read before their bytes are counted: few, or more if the previous were
+-- small.
+local SOME = 5
+local SOME_SMALL = 25
+local SMALL = 10000
 
-  -- The last two digits of a token, as text.
-  local LOW = {}
-  for i = 0, 99 do
-    LOW[i] = (i < 10 and '0' or '') .. i
-  end
+-- The only scores that are not times.
+local NOT_TIMES = { inf = true, ['-inf'] = true }
 
-  -- A waiting job that cannot be run: what is left of it is set aside.
-  local function quarantine(q, batch, id, data, info, message)
-    local problem = { kind = 'broken', type = 'Unreadable', message = message }
-    keep_failed(q, 'broken', id, join({ broken_at = q.now, error = problem }, data or ''))
-    if info then
-      batch:del(q.info, id, info)
-    end
-    if data then
-      batch:del_last(q.data, id)
-    end
-    count(q, 'broken')
-  end
+local ZEROS = '0000000000000000000000000000000000000000'
 
-  -- Whether somebody holds this job, as `active` says.
-  local function is_held(q, id, active)
-    local token, _, client = read_active(active)
-    return token and redis.call('ZSCORE', q.leases, lease_of(client, id)) and true or false
-  end
-
-  -- A job that waits and is active, which it can only be by somebody's hand: its run goes on, and
-  -- what waits is set aside.
-  local function set_apart(q, id, data)
-    local problem = { kind = 'broken', type = 'Unreadable', message = 'the job was waiting and active at once' }
-    keep_failed(q, 'broken', id, join({ broken_at = q.now, error = problem }, data or ''))
-    count(q, 'broken')
-  end
-
-  -- The payloads behind the first `n`, which had so many bytes: of some jobs only, as they may be large.
-  -- And up to which job.
-  local function next_payloads(q, ids, n, bytes)
-    local some = n > 0 and bytes < (n + 1) * SMALL and SOME_SMALL or SOME
-    local last = math.min(n + some, #ids)
-    return redis.call('HMGET', q.data, unpack(ids, n + 1, last)), last
-  end
-
-  -- What hundred tokens have in common, as text: by itself each would take longer to format than
-  -- anything else about a job.
-  local function token_head(token)
-    return token < 100 and '' or string.format('%.0f', math.floor(token / 100))
-  end
-
-  -- The same time with so many zeros that the server makes a table of the hash that it stands in (see
-  -- LONG). One such value will do.
-  local function long_form(run_at)
-    if not run_at:find('^%d+%.?%d*$') then
-      return run_at -- whatever somebody put there, zeros might change it
-    end
-    return run_at .. (run_at:find('.', 1, true) and '' or '.') .. '0000000000000000000000000000000000000000'
-  end
-
-  -- Whether a due job can be leased, and whether it is a suspect. What cannot be is set aside.
-  local function look_at(q, batch, id, data, info, active)
-    if active and is_held(q, id, active) then
-      set_apart(q, id, data)
-      return false
-    elseif not data then
-      quarantine(q, batch, id, nil, info, 'the payload is missing')
-      return false
-    elseif not info or need_not_be_read(info) then
-      return true
-    end
-    local record = read_info(info)
-    if not record then
-      quarantine(q, batch, id, data, info, 'the record of this job cannot be read')
-      return false
-    end
-    return true, record.suspect
-  end
-
-  -- Puts `n` leases into the batch. With `skip` the first two places in `leases` are those of LONG, which
-  -- has no colon: no lease is named so.
-  local function add_leases(q, batch, n, entries, olds, leases, skip)
-    if n == 0 then
-      return
-    end
-    batch:all('hset', q.active, entries, 2 * n, olds)
-    if skip > 0 then
-      leases[1], leases[2] = '0', LONG
-      batch:rem(q.leases, LONG)
-    end
-    batch:all('zadd', q.leases, leases, skip + 2 * n)
-  end
-
-  -- Puts leases into the batch, and returns what is told of those jobs: id, token, run_at, data, info of
-  -- each. And how many due jobs were handled: a suspect comes alone, so the batch ends before it, or is
-  -- that one job; and it ends when it has enough bytes.
-  function lease_each(q, batch, client, ids, scores, infos)
-    local most, active = #ids, any_of(q.active, ids)
-    local jobs, entries, leases = room_for(5 * most), room_for(2 * most), room_for(2 * most + 2)
-    local lease_head, active_tail = lease_of(client, ''), ':' .. client
-    local skip = most >= MANY and 2 or 0
-    local n, done, number, head, olds = 0, 0, q.token, nil, nil
-    local payloads, before, upto, bytes = nil, 0, 0, 0
-    for i = 1, most do
-      if i > upto then
-        if bytes >= BYTES then
-          break
-        end
-        before = upto
-        payloads, upto = next_payloads(q, ids, before, bytes)
-      end
-      local id, run_at, data, info = ids[i], scores[i], payloads[i - before], infos[i]
-      local fine, suspect = data and not active[i], false
-      if not fine or info and not is_scheduled(info) then
-        fine, suspect = look_at(q, batch, id, data, info, active[i])
-      end
-      if suspect and n > 0 then
-        break
-      end
-      bytes = bytes + (data and #data or 0)
-      if fine then
-        number = number + 1
-        local low = number % 100
-        if low == 0 or not head then
-          head = token_head(number)
-        end
-        local token = number < 10 and LOW[number]:sub(2) or head .. LOW[low]
-        if run_at == 'inf' or run_at == '-inf' then -- the server has no other scores that are no times
-          run_at = string.format('%.17g', q.now)
-        end
-        entries[2 * n + 1] = id
-        entries[2 * n + 2] = token .. ':' .. (n == 0 and long_form(run_at) or run_at) .. active_tail
-        leases[skip + 2 * n + 1], leases[skip + 2 * n + 2] = '0', lease_head .. id
-        local at = 5 * n
-        jobs[at + 1], jobs[at + 2], jobs[at + 3], jobs[at + 4], jobs[at + 5] = id, token, run_at, data, info or ''
-        n = n + 1
-        if active[i] then -- somebody's, who holds nothing
-          olds = olds or {}
-          olds[n] = active[i]
-        end
-      end
-      done = i
-      if suspect then
-        break
-      end
-    end
-    q.token = number
-    add_leases(q, batch, n, entries, olds, leases, skip)
-    for i = #jobs, 5 * n + 1, -1 do
-      jobs[i] = nil
-    end
-    return jobs, done
-  end
+-- The last two digits of a token, as text.
+local LOW = {}
+for i = 0, 99 do
+  LOW[i] = (i < 10 and '0' or '') .. i
 end
+
+-- Quarantines a waiting job that cannot be run.
+local function quarantine(q, batch, id, data, info, message)
+  add_broken(q, id, unreadable(message), data)
+  if info then
+    batch:del(q.info, id, info)
+  end
+  if data then
+    batch:del_unread(q.data, id)
+  end
+  count(q, 'broken')
+end
+
+-- Whether the entry of `active` belongs to a lease.
+local function has_lease(q, id, active)
+  local token, _, client = read_active(active)
+  return token and redis.call('ZSCORE', q.leases, lease_name(client, id)) and true or false
+end
+
+-- Quarantines the payload of a job that is both waiting and active, which only another program can
+-- have caused. Its run goes on.
+local function quarantine_copy(q, id, data)
+  add_broken(q, id, unreadable('the job was waiting and active at once'), data)
+  count(q, 'broken')
+end
+
+-- The next payloads after the first `n` jobs, which had `bytes` bytes in total, and the index of
+-- the last one. Reads only some at a time, because payloads may be large.
+local function next_payloads(q, ids, n, bytes)
+  local some = n > 0 and bytes < (n + 1) * SMALL and SOME_SMALL or SOME
+  local last = math.min(n + some, #ids)
+  return redis.call('HMGET', q.data, unpack(ids, n + 1, last)), last
+end
+
+-- The digits that a hundred tokens have in common. Formatting each token by itself would take
+-- longer than everything else about a job.
+local function token_head(token)
+  return token < 100 and '' or string.format('%.0f', math.floor(token / 100))
+end
+
+-- The same time with enough zeros to force its hash out of the listpack encoding (see LONG_ENTRY).
+-- One such value is enough.
+local function pad_time(run_at)
+  if not run_at:find('^%d+%.?%d*$') then
+    return run_at -- not written by this library: zeros might change its value
+  end
+  return run_at .. (run_at:find('.', 1, true) and '' or '.') .. ZEROS
+end
+
+-- Whether a due job can be leased, and whether it is a suspect. Quarantines a job that cannot be
+-- leased.
+local function check_job(q, batch, id, data, info, active)
+  if active and has_lease(q, id, active) then
+    quarantine_copy(q, id, data)
+    return false
+  elseif not data then
+    quarantine(q, batch, id, nil, info, 'the payload is missing')
+    return false
+  elseif not info or is_surely_not_suspect(info) then
+    return true
+  end
+  local record = read_info(info)
+  if not record then
+    quarantine(q, batch, id, data, info, 'the record of this job cannot be read')
+    return false
+  end
+  return true, record.suspect
+end
+
+-- Adds `n` leases to the batch. If `skip` is 2, the first two places in `leases` are for
+-- LONG_ENTRY, which cannot be the name of a lease: it has no colon.
+local function add_leases(q, batch, n, entries, olds, leases, skip)
+  if n == 0 then
+    return
+  end
+  batch:bulk('hset', q.active, entries, 2 * n, olds)
+  if skip > 0 then
+    leases[1], leases[2] = '0', LONG_ENTRY
+    batch:rem(q.leases, LONG_ENTRY)
+  end
+  batch:bulk('zadd', q.leases, leases, skip + 2 * n)
+end
+
+-- A table that was made too large, without its last entries.
+local function truncate(values, n)
+  for i = #values, n + 1, -1 do
+    values[i] = nil
+  end
+  return values
+end
+
+-- Adds leases to the batch. Returns id, token, run_at, data and info of each leased job, and how
+-- many due jobs were handled. A suspect is leased alone: the batch ends before it, or consists of
+-- it. The batch also ends after MAX_CALL_BYTES.
+local function lease_jobs(q, batch, client, ids, scores, infos)
+  local most, active = #ids, hmget_sparse(q.active, ids)
+  local jobs, entries, leases = presized(5 * most), presized(2 * most), presized(2 * most + 2)
+  local lease_head, active_tail = lease_name(client, ''), ':' .. client
+  local skip = most >= BULK and 2 or 0
+  local n, done, number, head, olds = 0, 0, q.token, nil, nil
+  local payloads, before, upto, bytes = nil, 0, 0, 0
+  for i = 1, most do
+    if i > upto then
+      if bytes >= MAX_CALL_BYTES then
+        break
+      end
+      before = upto
+      payloads, upto = next_payloads(q, ids, before, bytes)
+    end
+    local id, run_at, data, info = ids[i], scores[i], payloads[i - before], infos[i]
+    local fine, suspect = data and not active[i], false
+    if not fine or info and not is_scheduled_info(info) then
+      fine, suspect = check_job(q, batch, id, data, info, active[i])
+    end
+    if suspect and n > 0 then
+      break
+    end
+    bytes = bytes + (data and #data or 0)
+    if fine then
+      number = number + 1
+      local low = number % 100
+      if low == 0 or not head then -- a function for this would cost 0.7 percent of a job life
+        head = token_head(number)
+      end
+      local token = number < 10 and LOW[number]:sub(2) or head .. LOW[low]
+      run_at = NOT_TIMES[run_at] and string.format('%.17g', q.now) or run_at
+      entries[2 * n + 1] = id
+      entries[2 * n + 2] = token .. ':' .. (n == 0 and pad_time(run_at) or run_at) .. active_tail
+      leases[skip + 2 * n + 1], leases[skip + 2 * n + 2] = '0', lease_head .. id
+      local at = 5 * n
+      jobs[at + 1], jobs[at + 2], jobs[at + 3] = id, token, run_at
+      jobs[at + 4], jobs[at + 5] = data, info or ''
+      n = n + 1
+      if active[i] then -- left by another program: nothing holds this job
+        olds = olds or {}
+        olds[n] = active[i]
+      end
+    end
+    done = i
+    if suspect then
+      break
+    end
+  end
+  q.token = number
+  add_leases(q, batch, n, entries, olds, leases, skip)
+  return truncate(jobs, 5 * n), done
+end
+
+return {
+  lease_jobs = lease_jobs,
+}

@@ -1,23 +1,31 @@
--- Sweeping: the jobs of clients that died, or leave.
+-- Sweeping: returning the jobs of clients that died or leave.
 
--- What one sweep may do, so that no call takes long however many leases end together.
+local OUTAGE_MS, MAX_CALL_BYTES, in_chunks = keys.OUTAGE_MS, keys.MAX_CALL_BYTES, keys.in_chunks
+local expiry_cutoff = keys.expiry_cutoff
+local count = stats.count
+local new_batch = batch.new
+local SWEPT, lease_name, id_of = client.SWEPT, client.lease_name, client.id_of
+local lease_range, forget_client = client.lease_range, client.forget_client
+local add_broken, unreadable = records.add_broken, records.unreadable
+local read_run, end_run, commit_runs = endings.read_run, endings.end_run, endings.commit_runs
+
+-- Bounds of one sweep: no call takes long, however many leases expire together.
 local SWEEP_CLIENTS = 10
 local SWEEP_JOBS = 100
 
-local function new_room()
-  return { jobs = SWEEP_JOBS, bytes = BYTES }
+local function new_budget()
+  return { jobs = SWEEP_JOBS, bytes = MAX_CALL_BYTES }
 end
 
-local function is_left(room)
-  return room.jobs > 0 and room.bytes > 0
+local function has_budget(budget)
+  return budget.jobs > 0 and budget.bytes > 0
 end
 
--- A lease whose job cannot be read any more.
+-- Quarantines an active job with an unreadable lease.
 local function quarantine_run(q, batch, client, id, active, info)
-  local problem = { kind = 'broken', type = 'Unreadable', message = 'the lease of this job cannot be read' }
   local data = redis.call('HGET', q.data, id)
-  keep_failed(q, 'broken', id, join({ broken_at = q.now, error = problem }, data or ''))
-  batch:rem(q.leases, lease_of(client, id), '0')
+  add_broken(q, id, unreadable('the lease of this job cannot be read'), data)
+  batch:rem(q.leases, lease_name(client, id), '0')
   batch:del(q.active, id, active)
   local held = redis.call('HGET', q.blocked, id)
   if held then
@@ -33,90 +41,96 @@ local function quarantine_run(q, batch, client, id, active, info)
   return #(data or '') + #(held or '')
 end
 
--- Ends the lease of a run; returns how many bytes of payload that took.
-local function end_one(q, batch, run, verb)
+-- Ends the lease of a run; returns how many bytes of payload it handled.
+local function end_counted(q, batch, run, verb)
   if run.cancelled then
-    run.data = redis.call('HGET', q.data, run.id) -- or `commit` may read all of them, unbounded
+    run.data = redis.call('HGET', q.data, run.id) -- or `commit` would read them all, unbounded
   end
   end_run(q, batch, run, verb)
   return #(run.data or '') + #(run.held_data or run.old_held or '')
 end
 
--- Ends leases of one client with `verb` while there is room, but those of jobs that are not in
--- `started` (nil: all are) as released. Returns how many it ended, and whether that was all of them.
-local function end_leases(q, batch, client, room, verb, started)
+-- Ends leases of one client with `verb` while the budget lasts. Jobs that are not in `started`
+-- (nil: all are) are released instead. Returns how many leases ended, and whether those were all.
+local function end_leases(q, batch, client, budget, verb, started)
   if client:find(':', 1, true) then
-    return 0, true -- no client has such a name: these would be leases of another
+    return 0, true -- not a client's name: the range would cover leases of another
   end
-  local low, high = range_of(client)
-  local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, room.jobs + 1)
+  local low, high = lease_range(client)
+  local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, budget.jobs + 1)
   local ids = {}
-  for i = 1, math.min(#leases, room.jobs) do
+  for i = 1, math.min(#leases, budget.jobs) do
     ids[i] = id_of(leases[i], client)
   end
-  local active = many('HMGET', q.active, ids)
-  local infos = many('HMGET', q.info, ids)
+  local active = in_chunks('HMGET', q.active, ids)
+  local infos = in_chunks('HMGET', q.info, ids)
   local ended = 0
   for i, id in ipairs(ids) do
-    if not is_left(room) then
+    if not has_budget(budget) then
       break
     end
     local held = active[i] and redis.call('HGET', q.blocked, id)
     local run = active[i] and read_run(id, active[i], infos[i], held)
     local bytes = 0
     if run and run.client == client then
-      bytes = end_one(q, batch, run, started and not started[id] and 'release' or verb)
+      bytes = end_counted(q, batch, run, started and not started[id] and 'release' or verb)
     elseif run or not active[i] then
-      batch:rem(q.leases, lease_of(client, id), '0') -- a lease of nothing
+      batch:rem(q.leases, lease_name(client, id), '0') -- a lease without a job
     else
       bytes = quarantine_run(q, batch, client, id, active[i], infos[i])
     end
     ended = ended + 1
-    room.jobs, room.bytes = room.jobs - 1, room.bytes - bytes
+    budget.jobs, budget.bytes = budget.jobs - 1, budget.bytes - bytes
   end
   return ended, ended == #leases
 end
 
--- Ends the leases of one client and, when that was all, the client.
-local function end_client(q, batch, client, room, verb, started)
-  local ended, all = end_leases(q, batch, client, room, verb, started)
-  q.leaving = nil -- it leaves here in any case
+-- Ends the leases of one client and, if those were all, forgets the client.
+local function end_client(q, batch, client, budget, verb, started)
+  local ended, all = end_leases(q, batch, client, budget, verb, started)
+  q.leaving = nil -- `end_client` forgets it, or the next sweep
   if all then
-    forget(q, batch, client)
+    forget_client(q, batch, client)
   else
     batch:set(q.requests, client, SWEPT, redis.call('HGET', q.requests, client))
   end
   return ended, all
 end
 
--- Returns the jobs of dead clients. Bounded, and the next call goes on where it stopped.
+-- Returns the jobs of dead clients. Bounded: the next call continues.
 local function sweep(q)
-  local dead = redis.call('ZRANGE', q.clients, '-inf', dead_line(q), 'BYSCORE', 'LIMIT', 0, SWEEP_CLIENTS)
+  local dead = redis.call('ZRANGE', q.clients, '-inf', expiry_cutoff(q), 'BYSCORE',
+    'LIMIT', 0, SWEEP_CLIENTS)
   if #dead == 0 then
-    -- Who looks is heard: or every look would seem to be the first after an outage.
-    if q.now - (q.heard or q.now) > OUTAGE_MS / 2 then
-      Batch.new():commit(q)
+    -- A sweep that finds nothing still counts as contact, or every poll would seem the first after
+    -- an outage.
+    if q.now - (q.last_contact or q.now) > OUTAGE_MS / 2 then
+      new_batch():commit(q)
     end
     return 0
   end
-  local batch, room, ended = Batch.new(), new_room(), 0
+  local batch, budget, ended = new_batch(), new_budget(), 0
   for _, client in ipairs(dead) do
-    if is_left(room) then
-      ended = ended + (end_client(q, batch, client, room, 'stall'))
+    if has_budget(budget) then
+      ended = ended + (end_client(q, batch, client, budget, 'stall'))
     end
   end
   commit_runs(q, batch)
-  return math.max(ended, 1) -- clients without a lease may stand before some with many
+  return math.max(ended, 1) -- clients without leases may come before some that have many
 end
 
--- Takes the jobs of one client away now: `death` when somebody saw it die, `release` when it leaves.
+-- Returns the jobs of one client now: `death` if its death was observed, `release` if it leaves.
 local function evict(q, client, verb, started)
   local known = redis.call('ZSCORE', q.clients, client)
-  if not known and redis.call('ZLEXCOUNT', q.leases, range_of(client)) == 0 then
+  if not known and redis.call('ZLEXCOUNT', q.leases, lease_range(client)) == 0 then
     return { 'absent', 0 }
   end
-  local batch = Batch.new()
-  local ended, all = end_client(q, batch, client, new_room(), verb, started)
+  local batch = new_batch()
+  local ended, all = end_client(q, batch, client, new_budget(), verb, started)
   commit_runs(q, batch)
   return { all and 'gone' or 'more', ended }
 end
+
+return {
+  sweep = sweep, evict = evict,
+}

@@ -1,4 +1,4 @@
-"""What is promised of calls that are sent again: each is carried out once."""
+"""Promises about repeated calls: each is carried out once."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def _callers(h: Harness) -> set[Any]:
 
 
 @promise
-def a_dispatch_sent_again_after_its_job_finished_runs_no_job(h: Harness) -> None:
+def a_repeated_dispatch_of_a_finished_job_does_not_run_it_again(h: Harness) -> None:
     assert _call(h, "p", 1) == ["created"]
     h.end(h.take_one(), Finish())
     h.later(1)
@@ -36,7 +36,7 @@ def a_dispatch_sent_again_after_its_job_finished_runs_no_job(h: Harness) -> None
 
 
 @promise
-def a_dispatch_sent_again_is_answered_as_before_and_changes_nothing(h: Harness) -> None:
+def a_repeated_dispatch_gets_the_same_reply_and_changes_nothing(h: Harness) -> None:
     h.dispatch_many("active", "there")
     assert [job.id for job in h.take()] == ["active"]
     ids = ("new", "new", "active", "there")
@@ -45,7 +45,7 @@ def a_dispatch_sent_again_is_answered_as_before_and_changes_nothing(h: Harness) 
     before = h.dump()
     h.later(1)
     assert _call(h, "p", 1, *ids) == answer
-    assert h.dump() == before, "nothing, not even the counters"
+    assert h.dump() == before, "expected no change, not even of the counters"
 
 
 @promise
@@ -53,11 +53,11 @@ def the_next_dispatch_of_a_caller_is_carried_out(h: Harness) -> None:
     _call(h, "p", 1, payload=b"1")
     assert _call(h, "p", 2, payload=b"2") == ["updated"]
     h.end(h.take_one(), Finish())
-    assert _call(h, "p", 9) == ["created"], "those between were of other queues"
+    assert _call(h, "p", 9) == ["created"], "the numbers between belong to other queues"
 
 
 @promise
-def a_dispatch_that_its_caller_has_overtaken_is_refused(h: Harness) -> None:
+def a_dispatch_older_than_the_last_of_its_caller_is_refused(h: Harness) -> None:
     _call(h, "p", 9)
     h.end(h.take_one(), Finish())
     _call(h, "p", 10, "b", "c")
@@ -67,7 +67,7 @@ def a_dispatch_that_its_caller_has_overtaken_is_refused(h: Harness) -> None:
 
 
 @promise
-def callers_do_not_get_in_each_others_way(h: Harness) -> None:
+def callers_with_the_same_numbers_are_kept_apart(h: Harness) -> None:
     assert _call(h, "p", 7, "a") == ["created"]
     assert _call(h, "q", 7, "b") == ["created"]
     assert _call(h, "p", 7, "a") == ["created"]
@@ -75,12 +75,12 @@ def callers_do_not_get_in_each_others_way(h: Harness) -> None:
 
 
 @promise
-def callers_who_are_gone_are_forgotten(h: Harness) -> None:
+def callers_that_are_gone_are_forgotten(h: Harness) -> None:
     for number in range(150):
         _call(h, f"c{number}", 1)
     h.later(601)
     _call(h, "p", 1)
-    assert len(_callers(h)) == 51, "a hundred at a time"
+    assert len(_callers(h)) == 51, "expected a hundred to be removed at a time"
     h.later(61)
     _call(h, "p", 2)
     assert _callers(h) == {b"p"}
@@ -88,7 +88,7 @@ def callers_who_are_gone_are_forgotten(h: Harness) -> None:
 
 
 @promise
-def a_caller_who_goes_on_calling_is_not_forgotten(h: Harness) -> None:
+def a_caller_that_keeps_calling_is_not_forgotten(h: Harness) -> None:
     for number in range(1, 20):
         _call(h, "p", number)
         h.later(59)
@@ -99,7 +99,7 @@ def a_caller_who_goes_on_calling_is_not_forgotten(h: Harness) -> None:
 
 
 @promise
-def a_call_is_known_for_nine_minutes(h: Harness) -> None:
+def a_call_is_remembered_for_nine_minutes(h: Harness) -> None:
     _call(h, "p", 1)
     h.later(59)
     _call(h, "p", 2, "b")
@@ -112,7 +112,7 @@ def a_call_is_known_for_nine_minutes(h: Harness) -> None:
 
 
 @promise
-def a_client_that_knows_nothing_of_calls_is_served_as_before(h: Harness) -> None:
+def a_client_without_call_numbers_is_served_as_before(h: Harness) -> None:
     _call(h, "p", 1)
     assert h.dispatch(payload=b"2") == "updated"
     assert h.dispatch(payload=b"2", flags="0f00") == "unchanged"
@@ -121,7 +121,7 @@ def a_client_that_knows_nothing_of_calls_is_served_as_before(h: Harness) -> None
 
 
 @promise
-def a_number_that_cannot_be_is_refused(h: Harness) -> None:
+def an_invalid_call_number_is_refused(h: Harness) -> None:
     keys, job = h.keys.for_dispatch + h.keys.of_calls, ("b", "x", "", "", "")
     before = h.dump()
     for args in [
@@ -134,7 +134,7 @@ def a_number_that_cannot_be_is_refused(h: Harness) -> None:
 
 
 @promise
-def a_cancel_sent_again_does_not_hit_a_job_dispatched_since(h: Harness) -> None:
+def a_repeated_cancel_does_not_remove_a_job_dispatched_since(h: Harness) -> None:
     h.dispatch("a")
     cancel = h.commands.cancel(["a", "b"]).with_number("p", 1)
     assert h.call(cancel) == ["cancelled", "absent"]
@@ -152,7 +152,7 @@ def a_cancel_sent_again_does_not_hit_a_job_dispatched_since(h: Harness) -> None:
 
 
 @promise
-def a_requeue_sent_again_does_not_run_a_job_that_failed_since(h: Harness) -> None:
+def a_repeated_requeue_does_not_run_a_job_that_failed_since(h: Harness) -> None:
     h.dispatch("a")
     h.end(h.take_one(), Fail())
     requeue = h.commands.requeue("failed", ["a", "b"]).with_number("p", 1)
@@ -163,7 +163,7 @@ def a_requeue_sent_again_does_not_run_a_job_that_failed_since(h: Harness) -> Non
 
 
 @promise
-def a_call_that_cannot_be_read_is_taken_for_none(h: Harness) -> None:
+def a_stored_call_that_cannot_be_read_counts_as_absent(h: Harness) -> None:
     _call(h, "p", 5)
     h.redis.hset(h.keys.base + "calls", "p", b"junk")
     h.end(h.take_one(), Finish())
@@ -174,12 +174,12 @@ def a_call_that_cannot_be_read_is_taken_for_none(h: Harness) -> None:
 
 
 @promise
-def the_audit_tells_of_callers_without_a_call_and_calls_without_a_caller(h: Harness) -> None:
+def the_audit_reports_callers_without_a_call_and_calls_without_a_caller(h: Harness) -> None:
     _call(h, "p", 1)
     h.redis.hdel(h.keys.base + "calls", "p")
     found = problems_of(h.redis, h.keys)
     assert any("the last call of caller p cannot be read" in text for text in found), found
     _call(h, "p", 2)
     h.redis.delete(h.keys.base + "callers")
-    assert problems_of(h.redis, h.keys) == ["q: calls: 0 belong to something, 1 are there"]
+    assert problems_of(h.redis, h.keys) == ["q: calls: 0 entries have an owner, 1 exist"]
     h.redis.delete(h.keys.base + "calls")

@@ -1,9 +1,24 @@
--- Runs: taking jobs under a lease, and ending a lease. Every way to end one compares the
--- token first; who has no lease any more changes nothing and is told so.
+-- The outcomes of a run. A function that ends a lease compares the token first: a client that has
+-- lost its lease changes nothing, and the reply says so.
 
-local UNREADABLE = { kind = 'broken', type = 'Unreadable', message = 'the record of this job cannot be read' }
+local settings_of, fail_queue_of, tick = keys.settings_of, keys.fail_queue_of, keys.tick
+local schedule = keys.schedule
+local count = stats.count
+local read_info, write_info, join_payload = job.read_info, job.write_info, job.join_payload
+local read_held, read_active, limit_of = job.read_held, job.read_active, job.limit_of
+local backoff, move_run_at, update_options = job.backoff, job.move_run_at, job.update_options
+local reset_counts = job.reset_counts
+local lease_name, lease_range = client.lease_name, client.lease_range
+local forget_client = client.forget_client
+local wake_after_call, count_due = waking.wake_after_call, waking.count_due
+local add_record, add_broken = records.add_record, records.add_broken
+local unreadable, reserve_broken = records.unreadable, records.reserve_broken
+local write_records = records.write_records
 
--- All that concerns one active job; nil when its lease cannot be read.
+local STALLED = 'the client died or froze while it ran this job (stall %.0f)'
+local UNREADABLE = unreadable('the record of this job cannot be read')
+
+-- All that the server stores about one active job; nil if its lease cannot be read.
 local function read_run(id, active, info, held)
   local token, score, client, cancelled = read_active(active)
   if not token then
@@ -22,17 +37,17 @@ local function read_run(id, active, info, held)
   return run
 end
 
--- Ends the lease of a run; the job itself stays in `data` and `info`.
+-- Ends the lease of a run; `data` and `info` keep the job.
 local function end_lease(q, batch, run)
   batch:del(q.active, run.id, run.active)
-  batch:rem(q.leases, lease_of(run.client, run.id), '0')
+  batch:rem(q.leases, lease_name(run.client, run.id), '0')
   if run.cancelled then
-    batch:rem(q.cancels, lease_of(run.client, run.id), '0')
+    batch:rem(q.cancels, lease_name(run.client, run.id), '0')
   end
   if run.old_held then
     batch:del(q.blocked, run.id, run.old_held)
-    if not run.held then -- lost to nobody: what cannot be read is set aside
-      keep_failed(q, 'broken', run.id, join({ broken_at = q.now, error = UNREADABLE }, run.old_held))
+    if not run.held then -- it cannot be read: quarantine it, so that nothing is lost
+      add_broken(q, run.id, UNREADABLE, run.old_held)
     end
   end
   -- A client that was made for one lease ends with it.
@@ -42,21 +57,21 @@ local function end_lease(q, batch, run)
   end
 end
 
--- The dispatch held behind a run that is over becomes a job of its own.
+-- The dispatch that was held until this run ended becomes a job of its own.
 local function unblock(q, batch, run)
   local held = run.held
   batch:set(q.data, run.id, run.held_data, run.data)
   batch:add(q.waiting, run.id, held.run_at)
-  keep_info(q, batch, run.id, { dispatched_at = held.accepted, options = held.options },
+  write_info(q, batch, run.id, { dispatched_at = held.accepted, options = held.options },
     held.run_at, run.old_info)
-  made_due(q, held.run_at)
+  count_due(q, held.run_at)
 end
 
--- The job is over: nothing of it is kept, but a dispatch held behind it comes up.
+-- Removes the job. A dispatch that was held becomes a job of its own.
 local function remove(q, batch, run)
   end_lease(q, batch, run)
   if run.held then
-    -- The payload is overwritten; it must be known to take that back.
+    -- The payload is overwritten: its old value is needed to undo that.
     run.data = run.data or redis.call('HGET', q.data, run.id)
     unblock(q, batch, run)
     return
@@ -67,17 +82,17 @@ local function remove(q, batch, run)
   if run.data then
     batch:del(q.data, run.id, run.data)
   else
-    batch:del_last(q.data, run.id)
+    batch:del_unread(q.data, run.id)
   end
 end
 
--- The job waits again, from `score`; a dispatch held behind the run is applied to it.
+-- The job waits again, from `score`; a held dispatch is applied to it.
 local function put_back(q, batch, run, score)
   end_lease(q, batch, run)
   local info, held = run.info, run.held
   info.dispatched_at = info.dispatched_at or run.score
   if held then
-    score = move(q, score, held.low, held.high)
+    score = move_run_at(q, score, held.low, held.high)
     if held.update_data then
       run.data = run.data or redis.call('HGET', q.data, run.id)
       batch:set(q.data, run.id, run.held_data, run.data)
@@ -91,19 +106,20 @@ local function put_back(q, batch, run, score)
     end
   end
   batch:add(q.waiting, run.id, score)
-  keep_info(q, batch, run.id, info, score, run.old_info)
-  made_due(q, score, info.suspect)
+  write_info(q, batch, run.id, info, score, run.old_info)
+  count_due(q, score, info.suspect)
 end
 
 local function free_fail_id(fq, id)
   while redis.call('HEXISTS', fq.data, id) == 1 do
-    id = id .. '+' -- somebody dispatched that very id
+    id = id .. '+' -- another client dispatched this id
   end
   return id
 end
 
--- The job is given up: into the failed record and, if anybody handles failures, a job with
--- the same payload into the fail queue, whose id comes from (id, token): once per run.
+-- Gives the job up: adds it to the failed record and, if the queue has a fail handler, dispatches a
+-- job with the same payload to the fail queue. That job's id is derived from (id, token): once per
+-- run.
 local function give_up(q, batch, run, problem)
   local data = run.data or redis.call('HGET', q.data, run.id) or ''
   run.data = data
@@ -113,7 +129,7 @@ local function give_up(q, batch, run, problem)
     dispatched_at = info.dispatched_at or run.score, retry_count = info.retry_count,
     stall_count = info.stall_count, timeout_count = info.timeout_count, origin = info.origin,
   }
-  keep_failed(q, 'failed', run.id, join(record, data))
+  add_record(q, 'failed', run.id, join_payload(record, data))
   local fq = settings_of(q).fail_handler and fail_queue_of(q)
   if fq then
     local fail_id = free_fail_id(fq, run.id .. ':' .. run.token)
@@ -123,15 +139,15 @@ local function give_up(q, batch, run, problem)
     batch:add(fq.waiting, fail_id, score)
     batch:set(fq.info, fail_id, cmsgpack.pack({ origin = record }))
     count(fq, 'dispatched')
-    made_due(fq, score)
+    count_due(fq, score)
   end
   count(q, 'failed')
   remove(q, batch, run)
 end
 
--- The job waits for another attempt: at the time asked for, else after its backoff. Its run
--- ended by itself, and no client with it.
-local function try_again(q, batch, run, attempts, when, problem)
+-- The job waits for another attempt: at the requested time, else after its backoff. The run ended
+-- by itself, without the death of its client.
+local function put_back_later(q, batch, run, attempts, when, problem)
   run.info.error, run.info.suspect = problem, nil
   if when == '' then
     when = string.format('+%.17g', backoff(q, run.info, attempts))
@@ -163,7 +179,7 @@ function ENDINGS.retry(q, batch, run, when, problem)
     return 'failed'
   end
   run.info.retry_count = retries + 1
-  try_again(q, batch, run, retries, when, problem)
+  put_back_later(q, batch, run, retries, when, problem)
   return 'retried'
 end
 
@@ -174,7 +190,7 @@ function ENDINGS.timeout(q, batch, run, when, problem)
     give_up(q, batch, run, problem)
     return 'failed'
   end
-  try_again(q, batch, run, timeouts - 1, when, problem)
+  put_back_later(q, batch, run, timeouts - 1, when, problem)
   return 'timed_out'
 end
 
@@ -183,10 +199,10 @@ function ENDINGS.fail(q, batch, run, _, problem)
   return 'failed'
 end
 
--- The payload cannot be decoded: set aside, to be looked at; where there is no room for that
--- it waits, for as long as a job waits at most between two attempts.
+-- The payload cannot be decoded: quarantines the job. If the broken record is full, the job waits
+-- as long as a job waits at most between two attempts.
 function ENDINGS.broken(q, batch, run, _, problem)
-  if not room_for_broken(q, run.id) then
+  if not reserve_broken(q, run.id) then
     if run.cancelled then
       return ENDINGS.cancel(q, batch, run)
     end
@@ -200,21 +216,21 @@ function ENDINGS.broken(q, batch, run, _, problem)
     broken_at = q.now, error = problem, options = run.info.options, origin = run.info.origin,
     dispatched_at = run.info.dispatched_at or run.score,
   }
-  keep_failed(q, 'broken', run.id, join(record, run.data))
+  add_record(q, 'broken', run.id, join_payload(record, run.data))
   remove(q, batch, run)
   return 'broken'
 end
 
--- Its client died or froze: to the front, until its budget of stalls is spent.
+-- The client died or froze: the job returns to the front, until its budget of stalls is spent.
 function ENDINGS.stall(q, batch, run)
   local info = run.info
   info.stall_count = (info.stall_count or 0) + 1
   local problem = {
     kind = 'stall', type = 'Stalled',
-    message = string.format('the client died or froze while it ran this job (stall %.0f)', info.stall_count),
+    message = string.format(STALLED, info.stall_count),
   }
   info.error = problem
-  -- A lease that ran out once says little: a host was lost, with all that ran there.
+  -- One expired lease says little: a host may have been lost, with everything that ran there.
   info.suspect = info.suspect or info.stall_count >= 2 or nil
   count(q, 'stalled')
   if info.stall_count >= limit_of(q, info, 'max_stalls') then
@@ -225,46 +241,46 @@ function ENDINGS.stall(q, batch, run)
   return 'stalled'
 end
 
--- Somebody saw its client die. Perhaps it was this job that killed it, so its next run is alone:
--- only the guilty spend their budget of stalls.
+-- The client's death was observed. This job may have caused it, so its next run is alone: only the
+-- job that kills clients spends its budget of stalls.
 function ENDINGS.death(q, batch, run)
   run.info.suspect = true
   return ENDINGS.stall(q, batch, run)
 end
 
--- What no holder may say of its own lease.
-local OF_THE_DEAD = { stall = true, death = true }
+-- Outcomes that a client cannot report for its own lease.
+local SERVER_ONLY = { stall = true, death = true }
 
--- A run somebody asked to cancel comes back in no way.
-local COMES_BACK = { release = true, retry = true, timeout = true, stall = true, death = true }
+-- Outcomes after which the job would run again: a cancelled run does not.
+local RETURNS_JOB = { release = true, retry = true, timeout = true, stall = true, death = true }
 
 local function end_run(q, batch, run, verb, when, problem)
-  if run.cancelled and COMES_BACK[verb] then
+  if run.cancelled and RETURNS_JOB[verb] then
     verb = 'cancel'
   elseif run.unreadable and verb ~= 'finish' and verb ~= 'cancel' then
     verb, problem = 'broken', UNREADABLE
   end
   local status = ENDINGS[verb](q, batch, run, when, problem)
-  if status ~= 'failed' and status ~= 'stalled' then -- counted where they happen
+  if status ~= 'failed' and status ~= 'stalled' then -- those two are counted where they happen
     count(q, status)
   end
   return status
 end
 
--- Clients made for one lease that hold nothing more.
-local function drop_leaving(q, batch)
+-- Forgets clients that were made for one lease and hold none any more.
+local function forget_leaving(q, batch)
   for client, ended in pairs(q.leaving or {}) do
-    local held = redis.call('ZLEXCOUNT', q.leases, range_of(client))
+    local held = redis.call('ZLEXCOUNT', q.leases, lease_range(client))
     if held <= ended then
-      forget(q, batch, client)
+      forget_client(q, batch, client)
     end
   end
   q.leaving = nil
 end
 
 local function commit_runs(q, batch)
-  drop_leaving(q, batch)
-  keep_records(q, batch)
+  forget_leaving(q, batch)
+  write_records(q, batch)
   if q.fail_queue and q.fail_queue.ticked then
     batch:commit(q, q.fail_queue)
   else
@@ -274,8 +290,13 @@ end
 
 -- After all batches of a call.
 local function wake_all(q)
-  wake_for(q)
+  wake_after_call(q)
   if q.fail_queue and q.fail_queue.due then
-    wake_for(q.fail_queue)
+    wake_after_call(q.fail_queue)
   end
 end
+
+return {
+  read_run = read_run, free_fail_id = free_fail_id, ENDINGS = ENDINGS, SERVER_ONLY = SERVER_ONLY,
+  end_run = end_run, commit_runs = commit_runs, wake_all = wake_all,
+}

@@ -1,4 +1,4 @@
-"""What is promised of handing out: a job that comes with the message which wakes a worker."""
+"""Promises about hand-offs: the message that wakes a worker carries a job."""
 
 from queasy.outcomes import Finish
 from queasy.store.records import DispatchItem
@@ -9,7 +9,7 @@ BIG = 65537
 
 
 class Taker:
-    """A client that sleeps, takes jobs by hand, and hears."""
+    """A client that waits, takes hand-offs, and is subscribed."""
 
     def __init__(
         self, h: Harness, name: str = "c1", *, hears: bool = True, lease: float = 5
@@ -33,27 +33,27 @@ class Taker:
         return said and said["data"]
 
     def heard(self) -> str:
-        """'' for nothing."""
+        """The next message; '' if there is none."""
         said = self._message()
         return said.decode("utf-8", "surrogateescape") if isinstance(said, bytes) else ""
 
 
 @promise
-def who_waits_is_sent_the_job_and_holds_it(h: Harness) -> None:
+def a_waiter_receives_the_job_and_holds_its_lease(h: Harness) -> None:
     taker = Taker(h)
     assert h.dispatch("a:b:1", b"\xff:1:") == "created"
     job = h.commands.handed(taker.heard(), "c1")
     assert (job.id, job.payload, job.client, job.state) == ("a:b:1", b"\xff:1:", "c1", "active")
     held = h.row("active", "a:b:1")
     assert (held.token, held.client, held.run_at_epoch) == (job.token, "c1", job.run_at_epoch)
-    assert h.call(h.commands.counts()).waiters == 0, "it is awake"
+    assert h.call(h.commands.counts()).waiters == 0, "it is not a waiter any more"
     assert h.end(job, Finish()) == "finished"
     assert h.left() == {":clients"}
 
 
 @promise
-def its_lease_is_no_shorter_than_it_was(h: Harness) -> None:
-    """It sleeps, and sends no heartbeats: what it was promised when it lay down must hold."""
+def a_hand_off_does_not_shorten_the_lease_of_the_client(h: Harness) -> None:
+    """A waiter sends no heartbeats, so its lease must last as long as before."""
     taker = Taker(h)
     h.later(2.9)
     h.dispatch("a")
@@ -64,7 +64,7 @@ def its_lease_is_no_shorter_than_it_was(h: Harness) -> None:
 
 
 @promise
-def a_job_that_nobody_hears_of_waits(h: Harness) -> None:
+def a_hand_off_that_no_client_receives_leaves_the_job_waiting(h: Harness) -> None:
     Taker(h, hears=False)
     h.dispatch("a")
     assert h.rows("a").keys() == {"due"}
@@ -73,8 +73,8 @@ def a_job_that_nobody_hears_of_waits(h: Harness) -> None:
 
 
 @promise
-def a_job_that_two_lines_heard_of_is_taken(h: Harness) -> None:
-    """One of them is dead, and the server does not know yet; or somebody else listens."""
+def a_hand_off_that_two_connections_receive_stays_leased(h: Harness) -> None:
+    """One connection is dead and the server has not noticed, or another client subscribes too."""
     taker, other = Taker(h), h.redis.pubsub()
     other.ssubscribe(h.keys.channel("c1"))
     assert other.get_sharded_message(timeout=1)
@@ -87,7 +87,7 @@ def a_job_that_two_lines_heard_of_is_taken(h: Harness) -> None:
 
 
 @promise
-def one_who_does_not_hear_does_not_keep_it_from_another(h: Harness) -> None:
+def an_unsubscribed_waiter_does_not_keep_a_job_from_another(h: Harness) -> None:
     Taker(h, "c1", hears=False)
     h.later(0.01)
     second = Taker(h, "c2")
@@ -97,21 +97,21 @@ def one_who_does_not_hear_does_not_keep_it_from_another(h: Harness) -> None:
 
 
 @promise
-def another_keeps_the_time_when_who_kept_it_was_handed_a_job(h: Harness) -> None:
-    """The job may hold it up, and what comes due meanwhile would wait until others look."""
+def another_waiter_polls_in_time_after_a_hand_off(h: Harness) -> None:
+    """The client may be busy with the job, and the next due job would wait for another poll."""
     first = Taker(h, "c1")
     h.later(0.01)
     second = Taker(h, "c2")
     h.dispatch("later", after=1)
     assert first.heard() == "wake"
-    first.sleep()  # and looks in a second
+    first.sleep()  # it polls in a second
     h.dispatch("a")
     assert first.heard().startswith("job:")
     assert second.heard() == "wake"
 
 
 @promise
-def nothing_is_handed_out_of_a_queue_that_is_paused(h: Harness) -> None:
+def a_paused_queue_makes_no_hand_offs(h: Harness) -> None:
     taker = Taker(h)
     h.call(h.commands.configure(paused=True))
     h.dispatch("a")
@@ -120,7 +120,7 @@ def nothing_is_handed_out_of_a_queue_that_is_paused(h: Harness) -> None:
 
 
 @promise
-def the_dead_are_handed_nothing(h: Harness) -> None:
+def a_dead_client_gets_no_hand_off(h: Harness) -> None:
     taker = Taker(h)
     h.later(2 * 3 + 5 + 0.1)
     h.dispatch("a")
@@ -129,8 +129,8 @@ def the_dead_are_handed_nothing(h: Harness) -> None:
 
 
 @promise
-def one_whose_death_would_be_noticed_late_is_woken(h: Harness) -> None:
-    """Should its host have vanished, the job would be held in its name until its lease is over."""
+def a_client_with_a_long_lease_is_woken_instead(h: Harness) -> None:
+    """If its host is gone, the job would stay leased until the lease expires."""
     taker = Taker(h)
     taker.sleep(seconds=20)
     h.dispatch("a")
@@ -143,9 +143,9 @@ def one_whose_death_would_be_noticed_late_is_woken(h: Harness) -> None:
 
 
 @promise
-def who_sleeps_until_a_lease_runs_out_is_not_woken_although_it_takes_by_hand(h: Harness) -> None:
+def a_hand_off_waiter_that_sleeps_until_a_lease_expires_is_not_woken_early(h: Harness) -> None:
     h.dispatch("a")
-    h.later(0.000_2)  # a lease may run out in the middle of a millisecond
+    h.later(0.000_2)  # a lease may expire within a millisecond
     h.take_one(lease=5)
     h.later(0.999_9)
     Taker(h).sleep(seconds=8)
@@ -153,7 +153,7 @@ def who_sleeps_until_a_lease_runs_out_is_not_woken_although_it_takes_by_hand(h: 
 
 
 @promise
-def those_who_do_not_take_by_hand_are_woken(h: Harness) -> None:
+def a_waiter_that_does_not_take_hand_offs_is_woken(h: Harness) -> None:
     taker = Taker(h)
     h.dequeue("c1", lease=5, waiter="c1", waits=3)
     h.dispatch("a")
@@ -162,7 +162,7 @@ def those_who_do_not_take_by_hand_are_woken(h: Harness) -> None:
 
 
 @promise
-def what_is_large_or_many_is_asked_for(h: Harness) -> None:
+def large_jobs_and_several_jobs_are_not_handed_off(h: Harness) -> None:
     taker = Taker(h)
     h.dispatch("big", bytes(BIG))
     assert taker.heard() == "wake"
@@ -175,7 +175,7 @@ def what_is_large_or_many_is_asked_for(h: Harness) -> None:
 
 
 @promise
-def who_passes_over_suspects_is_handed_jobs_too(h: Harness) -> None:
+def a_waiter_that_skips_suspects_gets_hand_offs(h: Harness) -> None:
     taker = Taker(h)
     taker.sleep(passes=True)
     h.dispatch("a")
@@ -183,8 +183,8 @@ def who_passes_over_suspects_is_handed_jobs_too(h: Harness) -> None:
 
 
 @promise
-def a_suspect_is_handed_to_nobody(h: Harness) -> None:
-    """It comes up as a job is put; that one is handed out, from behind it."""
+def a_suspect_is_never_handed_off(h: Harness) -> None:
+    """A suspect is due first; the job that is dispatched is handed off instead."""
     h.join("dies", lease=5)
     h.dispatch("poison")
     assert h.take("dies", lease=5)
@@ -199,7 +199,7 @@ def a_suspect_is_handed_to_nobody(h: Harness) -> None:
 
 
 @promise
-def a_producer_that_names_few_keys_wakes_only(h: Harness) -> None:
+def a_producer_with_the_dispatch_keys_only_wakes(h: Harness) -> None:
     taker = Taker(h)
     keys = h.keys.for_dispatch
     h.redis.execute_command(
@@ -210,7 +210,7 @@ def a_producer_that_names_few_keys_wakes_only(h: Harness) -> None:
 
 
 @promise
-def a_put_that_is_sent_again_hands_out_nothing(h: Harness) -> None:
+def a_repeated_put_makes_no_hand_off(h: Harness) -> None:
     taker = Taker(h)
     put = h.commands.dispatch([DispatchItem("a", b"1")], ("caller", 1))
     assert h.call(put)[0].status == "created"

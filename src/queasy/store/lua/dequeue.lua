@@ -1,0 +1,183 @@
+-- Dequeue: ends leases, sweeps, takes due jobs, and adds or removes the client as a waiter, in one
+-- call.
+
+local MAX_INTEGER, expiry_cutoff = keys.MAX_INTEGER, keys.expiry_cutoff
+local new_batch = batch.new
+local unpack_table = job.unpack_table
+local lease_expiry, is_overtaken = client.lease_expiry, client.is_overtaken
+local record_request, lease_range = client.record_request, client.lease_range
+local cancels_of, bump = client.cancels_of, client.bump
+local WAITER_GONE_MS, wake_waiters = waking.WAITER_GONE_MS, waking.wake_waiters
+local wake_for_suspects, next_job_at = waking.wake_for_suspects, waking.next_job_at
+local next_scheduled_at, next_event_at = waking.next_scheduled_at, waking.next_event_at
+local wake_all = endings.wake_all
+local settle = settle.settle
+local leased_to, leased_batch, find_due = take.leased_to, take.leased_batch, take.find_due
+local take = take.take
+local sweep = sweep.sweep
+
+-- When there is a job for this client; nil for never.
+local function next_job_at_for(q, skips_suspects)
+  local at = next_job_at(q)
+  if not skips_suspects or not at or at > q.now or #find_due(q, 1, skips_suspects) > 0 then
+    return at
+  end
+  return next_scheduled_at(q)
+end
+
+-- Milliseconds until the client has a reason to poll; -1 if it has none.
+local function next_poll_after(q, skips_suspects)
+  local at = next_event_at(q, next_job_at_for(q, skips_suspects))
+  return at and math.max(0, math.min(math.ceil(at - q.now), MAX_INTEGER)) or -1
+end
+
+local function is_due(q, skips_suspects)
+  local at = next_job_at_for(q, skips_suspects)
+  return at and at <= q.now
+end
+
+-- Wakes a waiter if a job is due that this client left: it has no room for it, or took a suspect
+-- alone.
+local function forward_wake_up(q)
+  if is_due(q) then
+    wake_waiters(q, 1)
+  end
+end
+
+-- Extends the lease of a client that holds no job and sleeps, so that it need not bump while it
+-- sleeps. The lease lasts until well after its next poll: otherwise another sleeping client would
+-- poll because this one might be dead. Returns how many leases the client holds; if any, it extends
+-- nothing.
+local function extend_idle_lease(q, client, expiry)
+  if client:byte(1) == 126 then -- '~'
+    return 0
+  end
+  local lease_count = redis.call('ZLEXCOUNT', q.leases, lease_range(client))
+  if lease_count > 0 then
+    return lease_count
+  end
+  local batch = new_batch()
+  batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
+  batch:commit(q)
+  return 0
+end
+
+-- Removes a client from the waiters or, given the time of its next poll at the latest, adds it, and
+-- removes up to 100 waiters that are gone.
+local function update_waiter(q, args, poll_at)
+  local waiter = args.waiter
+  if not poll_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then
+    q.no_waiters = true -- `ensure_timely_poll` need not read them
+    return
+  end
+  local before = redis.call('ZSCORE', q.waiters, waiter)
+  local batch, any = new_batch(), false
+  if poll_at then
+    local gone = redis.call('ZRANGE', q.waiters, '-inf', q.now - WAITER_GONE_MS, 'BYSCORE',
+      'LIMIT', 0, 100, 'WITHSCORES')
+    for i = 1, #gone, 2 do
+      if gone[i] ~= waiter then
+        batch:rem(q.waiters, gone[i], gone[i + 1])
+      end
+    end
+    local entry = math.floor(poll_at) - (args.skips_suspects and 0.5 or 0)
+    entry = entry + (args.takes_handoffs and 0.25 or 0)
+    batch:add(q.waiters, waiter, entry, before)
+    any = true
+  elseif before then
+    batch:rem(q.waiters, waiter, before)
+    any = true
+  end
+  if any then
+    batch:commit(q)
+  end
+end
+
+-- Sweeps, then takes jobs for a client that is alive. Returns the state of the client, and the
+-- jobs.
+local function sweep_and_take(q, args)
+  local client, id, limit = args.client, args.request, args.limit
+  local one_lease = client:byte(1) == 126 -- '~'
+  local expiry, request = lease_expiry(q, client)
+  if not expiry and (request or not one_lease) then
+    return 'lost', {}
+  end
+  if expiry and tonumber(expiry) <= expiry_cutoff(q) then
+    bump(q, args.lease_ms, { client }) -- it polls, so it is alive: renew its lease before the sweep
+    expiry = redis.call('ZSCORE', q.clients, client)
+  end
+  sweep(q)
+  local same, first, last, packed = tostring(request or ''):match('^(%S+) (%d+) (%d+) ?(.*)$')
+  if one_lease and expiry then
+    return 'ok', leased_batch(q, client, leased_to(q, client), 0, math.huge)
+  elseif same and same == id then
+    local ids = unpack_table(packed) or leased_to(q, client)
+    return 'ok', leased_batch(q, client, ids, tonumber(first), tonumber(last))
+  elseif same and is_overtaken(id, same) then
+    return 'overtaken', {} -- the reply would probably reach no one, nor would the jobs
+  end
+  if limit == 0 and id ~= '' and not one_lease then
+    record_request(q, client, id, request)
+  end
+  if q.paused then
+    return 'paused', {}
+  elseif limit == 0 then
+    return 'ok', {}
+  end
+  local taker = { client = client, old_expiry = expiry, old_request = request }
+  taker.request = not one_lease and id or ''
+  return 'ok', take(q, taker, q.now + args.lease_ms, limit, args.skips_suspects)
+end
+
+-- Whether the client is to wait: it asked to, got nothing, and is alive. A client without room that
+-- finds a job due does not wait: the reply says that a job is due.
+local function is_to_wait(q, args, state, jobs)
+  if args.waits_ms == 0 or #jobs > 0 or state == 'lost' then
+    return false
+  end
+  return args.limit > 0 or not is_due(q, args.skips_suspects)
+end
+
+-- Wakes other clients for the jobs that this one left.
+local function wake_others(q, args, state, jobs, next_poll_in)
+  wake_all(q)
+  if q.skipped_suspects then
+    wake_for_suspects(q, 1) -- this client may have been woken in place of one that takes suspects
+  end
+  local has_no_use = args.limit == 0 and args.waits_ms == 0 and state == 'ok'
+  local was_cut_short = #jobs > 0 and next_poll_in == 0
+  if has_no_use or was_cut_short then
+    forward_wake_up(q)
+  end
+end
+
+-- The whole of a dequeue. `args` is what `dequeue_arg` read; the leases to end are in `argv`.
+local function dequeue(q, args, argv)
+  local client, limit = args.client, args.limit
+  local sender = client:byte(1) ~= 126 and client -- '~'
+  local settled, lost = settle(q, argv, args.first_ending, args.endings, args.finishes, sender)
+  local state, jobs = sweep_and_take(q, args)
+  local waits, lease_count = is_to_wait(q, args, state, jobs), 0
+  if waits then
+    lease_count = extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)
+  end
+  local wants_next = limit == 0 or #jobs < limit * 5
+  local next_poll_in = -1
+  if wants_next and state ~= 'lost' then
+    next_poll_in = next_poll_after(q, args.skips_suspects)
+  end
+  if args.waiter then
+    local poll_in = next_poll_in >= 0 and math.min(next_poll_in, args.waits_ms) or args.waits_ms
+    update_waiter(q, args, waits and q.now + poll_in)
+  end
+  wake_others(q, args, state, jobs, next_poll_in)
+  local cancels = cancels_of(q, client)
+  if not args.gives_finishes then -- a client of an older revision expects five values
+    return { state, next_poll_in, settled, jobs, cancels }
+  end
+  return { state, next_poll_in, settled, jobs, cancels, lost, lease_count }
+end
+
+return {
+  forward_wake_up = forward_wake_up, dequeue = dequeue,
+}

@@ -141,7 +141,9 @@ async def order(message: str) -> None:
     async def connect() -> None: ...
 
     heard: dict[str, Any] = {}
-    listener = SimpleNamespace(attend=heard.__setitem__, leave=heard.pop, subscribe=subscribe)
+    listener = SimpleNamespace(
+        add_callback=heard.__setitem__, remove_callback=heard.pop, subscribe=subscribe
+    )
     store: Any = SimpleNamespace(listener=listener, connect=connect)
     control = Control(store, carry_out)
     control.listen({"channel"})

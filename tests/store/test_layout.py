@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from queasy.job import JobError
-from queasy.store import job_reader
+from queasy.store import job_reader, records
 from queasy.store.job_reader import JobReader
 from queasy.store.library import PREFIX, source
 from queasy.store.records import pack_error

@@ -160,9 +160,9 @@ async def test_one_whose_lease_nobody_kept_before_it_started_does_not(
     """As after a freeze between the answer and the start: others may have it by then."""
     now = time.monotonic()
     table, listener = InflightTable(1, 1), Listener()
-    table.take(0, now - CUT_OFF - 1)
+    table.set_requested_at(0, now - CUT_OFF - 1)
     if kept:
-        table.keep(0, now)
+        table.set_confirmed_at(0, now)
     runs = Runs(table, 1, listener)
     service: Any = SimpleNamespace(function=SimpleNamespace(is_async=is_async), handler=None)
     runs.start(0, service, Job(id="a", queue="q", state="active", payload=b"1", token=7), 1)
@@ -170,7 +170,7 @@ async def test_one_whose_lease_nobody_kept_before_it_started_does_not(
     await listener.ended.wait()
     (ending,) = listener.endings
     assert (ending.outcome == Release()) is not kept
-    assert not table.runs
+    assert not table.run_count
 
 
 class Listener:

@@ -11,10 +11,10 @@ def test_idle_inline_worker_with_a_blocked_loop_is_not_kept_alive() -> None:
     """Bug: a job handed to it stayed leased while its loop was blocked and others were idle."""
     table, now, queue = InflightTable(2, 1), 1000.0, QueueCommands(QueueKeys("p", "q"))
     pulse = WorkerLeases("c", [queue] * 2, table, lambda: None, lambda *_: None, inline=True)
-    table.rest(0, now + 1)
-    table.beat(now - 1)
+    table.set_idle_until(0, now + 1)
+    table.loop_turned(now - 1)
     assert pulse.needs(0, now) == IDLE_LEASE
-    table.beat(now - 30)
+    table.loop_turned(now - 30)
     assert pulse.needs(0, now) is None
-    table.attend(1, 1)  # while it runs a job its leases are kept, however long the loop is blocked
+    table.add_held(1, 1)  # leases of a job are kept, however long the loop is blocked
     assert pulse.needs(0, now) == IDLE_LEASE

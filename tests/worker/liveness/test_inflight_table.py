@@ -12,15 +12,15 @@ import math, sys, time
 from queasy.worker.liveness.inflight_table import InflightTable
 
 table = InflightTable(1, 10, int(sys.argv[1]))
-table.beat(1e9)
+table.loop_turned(1e9)
 print("started", flush=True)
 end, token = time.monotonic() + 2, 0
 while time.monotonic() < end:
     for _ in range(100):
         token += 1
-        slot = table.start(0, f"job-{token}", token, 7.0, math.inf)
-        table.beat(1e9)
-        table.end(slot)
+        slot = table.start_run(0, f"job-{token}", token, 7.0, math.inf)
+        table.loop_turned(1e9)
+        table.end_run(slot)
 """
 
 
@@ -40,7 +40,7 @@ def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
                 seen += 1
                 assert entry.deadline == math.inf, entry
                 assert (entry.id, entry.started) == (f"job-{entry.token}", 7.0), entry
-            beats.add(table.last_beat)
+            beats.add(table.loop_turned_at)
     assert beats == {1e9}
     assert seen > 100
     assert writer.returncode == 0

@@ -24,8 +24,8 @@ class Leases(WorkerLeases):
         self.losses = 0
         queues = [QueueCommands(QueueKeys("p", "q"))]
         super().__init__("c", queues, InflightTable(1, 1), self._count, _no_cancel)
-        self.table.rest(0, NOW)
-        self.table.beat(NOW)
+        self.table.set_idle_until(0, NOW)
+        self.table.loop_turned(NOW)
 
     def _count(self) -> None:
         self.losses += 1
@@ -41,7 +41,7 @@ def leases() -> Leases:
 
 
 def test_a_queue_of_which_the_worker_holds_jobs_is_bumped_every_second(leases: Leases) -> None:
-    leases.table.attend(0, 1)
+    leases.table.add_held(0, 1)
     assert leases.needs(0, NOW) == LEASE
     leases.bump_sent(0, NOW)
     assert leases.needs(0, NOW + BUMP_EVERY / 2) is None
@@ -49,7 +49,7 @@ def test_a_queue_of_which_the_worker_holds_jobs_is_bumped_every_second(leases: L
 
 
 def test_an_idle_worker_is_bumped_only_when_its_lease_is_about_to_end(leases: Leases) -> None:
-    leases.table.rest(0, NOW + IDLE_MARGIN + 1)
+    leases.table.set_idle_until(0, NOW + IDLE_MARGIN + 1)
     assert leases.needs(0, NOW) is None
     assert leases.needs(0, NOW + 2) == IDLE_LEASE
     leases.bump_sent(0, NOW + 2)
@@ -59,27 +59,27 @@ def test_an_idle_worker_is_bumped_only_when_its_lease_is_about_to_end(leases: Le
 
 
 def test_a_queue_that_is_not_served_is_not_bumped(leases: Leases) -> None:
-    leases.table.rest(0, 0.0)
-    leases.table.attend(0, 1)
+    leases.table.set_idle_until(0, 0.0)
+    leases.table.add_held(0, 1)
     assert leases.needs(0, NOW) is None
 
 
 def test_the_table_says_since_when_leases_were_not_confirmed(leases: Leases) -> None:
     leases.publish(NOW)
-    assert leases.table.kept(0) == 0.0, "it holds nothing"
-    leases.table.attend(0, 1)
+    assert leases.table.confirmed_at(0) == 0.0, "it holds nothing"
+    leases.table.add_held(0, 1)
     leases.publish(NOW)
     leases.publish(NOW + 5)
-    assert leases.table.unkept(0, NOW + 5) == 5
+    assert leases.table.unconfirmed_for(0, NOW + 5) == 5
     leases.confirmed(0, NOW + 4)
     leases.confirmed(0, NOW + 3)  # an earlier call that was answered later
     leases.publish(NOW + 5)
-    assert leases.table.unkept(0, NOW + 5) == 1
-    leases.table.take(0, NOW + 5)
-    assert leases.table.unkept(0, NOW + 5) == 0
-    leases.table.attend(0, -1)
+    assert leases.table.unconfirmed_for(0, NOW + 5) == 1
+    leases.table.set_requested_at(0, NOW + 5)
+    assert leases.table.unconfirmed_for(0, NOW + 5) == 0
+    leases.table.add_held(0, -1)
     leases.publish(NOW + 6)
-    assert leases.table.kept(0) == 0.0
+    assert leases.table.confirmed_at(0) == 0.0
 
 
 def test_a_worker_that_the_server_declared_dead_is_lost_unless_it_left(leases: Leases) -> None:
@@ -87,7 +87,7 @@ def test_a_worker_that_the_server_declared_dead_is_lost_unless_it_left(leases: L
     assert leases.losses == 0
     leases.answered(0, LEASE, NOW, "lost")
     assert leases.losses == 1
-    leases.table.rest(0, 0.0)  # it left the queue while the call was in flight
+    leases.table.set_idle_until(0, 0.0)  # it left the queue while the call was in flight
     leases.answered(0, LEASE, NOW, "lost")
     assert leases.losses == 1
 
@@ -95,13 +95,13 @@ def test_a_worker_that_the_server_declared_dead_is_lost_unless_it_left(leases: L
 def test_a_worker_stands_down_once_for_each_time_its_loop_is_blocked(leases: Leases) -> None:
     late = NOW + BUSY_LOOP_BLOCKED + 0.1
     assert not leases.should_stand_down(late), "nothing runs"
-    slot = leases.table.start(0, "a", 1, NOW, NOW + 100)
+    slot = leases.table.start_run(0, "a", 1, NOW, NOW + 100)
     assert not leases.should_stand_down(NOW + BUSY_LOOP_BLOCKED / 2)
     assert leases.should_stand_down(late)
     leases.standing_down(late)
     assert not leases.should_stand_down(late + 10), "it did already"
-    leases.table.beat(late + 0.1)
+    leases.table.loop_turned(late + 0.1)
     assert not leases.should_stand_down(late + STAND_DOWN_AT_MOST_EVERY - 0.1), "just now"
     assert leases.should_stand_down(late + STAND_DOWN_AT_MOST_EVERY + 0.1)
-    leases.table.end(slot)
+    leases.table.end_run(slot)
     assert not leases.should_stand_down(late + 10)

@@ -136,7 +136,7 @@ class Runs:
         """Write the run into the table before anything else happens."""
         run.begin(now)
         job = run.job
-        run.enter_table(self._table.start(run.queue, job.id, job.token, now, run.deadline))
+        run.enter_table(self._table.start_run(run.queue, job.id, job.token, now, run.deadline))
 
     async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
         """Run an async handler in a task that other handlers use before and after it."""
@@ -161,7 +161,7 @@ class Runs:
         """Whether the server last confirmed the lease so long ago that another client may have the
         job, as after a freeze between the answer and the start.
         """
-        confirmed = max(self._table.taken(queue), self._table.kept(queue))
+        confirmed = max(self._table.requested_at(queue), self._table.confirmed_at(queue))
         return now - confirmed > CUT_OFF
 
     # Ending
@@ -179,7 +179,7 @@ class Runs:
     def _end(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> None:
         del self._runs[run.queue, run.job.id]
         if run.slot != NOT_IN_TABLE:
-            self._table.end(run.slot)
+            self._table.end_run(run.slot)
         self.used.add(-run.size, is_async=run.service.function.is_async)
         try:
             outcome = _outcome_of(run, outcome, problem)
@@ -202,7 +202,7 @@ class Runs:
         now = time.monotonic()
         if reason != "stop":
             if run.slot != NOT_IN_TABLE:
-                self._table.hurry(run.slot, min(run.deadline, now))
+                self._table.set_deadline(run.slot, min(run.deadline, now))
             event("run_interrupted", why=reason, queue=run.service.name, job=run.job.id)
         run.request_end(reason, now)
 
@@ -212,7 +212,7 @@ class Runs:
         if not self._ticking:
             self._ticking = True
             self.pace.start()
-            self._table.beat(now)  # before the supervisor sees that something runs
+            self._table.loop_turned(now)  # before the supervisor sees that something runs
             asyncio.get_running_loop().call_later(PACE_TICK, self._tick, now + PACE_TICK)
 
     def _tick(self, expected: float) -> None:
@@ -224,7 +224,7 @@ class Runs:
         if not self._runs:
             self._ticking = False
             return
-        self._table.beat(now)
+        self._table.loop_turned(now)
         self._stop_unconfirmed(now)
         for run in list(self._runs.values()):
             if now >= run.deadline:
@@ -243,7 +243,9 @@ class Runs:
 
         This worker cannot reach the server, but other workers may, and could soon get the jobs.
         """
-        silence = {run: self._table.unkept(run.queue, now) for run in self if not run.end_reason}
+        silence = {
+            run: self._table.unconfirmed_for(run.queue, now) for run in self if not run.end_reason
+        }
         stopped = [run for run, seconds in silence.items() if seconds > CUT_OFF]
         if stopped:
             event("leases_unconfirmed", logging.ERROR, seconds=max(silence.values()),

@@ -86,17 +86,17 @@ class LeaseLedger:
     def take(self, sent: float) -> None:
         """Jobs came that were requested at this time."""
         self.taken_at = sent
-        self._table.take(self._index, sent)
+        self._table.set_requested_at(self._index, sent)
 
     # Single leases
 
     def hold(self, leases: int) -> None:
         """The worker may hold that many more leases: the supervisor keeps them alive."""
-        self._table.attend(self._index, leases)
+        self._table.add_held(self._index, leases)
 
     def drop(self, leases: int) -> None:
         """They have ended, or belong to another client."""
-        self._table.attend(self._index, -leases)
+        self._table.add_held(self._index, -leases)
 
     def release_unknown(self, lease: LeaseKey) -> None:
         """The server says that this worker holds a lease it does not know: it is released, and a
@@ -117,7 +117,7 @@ class LeaseLedger:
         # As if it had been requested so long ago that no more of the lease can be left.
         requested = max(self.taken_at, min(now, self.confirmed_until - LEASE))
         self.hold(1)
-        if now - max(requested, self._table.kept(self._index)) > CUT_OFF:
+        if now - max(requested, self._table.confirmed_at(self._index)) > CUT_OFF:
             return "expired"
         self.take(requested)
         return "held"

@@ -138,7 +138,7 @@ class QueueState:
     @property
     def joined(self) -> bool:
         """Whether the server knows this worker as a client of the queue: it may have leases."""
-        return bool(self._table.rests_until(self.index))
+        return bool(self._table.idle_until(self.index))
 
     def size(self, pace: Pace) -> int:
         """What a job costs at this pace, in units of capacity."""
@@ -197,14 +197,14 @@ class QueueState:
     def join(self, confirmed_until: float) -> None:
         """The server registered this worker."""
         self.leases.confirm(confirmed_until)
-        self._table.rest(self.index, confirmed_until)
+        self._table.set_idle_until(self.index, confirmed_until)
         self.serving, self.exhausted, self.poll_at = True, True, 0.0
         self.leases.forget_listener()
 
     def abandon(self) -> None:
         """Nothing keeps the leases alive any more."""
         self.serving, self.poll_at = False, 0.0
-        self._table.rest(self.index, 0.0)
+        self._table.set_idle_until(self.index, 0.0)
 
     # Calls
 
@@ -281,14 +281,16 @@ class QueueState:
         self.exhausted = taken.count < limit or not limit
         self.poll_at = 0.0
         if taken.count:
-            self._table.rest(self.index, LONG_AGO)  # the supervisor bumps once they have ended
+            self._table.set_idle_until(
+                self.index, LONG_AGO
+            )  # the supervisor bumps once they have ended
         elif waits:
-            held = self._table.attention(self.index)
+            held = self._table.held_of(self.index)
             if taken.held > held:
                 self.leases.mark_stale()  # a job was handed to us, and its message was lost
             elif not held:
                 self.leases.confirm(sent + 2 * waits + LEASE)
-                self._table.rest(self.index, self.leases.confirmed_until)
+                self._table.set_idle_until(self.index, self.leases.confirmed_until)
             until = now + (waits if self.leases.listens else min(waits, POLL_WITHOUT_WAKE_UPS))
             if taken.next_in is not None:
                 # The server counted from when it answered, which was no earlier than `sent`.

@@ -156,7 +156,7 @@ class Scheduler:
         return queue.leases.stale and queue.joined and not leaves
 
     def _is_supervised(self, now: float) -> bool:
-        seen = self._table.supervised
+        seen = self._table.supervisor_ran_at
         return not seen or now - seen <= SUPERVISOR_SILENCE
 
     def _report_job_limit(self) -> None:

@@ -143,7 +143,7 @@ class Subscription:
                     self._commands.dequeue(
                         self._client, lease=LEASE, limit=limit, request=request,
                         waiter=self._client, waits=waits, endings=endings,
-                        passes=self._table.passes, by_hand=hand_off,
+                        passes=self._table.passes_suspects, by_hand=hand_off,
                     )
                 )  # fmt: skip
             except Unanswered:  # the lease may have begun

@@ -76,10 +76,10 @@ class WorkerLeases:
 
     def needs(self, queue: int, now: float) -> float | None:
         """The lease to request for the queue, or None if no bump is due."""
-        until = self.table.rests_until(queue)
+        until = self.table.idle_until(queue)
         if not until or now - self._bumped.get(queue, 0.0) < BUMP_EVERY:
             return None  # the worker does not serve this queue, or a bump was just sent
-        if self.table.attention(queue):
+        if self.table.held_of(queue):
             self._idle_until.pop(queue, None)
             return LEASE
         if self._cannot_start_jobs(now):
@@ -93,14 +93,14 @@ class WorkerLeases:
         It could not start a job that the server hands it. Without a bump the server gives such a
         job to another worker in time.
         """
-        blocked = self._inline and now - self.table.last_beat > IDLE_LOOP_BLOCKED
-        return blocked and not self.table.held(len(self.queues))
+        blocked = self._inline and now - self.table.loop_turned_at > IDLE_LOOP_BLOCKED
+        return blocked and not self.table.held_total(len(self.queues))
 
     def should_stand_down(self, now: float) -> bool:
         """Whether a handler blocks the event loop while the worker is still a waiter."""
-        beat = self.table.last_beat
+        beat = self.table.loop_turned_at
         done = self._stood_down_at > beat or now - self._stood_down_at < STAND_DOWN_AT_MOST_EVERY
-        return now - beat > BUSY_LOOP_BLOCKED and not done and self.table.runs > 0
+        return now - beat > BUSY_LOOP_BLOCKED and not done and self.table.run_count > 0
 
     def standing_down(self, now: float) -> None:
         """The worker is being removed from the waiters of its queues."""
@@ -123,18 +123,18 @@ class WorkerLeases:
         self.confirmed(queue, sent)
         self._idle_until[queue] = sent + lease if lease == IDLE_LEASE else 0.0
         # "lost" is expected if the worker left the queue while the call was in flight.
-        if word == "lost" and self.table.rests_until(queue):
+        if word == "lost" and self.table.idle_until(queue):
             self._lost()
 
     def publish(self, now: float) -> None:
         """Writes into the worker's table when the leases of each queue were last in order."""
         for queue in range(len(self.queues)):
-            if self.table.attention(queue):
+            if self.table.held_of(queue):
                 confirmed = self._confirmed.get(queue, now)  # the first jobs are being requested
-                self._confirmed[queue] = max(confirmed, self.table.taken(queue))
-                self.table.keep(queue, self._confirmed[queue])
+                self._confirmed[queue] = max(confirmed, self.table.requested_at(queue))
+                self.table.set_confirmed_at(queue, self._confirmed[queue])
             elif self._confirmed.pop(queue, None):
-                self.table.keep(queue, 0.0)
+                self.table.set_confirmed_at(queue, 0.0)
 
     def end(self) -> None:
         """The worker has ended: its table must not be used any more."""
@@ -207,7 +207,7 @@ class Heartbeat:
         """
         try:
             for index, commands in enumerate(worker.queues):
-                if not worker.gone and worker.table.rests_until(index):  # it serves this queue
+                if not worker.gone and worker.table.idle_until(index):  # it serves this queue
                     await self._store.run(forward_wakeup(commands, worker.client))
         except QueasyError:  # best effort, as with every wake-up
             pass

@@ -86,7 +86,7 @@ class InflightTable:
 
     # Runs
 
-    def start(self, queue: int, id_: str, token: int, started: float, deadline: float) -> int:
+    def start_run(self, queue: int, id_: str, token: int, started: float, deadline: float) -> int:
         """Records that a run begins; returns its slot."""
         at = self._free.pop()
         raw = id_.encode("utf-8", "surrogateescape")[:MAX_ID]
@@ -95,17 +95,17 @@ class InflightTable:
         self._memory[at] = 1  # last: an entry is seen whole or not at all
         return at
 
-    def end(self, slot: int) -> None:
+    def end_run(self, slot: int) -> None:
         """Frees the slot of a run that has ended."""
         self._memory[slot] = 0
         self._free.append(slot)
 
-    def hurry(self, slot: int, deadline: float) -> None:
+    def set_deadline(self, slot: int, deadline: float) -> None:
         """Moves a run's deadline: it was interrupted and should end by then."""
         self._floats[(slot + DEADLINE) // FLOAT] = deadline
 
     @property
-    def runs(self) -> int:
+    def run_count(self) -> int:
         """How many jobs run now."""
         return sum(self._memory[self._first_slot :: SLOT_BYTES])
 
@@ -134,67 +134,67 @@ class InflightTable:
 
     # Queues: whether the worker may hold jobs of one, so that its lease must be kept alive
 
-    def attend(self, queue: int, more: int) -> None:
+    def add_held(self, queue: int, more: int) -> None:
         """Changes the number of jobs of the queue that the worker may hold by `more`."""
         self._counts[_counts_of(queue)] += more
 
-    def attention(self, queue: int) -> int:
+    def held_of(self, queue: int) -> int:
         """How many jobs of the queue the worker may hold; 0: its lease need not be kept."""
         return self._counts[_counts_of(queue)]
 
-    def held(self, queues: int) -> int:
+    def held_total(self, queues: int) -> int:
         """How many jobs the worker may hold of the first `queues` queues together."""
-        return sum(map(self.attention, range(queues)))
+        return sum(map(self.held_of, range(queues)))
 
-    def rest(self, queue: int, until: float) -> None:
+    def set_idle_until(self, queue: int, until: float) -> None:
         """Records until when the server knows a worker that holds nothing of the queue.
 
         0 means that the worker does not serve the queue.
         """
         self._floats[_floats_of(queue) + IDLE] = until
 
-    def rests_until(self, queue: int) -> float:
+    def idle_until(self, queue: int) -> float:
         """Until when the server knows the idle worker; 0 if it does not serve the queue."""
         return self._floats[_floats_of(queue) + IDLE]
 
-    def take(self, queue: int, asked: float) -> None:
+    def set_requested_at(self, queue: int, asked: float) -> None:
         """Records when the worker requested the jobs it took last: their leases begin then."""
         self._floats[_floats_of(queue) + TAKEN] = asked
 
-    def taken(self, queue: int) -> float:
+    def requested_at(self, queue: int) -> float:
         """When the worker requested the jobs of the queue that it took last."""
         return self._floats[_floats_of(queue) + TAKEN]
 
-    def keep(self, queue: int, since: float) -> None:
+    def set_confirmed_at(self, queue: int, since: float) -> None:
         """Records when the server last confirmed the leases; 0: the worker holds none."""
         self._floats[_floats_of(queue) + KEPT] = since
 
-    def unkept(self, queue: int, now: float) -> float:
+    def unconfirmed_for(self, queue: int, now: float) -> float:
         """For how many seconds the server has not confirmed the leases of the queue."""
-        kept = self.kept(queue)
-        return now - max(kept, self.taken(queue)) if kept else 0.0
+        kept = self.confirmed_at(queue)
+        return now - max(kept, self.requested_at(queue)) if kept else 0.0
 
-    def kept(self, queue: int) -> float:
+    def confirmed_at(self, queue: int) -> float:
         """When the server last confirmed the leases of the queue; 0 if there are none."""
         return self._floats[_floats_of(queue) + KEPT]
 
     # Signs of life
 
-    def beat(self, now: float) -> None:
+    def loop_turned(self, now: float) -> None:
         """Records that the worker's event loop turns."""
         self._floats[BEAT] = now
 
     @property
-    def last_beat(self) -> float:
+    def loop_turned_at(self) -> float:
         """When the worker's event loop last turned."""
         return self._floats[BEAT]
 
-    def supervise(self, now: float) -> None:
+    def supervisor_ran(self, now: float) -> None:
         """Records that the supervisor runs and keeps the leases."""
         self._floats[SUPERVISED] = now
 
     @property
-    def supervised(self) -> float:
+    def supervisor_ran_at(self) -> float:
         """When the supervisor was last seen to run."""
         return self._floats[SUPERVISED]
 
@@ -218,7 +218,7 @@ class InflightTable:
     # Suspects
 
     @property
-    def passes(self) -> bool:
+    def passes_suspects(self) -> bool:
         """Whether the worker must leave suspects to others; its supervisor decides."""
         return self._counts[PASSES] != 0
 

@@ -208,7 +208,7 @@ class ChildPool:
             jobs = [entry.id for entry in child.table.entries()]
             event("process_died", logging.WARNING, **fields, how=how, runs=len(jobs),
                   jobs=jobs[:MAX_JOBS_LOGGED])  # fmt: skip
-            if not state.has_served or not (child.table.runs or state.is_settled(now)):
+            if not state.has_served or not (child.table.run_count or state.is_settled(now)):
                 self._backoff.failed(now)  # no job was the cause
 
     def _note_start_failure(self, report: CannotStart) -> None:

@@ -55,7 +55,7 @@ class ChildProcess:
             self._socket, theirs = map(opened.enter_context, socket.socketpair())
             parent_pipe, self._parent_pipe = os.pipe()
             opened.pop_all()
-        self.table.supervise(self.state.born)
+        self.table.supervisor_ran(self.state.born)
         self.table.pass_suspects()  # until it is chosen to take them
         self._theirs = (theirs, parent_pipe, table)
         self._config = msgspec.structs.replace(
@@ -194,9 +194,9 @@ class ChildProcess:
         Its memory, and whether the process is frozen, are read from /proc only when asked for.
         """
         state, table = self.state, self.table
-        runs, last_beat = table.runs, table.last_beat
+        runs, last_beat = table.run_count, table.loop_turned_at
         entries = table.entries() if runs else ()
-        held = table.held(len(state.planned.queues)) if state.planned is not None else 0
+        held = table.held_total(len(state.planned.queues)) if state.planned is not None else 0
         state.observed_runs(runs, entries, held, last_beat, now)
         if with_process:
             state.observed_frozen(self._is_frozen(), now)

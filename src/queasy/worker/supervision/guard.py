@@ -62,9 +62,9 @@ def _guard(parent_pipe: int, table: InflightTable) -> None:
     while True:
         if poll.poll(GUARD_EVERY * 1000):  # never written to: the other end was closed
             die()
-        now, supervised = time.monotonic(), table.supervised
+        now, supervised = time.monotonic(), table.supervisor_ran_at
         silent = bool(supervised) and now - supervised > SUPERVISOR_SILENT
-        if table.runs and (silent or _longest_unkept(table, now) > SELF_KILL):
+        if table.run_count and (silent or _longest_unkept(table, now) > SELF_KILL):
             # Both processes may have been frozen: the supervisor has one round to run again.
             if seen_before:
                 cause = "the supervisor" if silent else "the server"
@@ -77,7 +77,7 @@ def _guard(parent_pipe: int, table: InflightTable) -> None:
 
 def _longest_unkept(table: InflightTable, now: float) -> float:
     """For how long the server has not confirmed the lease of a run; the longest of them."""
-    return max((table.unkept(queue, now) for queue in table.running_queues()), default=0.0)
+    return max((table.unconfirmed_for(queue, now) for queue in table.running_queues()), default=0.0)
 
 
 def _write_last_line(text: str) -> None:

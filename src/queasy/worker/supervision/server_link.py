@@ -92,7 +92,7 @@ class ServerLink:
                 runs_are_suspect=state.runs_are_suspect,
                 cancelled=frozenset(state.cancels),
                 overdue_at=state.killed_at if state.killed == "overdue" else None,
-                held_jobs=child.table.held(len(planned.queues)) > 0,
+                held_jobs=child.table.held_total(len(planned.queues)) > 0,
             ),
         )
         if returned:

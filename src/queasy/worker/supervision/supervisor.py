@@ -127,7 +127,7 @@ class Supervisor:
             now = time.monotonic()
             self._pool.note_settled(now)
             for child in self._pool.children:
-                child.table.supervise(now)
+                child.table.supervisor_ran(now)
                 if child.pid:
                     try:
                         self._check(child, now, rounds % ROUNDS_PER_PROCESS_CHECK == 0)
@@ -175,7 +175,7 @@ class Supervisor:
         if self._stopping.is_set():
             grace = 0.0
         grace = self._options.grace if grace is None else grace
-        runs = sum(child.table.runs for child in self._pool.children)
+        runs = sum(child.table.run_count for child in self._pool.children)
         event("supervisor_stopping", worker=self._group, grace=grace, runs=runs,
               hint="again to stop at once" if runs and grace else None)  # fmt: skip
         self._stopping.set()

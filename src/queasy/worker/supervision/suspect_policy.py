@@ -64,4 +64,6 @@ def share_out_suspects(children: Sequence[ChildProcess], processes: int) -> None
 
 def _candidate(child: ChildProcess) -> Candidate:
     table = child.table
-    return Candidate(not table.passes, table.declined, child.state.has_served, table.runs)
+    return Candidate(
+        not table.passes_suspects, table.declined, child.state.has_served, table.run_count
+    )

@@ -91,7 +91,7 @@ def seconds(value: object, name: str) -> float:
         raise InvalidTime(
             f"{name}: expected 0 to {MAX_DURATION_SECONDS:.0f} seconds, got {value!r}"
         )
-    return float(value)
+    return value + 0.0  # and never -0.0, which would be sent as "+-0.0"
 
 
 def positive_seconds(value: object, name: str, alternative: str = "") -> float:

@@ -76,3 +76,8 @@ def test_equal_options_are_equal_however_they_were_written() -> None:
 def test_options_cannot_be_changed_afterwards() -> None:
     with pytest.raises(AttributeError):
         JobOptions().timeout = 5  # type: ignore[misc]
+
+
+def test_negative_zero_seconds_are_plain_zero() -> None:
+    """Bug: a delay of -0.0 was sent to the server as "+-0.0"."""
+    assert str(seconds(-0.0, "delay")) == "0.0"

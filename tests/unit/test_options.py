@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from queasy import InvalidOption, InvalidTime, JobOptions
+from queasy.options import seconds
 from tests.unit.ids import short
 
 NAN, INF = math.nan, math.inf

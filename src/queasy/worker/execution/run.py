@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
@@ -28,6 +28,7 @@ class Run(msgspec.Struct, eq=False):
     queue: int
     """The index of its queue in the worker's plan."""
     service: Service
+    is_async: bool
     job: Job
     size: int
     ready_at: float
@@ -39,33 +40,29 @@ class Run(msgspec.Struct, eq=False):
     end_reason: EndReason | None = None
     """Why it was asked to end, if it was."""
     interrupt_at: float = math.inf
-    endings_after: list[Ending] = []
+    endings_after: tuple[Ending, ...] = ()
     """Endings of other leases of the same id that the server still remembers. They are reported
     after this run has ended: earlier, another worker could start the job beside it."""
 
     @property
     def timeout(self) -> float | None:
         # Seconds: a job's options are validated when they are read.
-        return cast("float | None", self.job.options.timeout)
+        return self.job.options.timeout  # pyright: ignore[reportReturnType]
 
-    def begin(self, now: float) -> None:
-        """The handler is about to be called: its timeout counts from now."""
-        if self.timeout is not None:
-            self.deadline = now + self.timeout
+    def begin(self, slot: int, deadline: float, task: asyncio.Future[Any] | None = None) -> None:
+        """The handler is about to be called, an async one in this task."""
+        self.slot, self.deadline, self.task = slot, deadline, task
 
-    def enter_table(self, slot: int) -> None:
-        self.slot = slot
-
-    def enter_task(self, task: asyncio.Future[Any]) -> None:
-        """An async handler, in this task."""
-        self.task = task
-
-    def enter_thread(self, call: InterruptibleCall) -> None:
-        """A plain function, called by this."""
+    def begin_call(self, call: InterruptibleCall) -> None:
+        """A plain function is about to be called."""
         self.call = call
 
+    def enter_thread(self, returned: asyncio.Future[Any]) -> None:
+        """A thread calls the plain function; this is done when it returned."""
+        self.task = returned
+
     def report_after(self, ending: Ending) -> None:
-        self.endings_after.append(ending)
+        self.endings_after += (ending,)
 
     def request_end(self, reason: EndReason, now: float) -> None:
         """Cancel the task of an async handler, or schedule the interruption of a plain function."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -97,11 +98,13 @@ class Runs:
     def start(self, queue: int, service: Service, job: Job, size: int) -> None:
         """Count a run from now on. An async handler begins after the next `go`."""
         now = time.monotonic()
-        run = Run(queue, service, job, size, now)
+        is_async = service.function.is_async
+        run = Run(queue, service, is_async, job, size, now)
         self._runs[queue, job.id] = run
-        self.used.add(size, is_async=service.function.is_async)
-        self._keep_ticking(now)
-        if service.function.is_async:
+        self.used.add(size, is_async=is_async)
+        if not self._ticking:
+            self._start_ticking(now)
+        if is_async:
             self._tasks.add(run)
         elif self._lease_may_be_over(queue, now):
             self.request_end(run, "stop")
@@ -117,7 +120,7 @@ class Runs:
         call = InterruptibleCall(partial(execute_plain, run.service, run.job))
         self._in_threads += 1
         self._begin(run, now)
-        run.enter_thread(call)
+        run.begin_call(call)
         try:
             returned = self._threads.start(call)
         except RuntimeError as problem:  # this machine's limit on threads
@@ -129,14 +132,15 @@ class Runs:
             self._end(run, None, None)
             self._listener.thread_refused(run)
         else:
-            run.enter_task(returned)
+            run.enter_thread(returned)
             returned.add_done_callback(partial(self._thread_returned, run))
 
-    def _begin(self, run: Run, now: float) -> None:
-        """Write the run into the table before anything else happens."""
-        run.begin(now)
-        job = run.job
-        run.enter_table(self._table.start_run(run.queue, job.id, job.token, now, run.deadline))
+    def _begin(self, run: Run, now: float, task: asyncio.Future[Any] | None = None) -> None:
+        """Write the run into the table before anything else. Its timeout counts from now."""
+        job, timeout = run.job, run.timeout
+        deadline = math.inf if timeout is None else now + timeout
+        slot = self._table.start_run(run.queue, job.id, job.token, now, deadline)
+        run.begin(slot, deadline, task)
 
     async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
         """Run an async handler in a task that other handlers use before and after it."""
@@ -146,9 +150,8 @@ class Runs:
         if run.end_reason is not None:
             self._end(run, None, None)
             return
-        self._begin(run, now)
+        self._begin(run, now, task)
         self._longest_wait = max(self._longest_wait, now - run.ready_at)
-        run.enter_task(task)
         try:
             outcome = await execute(run.service, run.job)
         except BaseException as problem:  # a cancellation, or another BaseException of the handler
@@ -161,8 +164,9 @@ class Runs:
         """Whether the server last confirmed the lease so long ago that another client may have the
         job, as after a freeze between the answer and the start.
         """
-        confirmed = max(self._table.requested_at(queue), self._table.confirmed_at(queue))
-        return now - confirmed > CUT_OFF
+        if now - self._table.requested_at(queue) <= CUT_OFF:
+            return False
+        return now - self._table.confirmed_at(queue) > CUT_OFF
 
     # Ending
 
@@ -180,11 +184,9 @@ class Runs:
         del self._runs[run.queue, run.job.id]
         if run.slot != NOT_IN_TABLE:
             self._table.end_run(run.slot)
-        self.used.add(-run.size, is_async=run.service.function.is_async)
-        try:
+        self.used.add(-run.size, is_async=run.is_async)
+        if not isinstance(outcome, Finish):  # else it has finished, even if it was asked to end
             outcome = _outcome_of(run, outcome, problem)
-        except BaseException as raised:  # by the handler's exception, when its text was asked for
-            outcome = RetryLater(JobError(type(raised).__qualname__, "its error cannot be shown"))
         self.ended += 1
         self._listener.run_ended(run, Ending(run.job.id, run.job.token, outcome))
 
@@ -208,12 +210,11 @@ class Runs:
 
     # The tick
 
-    def _keep_ticking(self, now: float) -> None:
-        if not self._ticking:
-            self._ticking = True
-            self.pace.start()
-            self._table.loop_turned(now)  # before the supervisor sees that something runs
-            asyncio.get_running_loop().call_later(PACE_TICK, self._tick, now + PACE_TICK)
+    def _start_ticking(self, now: float) -> None:
+        self._ticking = True
+        self.pace.start()
+        self._table.loop_turned(now)  # before the supervisor sees that something runs
+        asyncio.get_running_loop().call_later(PACE_TICK, self._tick, now + PACE_TICK)
 
     def _tick(self, expected: float) -> None:
         """Check deadlines and leases, and how late this tick is, while anything runs."""
@@ -270,9 +271,14 @@ class Runs:
 
 
 def _outcome_of(run: Run, outcome: Outcome | None, problem: BaseException | None) -> Outcome:
-    """The outcome of a run. One that finished counts as finished even if it was asked to end."""
-    if isinstance(outcome, Finish):
-        return outcome
+    """The outcome of a run that did not finish."""
+    try:
+        return _describe(run, outcome, problem)
+    except BaseException as raised:  # by the handler's exception, when its text was asked for
+        return RetryLater(JobError(type(raised).__qualname__, "its error cannot be shown"))
+
+
+def _describe(run: Run, outcome: Outcome | None, problem: BaseException | None) -> Outcome:
     match run.end_reason:
         case None if outcome is not None:
             return outcome

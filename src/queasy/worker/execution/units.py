@@ -7,7 +7,7 @@ import msgspec
 __all__ = ["Units"]
 
 
-class Units(msgspec.Struct):
+class Units(msgspec.Struct, gc=False):
     """How many units async handlers and plain functions occupy."""
 
     awaited: int = 0

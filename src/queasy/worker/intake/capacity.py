@@ -18,7 +18,7 @@ import msgspec
 
 from queasy.worker.execution.units import Units
 
-__all__ = ["MANY", "Room", "SizedQueue"]
+__all__ = ["MANY", "Room", "SizedQueue", "fits_many"]
 
 MAX_JOBS_PER_CALL = 1000
 MANY = 30
@@ -85,9 +85,6 @@ class Room(msgspec.Struct):
             slots //= STAGES if slots >= MANY else 2
         return min(MAX_JOBS_PER_CALL, max(1, slots))
 
-    def fits_many(self, size: int) -> bool:
-        return self.capacity // size >= MANY
-
     def units(self, queue: SizedQueue, jobs: int) -> int:
         """What to reserve for an answer with that many jobs."""
         return jobs * queue.size // _stages_at_once(queue)
@@ -115,6 +112,11 @@ class Room(msgspec.Struct):
             occupied = self._occupied(is_async=kind) - starved.own_units
             spare = min(spare, self._usable(is_async=kind) - size - occupied)
         return spare
+
+
+def fits_many(capacity: int, size: int) -> bool:
+    """Whether so many jobs fit that portions of a third keep the worker busy."""
+    return capacity // size >= MANY
 
 
 def _stages_at_once(queue: SizedQueue) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from queasy.worker.intake.capacity import Room
+from queasy.worker.intake.capacity import Room, fits_many
 
 __all__ = [
     "Action",
@@ -46,7 +46,7 @@ PROBE_EVERY = 1.0
 ANSWER_EXPECTED_WITHIN = 0.05
 
 
-class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One queue at one moment, as decisions see it."""
 
     index: int
@@ -91,7 +91,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     running: bool = False
 
 
-class Dequeue(msgspec.Struct, frozen=True):
+class Dequeue(msgspec.Struct, frozen=True, gc=False):
     """Request up to `limit` jobs, with `units` reserved for them; report outcomes on the way."""
 
     queue: int
@@ -99,31 +99,31 @@ class Dequeue(msgspec.Struct, frozen=True):
     units: int
 
 
-class Probe(msgspec.Struct, frozen=True):
+class Probe(msgspec.Struct, frozen=True, gc=False):
     """Ask whether a job that does not fit is due."""
 
     queue: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(msgspec.Struct, frozen=True, gc=False):
     """Report outcomes and reconcile leases, without taking jobs."""
 
     queue: int
 
 
-class StandDown(msgspec.Struct, frozen=True):
+class StandDown(msgspec.Struct, frozen=True, gc=False):
     """Have the server choose another client to poll when the next job is due."""
 
     queue: int
 
 
-class ForwardWakeUp(msgspec.Struct, frozen=True):
+class ForwardWakeUp(msgspec.Struct, frozen=True, gc=False):
     """Have the server wake another client: this one has no room."""
 
     queue: int
 
 
-class NoteUnserved(msgspec.Struct, frozen=True):
+class NoteUnserved(msgspec.Struct, frozen=True, gc=False):
     """From now on the queue counts as passed over: its job, if it has one, does not fit."""
 
     queue: int
@@ -189,7 +189,11 @@ def _prefetch(now: Snapshot, queue: QueueView, turns: _Turns) -> None:
     expects_more = queue.has_more and queue.serving and not now.closing
     may_ask = expects_more and queue.calls == 1 and not queue.needs_reconcile
     limit = 0
-    if may_ask and queue.priority >= turns.reserved_above and turns.room.fits_many(queue.size):
+    if (
+        may_ask
+        and queue.priority >= turns.reserved_above
+        and fits_many(now.room.capacity, queue.size)
+    ):
         limit = _limit(now, queue, turns)
     if limit and limit == turns.room.portion(queue):
         turns.dequeue(queue, limit)

@@ -65,6 +65,7 @@ class DeferredJobs:
         return [held.job for held in deferred if held.queue is queue]
 
     def reserved(self) -> Units:
+        """Room that is kept for successors."""
         units = Units()
         for held in self._successors:
             units.add(held.size, is_async=held.queue.is_async)

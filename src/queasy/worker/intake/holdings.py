@@ -9,7 +9,7 @@ from queasy.job import Job
 from queasy.outcomes import Release
 from queasy.store.records import Taken
 from queasy.worker.execution.runs import RunListener, Runs
-from queasy.worker.intake.capacity import Room
+from queasy.worker.intake.capacity import Room, fits_many
 from queasy.worker.intake.deferred import DeferredJobs
 from queasy.worker.intake.hand_off import HandOffPolicy
 from queasy.worker.intake.lease_ledger import LeaseKey
@@ -69,8 +69,8 @@ class Holdings:
 
     def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
         """Jobs arrived: see whether those before them were short."""
-        fits_many = self.room().fits_many(queue.size(self.runs.pace))
-        short = queue.serve(call, taken, fits_many=fits_many, idle=not self.runs)
+        many = fits_many(self._capacity, queue.size(self.runs.pace))
+        short = queue.serve(call, taken, fits_many=many, idle=not self.runs)
         if taken.count == call.limit:  # there may be more
             self.runs.note_unmet_demand()
         if short:

@@ -46,7 +46,7 @@ NO_PREFETCH_AFTER_RELEASE = 1.0
 LONG_AGO = 1.0
 
 
-class Call(msgspec.Struct, frozen=True, eq=False):
+class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One call in flight, and the room that is reserved for what it may bring."""
 
     kind: CallKind
@@ -83,10 +83,14 @@ class QueueState:
         """A wake-up arrived that no poll has answered yet."""
         self.poll_at = 0.0
         """When to poll next; 0 for at once."""
+        self.reserved = 0
+        """Units of capacity that are reserved for what calls may bring."""
+        self.reserved_ahead = 0
+        """Those of them that calls reserved which prefetch."""
         self._table = table
         self._endings: list[Ending] = []
         self._in_flight: list[Call] = []
-        self._reserving: list[Call] = []
+        self._reserving: set[Call] = set()
         self._arriving: dict[Call, Taken] = {}
         """Answers whose jobs are about to start."""
         self._no_prefetch_until = 0.0
@@ -126,14 +130,6 @@ class QueueState:
     @property
     def has_endings(self) -> bool:
         return bool(self._endings)
-
-    @property
-    def reserved(self) -> int:
-        return sum(call.units for call in self._reserving)
-
-    @property
-    def reserved_ahead(self) -> int:
-        return sum(call.units for call in self._reserving if call.prefetch)
 
     @property
     def joined(self) -> bool:
@@ -213,7 +209,8 @@ class QueueState:
         now = time.monotonic()
         call = Call(kind, limit, units, self.prefetches, now)
         self._in_flight.append(call)
-        self._reserving.append(call)
+        self._reserving.add(call)
+        self._reserve(call, call.units)
         if kind == "probe":
             self._probed_at = now
         return call
@@ -253,6 +250,12 @@ class QueueState:
         self._arriving.pop(call, None)
         if call in self._reserving:
             self._reserving.remove(call)
+            self._reserve(call, -call.units)
+
+    def _reserve(self, call: Call, units: int) -> None:
+        self.reserved += units
+        if call.prefetch:
+            self.reserved_ahead += units
 
     def release_unfit(self) -> None:
         """Prefetched jobs did not fit after all."""

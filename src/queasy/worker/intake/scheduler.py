@@ -91,7 +91,8 @@ class Scheduler:
         queue.report(ending)
         for later in run.endings_after:
             queue.report(later)
-        self.schedule_soon()
+        if self._soon is None:
+            self.schedule_soon()
 
     def thread_refused(self, run: Run) -> None:
         self.queues[run.queue].pause()

@@ -65,6 +65,8 @@ class InflightTable:
         self._slots = range(self._first_slot, size, SLOT_BYTES)
         """The offset of each slot."""
         self._free = list(reversed(self._slots))
+        # Computed once: a worker reads it before every run.
+        self._requested_at = [_floats_of(queue) + TAKEN for queue in range(queues)]
 
     @staticmethod
     def create_file(queues: int, slots: int) -> int:
@@ -159,11 +161,11 @@ class InflightTable:
 
     def set_requested_at(self, queue: int, asked: float) -> None:
         """Records when the worker requested the jobs it took last: their leases begin then."""
-        self._floats[_floats_of(queue) + TAKEN] = asked
+        self._floats[self._requested_at[queue]] = asked
 
     def requested_at(self, queue: int) -> float:
         """When the worker requested the jobs of the queue that it took last."""
-        return self._floats[_floats_of(queue) + TAKEN]
+        return self._floats[self._requested_at[queue]]
 
     def set_confirmed_at(self, queue: int, since: float) -> None:
         """Records when the server last confirmed the leases; 0: the worker holds none."""

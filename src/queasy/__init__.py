@@ -1,4 +1,7 @@
-"""Queasy: a job queue on Redis and Valkey that loses nothing and runs nothing twice at once."""
+"""Queasy: a job queue on Redis and Valkey.
+
+On a healthy server, no accepted job is lost and no id runs twice at once.
+"""
 
 from queasy.client import Client
 from queasy.codec import Codec, CodecName, JsonCodec, RawCodec

@@ -1,6 +1,7 @@
-"""CONTRIBUTING lists every module of the package, and no other."""
+"""CONTRIBUTING lists every module of the package, and no other, and shows the checked layers."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import queasy
@@ -29,3 +30,27 @@ def there() -> set[str]:
 def test_every_module_is_listed_once_with_what_it_holds() -> None:
     modules = listed()
     assert sorted(modules) == sorted(there())
+
+
+def drawn_layers() -> dict[str, list[str]]:
+    """The layers of each package in CONTRIBUTING, as in a contract."""
+    rows = re.findall(
+        r"^\| `([\w/]+)/` \| (`.* → `.*) \|$", section(ROOT / "CONTRIBUTING.md", "The house"), re.M
+    )
+    return {
+        package.replace("/", "."): re.sub(r"[`/]|\\(?=\|)", "", layers).split(" → ")
+        for package, layers in rows
+    }
+
+
+def checked_layers() -> dict[str, list[str]]:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    return {
+        container.removeprefix("queasy."): contract["layers"]
+        for contract in contracts["contracts"]
+        for container in contract["containers"]
+    }
+
+
+def test_layers_are_those_that_are_checked() -> None:
+    assert drawn_layers() == checked_layers()

@@ -100,7 +100,7 @@ def test_every_error_is_in_the_tree_and_in_the_table() -> None:
 
 
 def test_tree_of_errors_is_that_of_the_code() -> None:
-    drawn = (errors.__doc__ or "").partition("\n\n")[2]
+    drawn = (errors.__doc__ or "").split("\n\n")[1]
     of_code = [re.match(r"[ │├└─]*\w+", line) for line in drawn.splitlines()]
     tree = ERRORS.read_text().partition("```\n")[2].partition("```")[0]
     assert tree.splitlines() == [line[0] for line in of_code if line]

@@ -27,7 +27,12 @@ BY_THE_TEST = {"passed", "counts"}
 def documented(title: str) -> list[str]:
     """The files of the numbered list below this heading, in order."""
     section = WALK.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^\d+\. `([\w/]+\.(?:py|lua))`", section, re.M)
+    return re.findall(r"^\d+\. (?:\*\*)?`([\w/]+\.(?:py|lua))`", section, re.M)
+
+
+def transforming() -> set[str]:
+    """The files in bold: the job leaves them in another form."""
+    return set(re.findall(r"\*\*`([\w/]+\.(?:py|lua))`\*\*", WALK.read_text()))
 
 
 def of(language: str, files: list[str]) -> list[str]:
@@ -173,8 +178,22 @@ async def test_a_run_passes_the_files_of_the_walk(traced: Server, client: Client
             group.create_task(worker.run())
             await step()
             files = await files_of(traced, step, without=BY_THE_TEST | {"put", "dispatch"})
+            handed = await files_of(traced, step, without=BY_THE_TEST | {"dequeue", "bump"})
             worker.stop()
-    assert len(runs) == 1 + SAMPLES
+    assert len(runs) == 1 + 2 * SAMPLES
     walk = documented("A run")
     assert of("py", files) == of("py", walk)
     assert of("lua", files) == of("lua", walk)
+    assert of("lua", handed) == documented("A hand-off")
+
+
+def test_files_that_transform_the_job_are_in_a_walk_and_counted() -> None:
+    marked, page = transforming(), WALK.read_text()
+    walks = documented("A dispatch") + documented("A hand-off") + documented("A run")
+    assert marked <= set(walks)
+    inner = {file for file in marked if not file.startswith(("store/net/", "store/lua/"))}
+    counts = re.search(r"(\d+) files transform the job; without .* the Lua, (\d+) do", page)
+    assert counts is not None
+    assert [int(count) for count in counts.groups()] == [len(marked), len(inner)]
+    table = page.partition("| from | to | in |")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`([\w/]+\.(?:py|lua))`", table)) == marked

@@ -1,4 +1,4 @@
-"""The promises of the library: functions whose names say what holds."""
+"""The promises of the library: functions that are named for what they prove."""
 
 from collections.abc import Callable
 

@@ -279,6 +279,26 @@ def the_failed_record_is_bounded_and_keeps_the_newest(h: Harness) -> None:
 
 
 @promise
+def the_failed_record_stays_bounded_when_jobs_fail_again(h: Harness) -> None:
+    """Bug: it did not when new records replaced those of the same ids."""
+    h.call(h.commands.configure(failed_limit=4))
+    for ids in ("abcd", "abce"):
+        _give_up(h, *ids)
+        h.later(1)
+    assert {job.id for job in h.records()} == {"a", "b", "c", "e"}
+
+
+@promise
+def the_newest_failures_are_kept_when_the_clock_stands_still(h: Harness) -> None:
+    """Bug: of failures at the same instant, others were kept."""
+    h.call(h.commands.configure(failed_limit=2))
+    h.dispatch_many(*"dcba")
+    for run in h.take(limit=4):
+        h.end(run, Fail(WHY))
+    assert [job.id for job in h.records()] == ["a", "b"]
+
+
+@promise
 def a_job_given_up_dispatches_a_fail_job_with_an_id_derived_from_its_run(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True))
     h.dispatch(payload=b"payload", options=JobOptions(max_retries=1))
@@ -323,6 +343,17 @@ def a_payload_that_cannot_be_decoded_is_quarantined(h: Harness) -> None:
     assert (record.id, record.payload, record.error) == ("a", b"\xff\x00", WHY)
     assert h.call(h.commands.requeue("broken", ["a"])) == ["requeued"]
     assert h.take_one().payload == b"\xff\x00"
+
+
+@promise
+def a_requeued_broken_job_keeps_the_time_of_its_dispatch(h: Harness) -> None:
+    """Bug: it had another time of dispatch."""
+    h.dispatch()
+    dispatched = h.row("due").dispatched_at_epoch
+    h.later(5)
+    h.end(h.take_one(), Broken(WHY))
+    h.call(h.commands.requeue("broken", ["a"]))
+    assert h.row("due").dispatched_at_epoch == dispatched
 
 
 @promise

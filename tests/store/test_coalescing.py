@@ -153,7 +153,9 @@ async def test_when_the_sender_is_cancelled_another_sends_the_rest() -> None:
     await settle()
     await calls.answer()
     assert await ends(tasks) == ["created", "Unanswered", "Unanswered", "created", "created"]
-    assert calls.sent == [["a"], ["b", "c"], ["d", "e"]], "never sent again: they may have run"
+    assert calls.sent == [["a"], ["b", "c"], ["d", "e"]], (
+        "expected b and c never to be sent again: their jobs may have run"
+    )
 
 
 async def test_when_the_sender_is_cancelled_between_single_calls_another_sends_the_rest() -> None:
@@ -192,7 +194,7 @@ async def test_a_failed_call_raises_in_all_its_dispatches_and_the_next_are_sent(
 
 
 async def test_a_cancelled_call_has_a_lower_number_than_the_next() -> None:
-    """So the server can refuse it if it arrives after the next one."""
+    """The lower number lets the server refuse the call if it arrives after the next one."""
     calls = Calls()
     (given_up,) = calls.dispatch("a")
     await settle()
@@ -221,12 +223,12 @@ async def test_emptied_waits_until_all_dispatches_were_sent() -> None:
 
 
 async def test_emptied_does_not_wait_for_later_dispatches() -> None:
-    """Closing did not end while others went on dispatching."""
+    """Bug: close() did not return while other tasks continued to dispatch."""
     calls = Calls()
     tasks = calls.dispatch("a", "b")
     await settle()
     emptied = asyncio.create_task(calls.coalescer.emptied())
-    for id_ in "cd":  # there is always one more
+    for id_ in "cd":  # another dispatch arrives before each answer
         await settle()
         assert not emptied.done()
         tasks += calls.dispatch(id_)
@@ -267,7 +269,9 @@ async def test_where_calls_are_slow_the_first_dispatch_after_a_shared_call_waits
     assert calls.sent == [["a"], ["b"], *(["c", "d", "e"], ["f"], ["g"], ["h"])]
     calls.dispatch("i")
     await asyncio.sleep(0)
-    assert calls.sent[-1] == ["i"], "at once, by itself: the last few came alone"
+    assert calls.sent[-1] == ["i"], (
+        "expected it to be sent at once: the last dispatches came one at a time"
+    )
     calls.answer_all()
 
 
@@ -278,12 +282,12 @@ async def test_many_callers_that_keep_returning_are_sent_in_halves_and_in_order(
     calls, half = Calls(), SPLIT_ABOVE_JOBS
     left = iter(range(6 * half))
 
-    async def come_again() -> None:
+    async def dispatch_repeatedly() -> None:
         for number in left:
             await calls.dispatch(str(number))[0]
 
-    everyone = asyncio.gather(*(come_again() for _ in range(2 * SPLIT_ABOVE_JOBS)))
-    while not everyone.done():
+    callers = asyncio.gather(*(dispatch_repeatedly() for _ in range(2 * SPLIT_ABOVE_JOBS)))
+    while not callers.done():
         await settle()
         calls.answer_pending()
     assert [id_ for call in calls.sent for id_ in call] == [
@@ -296,7 +300,7 @@ async def test_many_callers_that_keep_returning_are_sent_in_halves_and_in_order(
         1,
         *[SPLIT_ABOVE_JOBS] * 3,
         SPLIT_ABOVE_JOBS - 1,
-    ], "once it is known that they do"
+    ], "expected halves once the coalescer has seen callers return"
 
 
 async def test_many_callers_that_do_not_return_share_a_call(

@@ -94,7 +94,7 @@ def test_a_missing_permission_leaves_a_sound_queue(
 def test_a_user_that_may_not_publish_leaves_waiters_for_others(
     admin: redis.Redis, limited: redis.Redis, rule: str
 ) -> None:
-    """It used to remove all waiters, so that dispatches of other users woke none."""
+    """Bug: it removed all waiters, so that dispatches of other users woke no client."""
     h = Harness(admin)
     for client in ("c1", "c2"):
         h.join(client)

@@ -49,7 +49,7 @@ def test_a_seeded_mistake_breaks_its_promise(victim: redis.Redis, name: str) -> 
         PROMISES[mutant.breaks](harness)
 
 
-def test_without_a_mistake_those_promises_hold(victim: redis.Redis) -> None:
+def test_promises_that_mutants_break_hold_without_a_mistake(victim: redis.Redis) -> None:
     load(victim)
     for promise in {mutant.breaks for mutant in MUTANTS.values()}:
         harness = Harness(victim)

@@ -33,7 +33,7 @@ GENERAL = {
 LONG_ENTRY = "-" * 72
 STEPS = 60
 SEEDS = (*range(6), None)
-FRESH = int.from_bytes(os.urandom(4), "big")  # of the seed None: another one in each run
+FRESH = int.from_bytes(os.urandom(4), "big")  # used for the seed None: different in each run
 CLIENTS = ("c1", "c2")
 
 
@@ -68,7 +68,7 @@ class Pair:
         self.time = START
         self.keys = QueueKeys(f"seed{seed}", "q")
         self.fail_keys = QueueKeys(f"seed{seed}", "q", fail=True)
-        self.held: list[tuple[bool, Job]] = []  # whether it is of the fail queue
+        self.held: list[tuple[bool, Job]] = []  # whether the job is of the fail queue
         self.requests = 0
 
     def commands(self, *, fail: bool = False) -> QueueCommands:

@@ -78,16 +78,18 @@ def test_only_started_jobs_of_a_dead_client_stall(
     h.dispatch_many(*(f"j{n:03}" for n in range(150)))
     h.take("c1", limit=150)
     store: Any = SimpleNamespace(run=h.call)
-    flow = evict(h.commands, "c1", died=died, started=started)
-    assert run_operation_sync(store, flow) == 150
+    operation = evict(h.commands, "c1", died=died, started=started)
+    assert run_operation_sync(store, operation) == 150
     jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))
     assert sum(job.suspect for job in jobs) == stalled
     assert sum(job.stall_count for job in jobs) == stalled
 
 
 @pytest.mark.parametrize("info", [{"options": {"max_retries": 1e30}}, {"origin": {"token": "abc"}}])
-def test_an_invalid_record_does_not_spoil_its_batch(h: Harness, info: dict[str, Any]) -> None:
-    """It used to raise after the server had leased the batch, so that none of it ran."""
+def test_invalid_record_does_not_affect_other_jobs_of_its_batch(
+    h: Harness, info: dict[str, Any]
+) -> None:
+    """Bug: it raised after the server had leased the batch, so that no job of the batch ran."""
     h.dispatch_many("good", "odd", "too")
     h.redis.hset(h.keys.base + "info", "odd", msgspec.msgpack.encode(info))
     jobs = {job.id: job.readable for job in h.take(limit=3)}

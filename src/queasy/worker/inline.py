@@ -1,7 +1,7 @@
 """A worker in the calling process: for tests, small applications, and development.
 
-It has nobody to kill it. An async handler that ignores its cancellation, or a plain function
-inside native code, holds its job until it ends; only a supervisor can do better.
+No supervisor can kill it. An async handler that ignores its cancellation, or a plain function
+inside native code, keeps its job until it ends.
 """
 
 from __future__ import annotations
@@ -30,12 +30,19 @@ from queasy.worker.worker import Worker
 __all__ = ["InlineWorker"]
 
 
-# A server that forgets its clients at once is not asked again at once.
-BETWEEN_LIVES = 0.5
+# Seconds, at least, before a new worker replaces one that was declared dead or could not start. A
+# server that declares each worker dead at once must not receive registrations without a pause.
+RESTART_PAUSE = 0.5
 
 
 class InlineWorker:
-    """Runs jobs in the event loop that runs it."""
+    """Runs jobs in the caller's event loop.
+
+    1. It starts a `Worker`, and replaces it with a new one when the server declares it dead.
+    2. It keeps the worker's leases with heartbeats from a thread.
+    3. It carries out orders to serve or unserve a queue, and remembers them for the next worker.
+    4. It stops on a signal, on `stop`, or when its task is cancelled.
+    """
 
     def __init__(self, plan: Plan, *, capacity: int, grace: float, signals: bool = True) -> None:
         self._plan = plan
@@ -44,34 +51,35 @@ class InlineWorker:
         self._signals = signals
         self._group = new_id()
         self._unserved: set[str] = set()
+        """Queues this worker was ordered to leave. Its replacement does not serve them either."""
         self._worker: Worker | None = None
         self._heartbeat: Heartbeat | None = None
-        self._over: asyncio.Event | None = None
-        self._lost = False
+        self._worker_must_end: asyncio.Event | None = None
+        self._declared_dead = False
         self._ever_served = False
-        """Who began to work is not put off by a server that is away when he begins again."""
+        """A worker has started before, so a failure to start is logged and tried again."""
         self._stopping = False
 
     async def run(self) -> None:
-        """Until it is stopped: by a signal, by `stop`, or by being cancelled."""
-        if self._over is not None:
+        """Work until stopped by a signal, by `stop`, or by cancellation."""
+        if self._worker_must_end is not None:
             raise RuntimeError("this worker was run before: make another")
-        self._over = asyncio.Event()
+        self._worker_must_end = asyncio.Event()
         store = self._plan.place.store()
         queues = {service.queue for service in self._plan.services}
-        control = Control(store, self._commanded)
+        control = Control(store, self._carry_out)
         try:
             with stop_on_signals(self.stop, wanted=self._signals):
                 control.listen(self._plan.place.controls(self._group, queues))
                 while not self._stopping:
                     try:
-                        await self._live(self._new_worker(store))
+                        await self._run_worker(self._new_worker(store))
                     except QueasyError as problem:
-                        if not self._ever_served:  # most likely a mistake: be told
+                        if not self._ever_served:  # most likely a mistake in the configuration
                             raise
                         event("worker_start_failed", logging.WARNING, error=problem)
                     if not self._stopping:
-                        await asyncio.sleep(random.uniform(BETWEEN_LIVES, 2 * BETWEEN_LIVES))
+                        await asyncio.sleep(random.uniform(RESTART_PAUSE, 2 * RESTART_PAUSE))
         finally:
             await control.close()
             await store.close()
@@ -85,105 +93,107 @@ class InlineWorker:
             InflightTable(queues, self._capacity),
             capacity=self._capacity,
             safety=safety_interval(queues),
-            lost=self._was_lost,
+            lost=self._on_declared_dead,
         )
 
-    async def _live(self, worker: Worker) -> None:
-        """One life of the worker: until it is stopped, or taken for dead by the server."""
-        assert self._over is not None
-        self._lost = False
+    async def _run_worker(self, worker: Worker) -> None:
+        """Run one worker until it is stopped or the server declares it dead."""
+        assert self._worker_must_end is not None
+        self._declared_dead = False
         self._worker = worker
         if not self._stopping:
-            self._over.clear()
+            self._worker_must_end.clear()
         record = WorkerRecord.here(self._group, 0, self._capacity, job_sizes(self._plan))
         served = {service.queue for service in self._plan.services} - self._unserved
         try:
-            with _beating(worker, self._plan, self._was_lost) as self._heartbeat:
+            with _heartbeats(worker, self._plan, self._on_declared_dead) as self._heartbeat:
                 await worker.start(record, served)
                 self._ever_served = True
                 event("worker_started", client=worker.client, queues=sorted(served),
                       capacity=self._capacity)  # fmt: skip
-                await self._over.wait()
-                if self._lost and not self._stopping:
+                await self._worker_must_end.wait()
+                if self._declared_dead and not self._stopping:
                     event("worker_declared_dead", logging.WARNING, client=worker.client,
                           why="the server declared it dead; its jobs run elsewhere")  # fmt: skip
-                    await self._stop(worker, at_once=True)
+                    await self._stop_worker(worker, at_once=True)
                 else:
-                    await self._stop(worker)
-        except (asyncio.CancelledError, QueasyError):  # or it could not even start
-            await asyncio.shield(self._stop(worker, at_once=True))
+                    await self._stop_worker(worker)
+        except (asyncio.CancelledError, QueasyError):  # cancelled, or the worker could not start
+            await asyncio.shield(self._stop_worker(worker, at_once=True))
             raise
         finally:
             worker.dispose()
             self._worker = None
 
-    async def _stop(self, worker: Worker, *, at_once: bool = False) -> None:
+    async def _stop_worker(self, worker: Worker, *, at_once: bool = False) -> None:
         if not await worker.stop(0.0 if at_once else self._grace):
-            # Released now, another would run it beside the one that goes on here.
-            names = [job.id for job in worker.running]
-            event("waiting_for_uninterruptible_runs", logging.WARNING, jobs=names)
+            # A job released now would run elsewhere while its run here continues.
+            ids = [job.id for job in worker.running]
+            event("waiting_for_uninterruptible_runs", logging.WARNING, jobs=ids)
             if not at_once:
                 await worker.drained()
         if not worker.running:
-            with contextlib.suppress(QueasyError):  # its leases run out by themselves
+            with contextlib.suppress(QueasyError):  # the leases expire by themselves
                 await worker.leave()
         event("worker_stopped", client=worker.client)
 
     @property
     def ready(self) -> bool:
-        """Whether it takes jobs: it has started, is not being stopped, and the server answers."""
-        away = self._heartbeat is not None and self._heartbeat.is_failing
-        return self._worker is not None and self._worker.ready and not away
+        """Whether it takes jobs: it has started, is not stopping, and the server answers."""
+        unreachable = self._heartbeat is not None and self._heartbeat.is_failing
+        return self._worker is not None and self._worker.ready and not unreachable
 
     def stop(self, grace: float | None = None) -> None:
-        """Takes nothing more; what runs has `grace` seconds to end. A second call: none."""
+        """Take no more jobs. Running jobs have `grace` seconds to end, none after a second call."""
         if self._stopping:
             grace = 0.0
         self._stopping = True
         if self._worker is not None:
             self._worker.hasten(self._grace if grace is None else grace)
-        if self._over is not None:
-            self._over.set()
+        if self._worker_must_end is not None:
+            self._worker_must_end.set()
 
-    def _was_lost(self) -> None:
-        self._lost = True
-        if self._over is not None:
-            self._over.set()
+    def _on_declared_dead(self) -> None:
+        self._declared_dead = True
+        if self._worker_must_end is not None:
+            self._worker_must_end.set()
 
     async def serve(self, queue: str) -> None:
-        """Takes jobs of this queue again."""
+        """Take jobs of this queue again."""
         self._unserved.discard(queue)
         if self._worker is not None:
             await self._worker.serve(queue)
 
     async def unserve(self, queue: str, *, release: bool = False) -> None:
-        """Takes no more jobs of this queue; those it holds may end, or are released."""
+        """Take no more jobs of this queue. Jobs that run may end, or are released."""
         self._unserved.add(queue)
         if self._worker is not None:
             await self._worker.unserve(queue, release=release)
 
-    async def _commanded(self, do: str, queue: str, release: bool) -> None:
+    async def _carry_out(self, do: str, queue: str, release: bool) -> None:
         await (self.serve(queue) if do == "serve" else self.unserve(queue, release=release))
 
 
 @contextlib.contextmanager
-def _beating(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[Heartbeat]:
-    """Heartbeats from a thread of their own: the loop may be busy for longer than a lease."""
+def _heartbeats(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[Heartbeat]:
+    """Send heartbeats from a thread: the event loop may be blocked for longer than a lease."""
     loop = asyncio.get_running_loop()
 
-    def tell(function: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to tell
+    def call_in_loop(function: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the worker has ended
             loop.call_soon_threadsafe(function, *args)
 
     def cancel(index: int, cancelled: Cancelled) -> None:
-        tell(worker.cancel, index, cancelled.id, cancelled.token)
+        call_in_loop(worker.cancel, index, cancelled.id, cancelled.token)
 
     stop = threading.Event()
     store = plan.place.store(timeout=LEASE / 3)
     heartbeat = Heartbeat(store)
     queues = [service.commands for service in plan.services]
     heartbeat.add(
-        WorkerLeases(worker.client, queues, worker.table, lambda: tell(lost), cancel, inline=True)
+        WorkerLeases(
+            worker.client, queues, worker.table, lambda: call_in_loop(lost), cancel, inline=True
+        )
     )
 
     async def beat() -> None:

@@ -1,4 +1,4 @@
-"""The server refuses a worker that runs: its password was changed, or a permission taken away."""
+"""The server denies access to a running worker: its password or its permissions were changed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from tests.worker.fleet import ON_ONE_SERVER, Fleet, Running, fleet_on
 
 pytestmark = ON_ONE_SERVER
 
-QUEUES = 26  # those of tests.worker.app, and three fail queues
-SECONDS = 2.0
+QUEUES = 26  # the queues of tests.worker.app and three fail queues
+MEASURED_SECONDS = 2.0
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def allow(server: Server) -> None:
 
 def change_password(server: Server) -> None:
     server.call("ACL", "SETUSER", "worker", "resetpass", ">another")
-    server.call("CLIENT", "KILL", "USER", "worker")  # else who is in stays in
+    server.call("CLIENT", "KILL", "USER", "worker")  # else open connections stay authenticated
 
 
 def take_permissions(server: Server) -> None:
@@ -46,69 +46,75 @@ def take_permissions(server: Server) -> None:
 
 
 def calls(server: Server) -> int:
-    """Commands that the server was sent from outside, refused or not."""
+    """How many commands clients have sent to the server, rejected ones included."""
     stats = server.call("INFO", "commandstats")
-    outside = ("cmdstat_auth", "cmdstat_fcall", "cmdstat_ssubscribe")
-    return sum(stats[n]["calls"] + stats[n]["rejected_calls"] for n in outside if n in stats)
+    counted = ("cmdstat_auth", "cmdstat_fcall", "cmdstat_ssubscribe")
+    return sum(stats[n]["calls"] + stats[n]["rejected_calls"] for n in counted if n in stats)
 
 
-def events_of(running: Running, what: str) -> Callable[[], bool]:
-    return lambda: bool(running.events(what))
+def has_logged(running: Running, event: str) -> Callable[[], bool]:
+    return lambda: bool(running.events(event))
 
 
 @pytest.mark.parametrize("revoke", [change_password, take_permissions])
-def test_a_worker_that_is_refused_says_so_keeps_its_jobs_and_goes_on(
+def test_worker_that_is_denied_access_logs_it_keeps_its_jobs_and_recovers(
     guarded: Server, fleet: Fleet, revoke: Callable[[Server], None]
 ) -> None:
     running = fleet.serve(processes=1)
     with SyncClient(guarded.url_as("default", "")) as client:
         plain = client.queue("plain")
-        plain.dispatch({"sleep": SECONDS}, id="a")
-        plain.dispatch({"sleep": SECONDS + 2}, id="b")
+        plain.dispatch({"sleep": MEASURED_SECONDS}, id="a")
+        plain.dispatch({"sleep": MEASURED_SECONDS + 2}, id="b")
         fleet.journal.wait_for("start", 2)
         revoke(guarded)
-        wait_until(events_of(running, "server_access_denied"), "it says so")
+        wait_until(has_logged(running, "server_access_denied"), "the worker logs the denial")
         before = calls(guarded)
-        time.sleep(SECONDS)  # measured, not waited for
-        a_second = (calls(guarded) - before) / SECONDS
+        time.sleep(MEASURED_SECONDS)  # the length of a measurement, not a wait for an event
+        calls_per_second = (calls(guarded) - before) / MEASURED_SECONDS
         plain.dispatch({}, id="c")
         fleet.journal.wait_for("end", id="a")
-        # They cannot be reported; and who still listens may have been handed the other one.
+        # Outcomes cannot be reported. A worker still subscribed may have received c as a hand-off.
         assert {job.id for job in plain.jobs("active")} - {"c"} == {"a", "b"}
         allow(guarded)
         fleet.journal.wait_for("end", 3)
-        wait_until(lambda: not plain.counts().active, "all is reported")
-        wait_until(events_of(running, "server_reachable"), "it says that, too")
+        wait_until(lambda: not plain.counts().active, "all outcomes are reported")
+        wait_until(has_logged(running, "server_reachable"), "the worker logs the recovery")
     assert running.stop() == 0
     assert {line["id"]: line["stalls"] for line in fleet.journal.lines("start")} == {
         "a": 0, "b": 0, "c": 0,
     }  # fmt: skip
     assert len(fleet.journal.lines("start")) == 3
     assert PASSWORD not in running.log
-    # For each queue one who reports or looks, one who keeps the lease, and some that listens.
-    assert a_second < 5 * QUEUES, f"{a_second:.0f} calls a second from one worker"
+    # Each queue: calls that report or poll, that bump, and that subscribe.
+    assert calls_per_second < 5 * QUEUES, (
+        f"expected fewer, got {calls_per_second:.0f} calls a second"
+    )
 
 
-def test_a_worker_that_may_not_listen_looks_now_and_then(guarded: Server, fleet: Fleet) -> None:
-    guarded.call("ACL", "SETUSER", "worker", "-ssubscribe")
-    running = fleet.serve(processes=1)
-    wait_until(events_of(running, "subscribe_failed"), "it says so")
-    with SyncClient(guarded.url_as("default", "")) as client:
-        before = calls(guarded)
-        time.sleep(SECONDS)  # measured, not waited for
-        a_second = (calls(guarded) - before) / SECONDS
-        client.queue("plain").dispatch({}, id="a")
-        fleet.journal.wait_for("end", id="a")
-        wait_until(lambda: not client.queue("plain").counts().active, "it is reported")
-    assert running.stop() == 0
-    # A look, and a try to listen on a connection of its own.
-    assert a_second < 5 * QUEUES, f"{a_second:.0f} calls a second from one worker"
-
-
-def test_what_is_taken_when_the_server_lets_it_in_again_is_not_cut_off(
+def test_worker_without_permission_to_subscribe_polls_at_a_low_rate(
     guarded: Server, fleet: Fleet
 ) -> None:
-    """It was, several times over, until the leases of every other queue had been kept, too."""
+    guarded.call("ACL", "SETUSER", "worker", "-ssubscribe")
+    running = fleet.serve(processes=1)
+    wait_until(has_logged(running, "subscribe_failed"), "the worker logs the failure")
+    with SyncClient(guarded.url_as("default", "")) as client:
+        before = calls(guarded)
+        time.sleep(MEASURED_SECONDS)  # the length of a measurement, not a wait for an event
+        calls_per_second = (calls(guarded) - before) / MEASURED_SECONDS
+        client.queue("plain").dispatch({}, id="a")
+        fleet.journal.wait_for("end", id="a")
+        wait_until(lambda: not client.queue("plain").counts().active, "the outcome is reported")
+    assert running.stop() == 0
+    # Each queue: a poll, and an attempt to subscribe on a separate connection.
+    assert calls_per_second < 5 * QUEUES, (
+        f"expected fewer, got {calls_per_second:.0f} calls a second"
+    )
+
+
+def test_jobs_taken_after_access_is_restored_are_not_interrupted(
+    guarded: Server, fleet: Fleet
+) -> None:
+    """Bug: they were, repeatedly, until the leases of all other queues had been confirmed too."""
     running = fleet.serve(processes=1)
     with SyncClient(guarded.url_as("default", "")) as client:
         client.queue("waits").dispatch({"sleep": 60}, id="a")
@@ -117,14 +123,16 @@ def test_what_is_taken_when_the_server_lets_it_in_again_is_not_cut_off(
         queues = [client.queue(f"crowd-{n}") for n in range(8)]
         for number, queue in enumerate(queues):
             queue.dispatch({"sleep": 1}, id=f"b{number}")
-        wait_until(events_of(running, "leases_unconfirmed"), "it ends its run")
+        wait_until(has_logged(running, "leases_unconfirmed"), "the worker ends its run")
         pids = running.children()
         allow(guarded)
         fleet.journal.wait_for("end", 8)
         fleet.journal.wait_for("start", 2, id="a")
         client.queue("waits").cancel("a", running=True)
         queues.append(client.queue("waits"))
-        wait_until(lambda: not any(queue.counts().active for queue in queues), "all is reported")
+        wait_until(
+            lambda: not any(queue.counts().active for queue in queues), "all outcomes are reported"
+        )
         assert running.children() == pids
     assert running.stop() == 0
     starts = [line["id"] for line in fleet.journal.lines("start")]

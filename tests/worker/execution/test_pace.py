@@ -1,4 +1,4 @@
-"""How much a worker takes on, tick by tick. No clock but the one that is told."""
+"""The pace of a worker, tick by tick, under a clock that the test sets."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> "Clock":
 
 
 class Clock:
-    """A tenth of a second passes between two ticks, of which some is spent computing."""
+    """Each tick takes 0.1 s, of which the process computes the share `use`."""
 
     def __init__(self) -> None:
         self.now = self.cpu = 0.0
@@ -32,39 +32,41 @@ class Clock:
         late: float = 0.0,
         use: float = 0.0,
         threads: int = 0,
-        full: bool = True,
+        wanted_more: bool = True,
     ) -> None:
         self.now += 0.1
         self.cpu += 0.1 * use
-        pace.tick(late, threads, wanted_more=full)
+        pace.tick(late, threads, wanted_more=wanted_more)
 
 
-def test_async_handlers_that_wait_are_packed_up_to_a_hundred(clock: Clock) -> None:
+def test_pace_of_async_handlers_that_wait_rises_to_the_maximum(clock: Clock) -> None:
     pace = Pace()
     for _ in range(20):
         clock.tick(pace)
     assert pace.awaited == MAX
 
 
-def test_nobody_is_packed_who_does_not_ask_for_more(clock: Clock) -> None:
+def test_pace_does_not_rise_while_the_worker_wants_no_more_jobs(clock: Clock) -> None:
     pace = Pace()
     for _ in range(20):
-        clock.tick(pace, full=False)
+        clock.tick(pace, wanted_more=False)
     assert pace.awaited == 1.0
 
 
-def test_async_handlers_that_compute_run_one_at_a_time_and_recover(clock: Clock) -> None:
+def test_pace_of_async_handlers_that_compute_falls_to_the_minimum_and_recovers(
+    clock: Clock,
+) -> None:
     pace = Pace()
     for _ in range(20):
         clock.tick(pace, late=2 * LATE, use=1.0)
     assert pace.awaited == MIN
-    assert pace.plain == 1.0, "it was not their doing"
+    assert pace.plain == 1.0, "expected plain functions, which did not run, to keep their pace"
     for _ in range(20):
-        clock.tick(pace, full=False)
+        clock.tick(pace, wanted_more=False)
     assert pace.awaited >= 1.0
 
 
-def test_many_tiny_jobs_use_the_whole_cpu_and_are_packed_all_the_same(clock: Clock) -> None:
+def test_pace_rises_on_a_busy_cpu_while_the_event_loop_is_prompt(clock: Clock) -> None:
     pace = Pace()
     for _ in range(20):
         clock.tick(pace, late=PROMPT / 2, use=1.0)
@@ -72,7 +74,7 @@ def test_many_tiny_jobs_use_the_whole_cpu_and_are_packed_all_the_same(clock: Clo
 
 
 @pytest.mark.parametrize(("late", "use"), [(0.0, 1.0), (2 * LATE, 0.5)], ids=["cpu", "lag"])
-def test_plain_functions_that_compute_run_one_at_a_time_and_async_ones_do_not_pay(
+def test_pace_of_plain_functions_that_compute_falls_without_that_of_async_handlers(
     clock: Clock, late: float, use: float
 ) -> None:
     pace = Pace()

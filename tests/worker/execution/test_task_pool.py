@@ -1,4 +1,4 @@
-"""Async handlers that share a task: nobody notices."""
+"""Async handlers that share a task do not affect each other."""
 
 import asyncio
 import contextvars
@@ -18,7 +18,7 @@ from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import CUT_OFF
 from tests.worker.inline import Seen, until_empty, working
 
-LEFT = contextvars.ContextVar("LEFT", default="nothing")
+VARIABLE = contextvars.ContextVar("VARIABLE", default="unset")
 NUMBERS = range(40)
 
 
@@ -36,10 +36,11 @@ async def run_all(client: Client, queue: Queue, seen: Seen) -> None:
     assert sorted(seen.data) == list(NUMBERS)
 
 
-async def test_those_that_do_not_wait_share_a_task(
+async def test_async_handlers_that_do_not_wait_share_a_task(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
-    tasks: set[str] = set()  # by name: of who is held by others, nobody knows what they will do
+    # Names, not tasks: the pool does not reuse a task to which a handler keeps a reference.
+    tasks: set[str] = set()
 
     @emails.handler(size=1)
     async def handle(data: int, job: Job) -> None:
@@ -50,7 +51,9 @@ async def test_those_that_do_not_wait_share_a_task(
     assert len(tasks) < len(NUMBERS)
 
 
-async def test_those_that_wait_do_not(client: Client, emails: Queue, seen: Seen) -> None:
+async def test_async_handlers_that_wait_have_a_task_each(
+    client: Client, emails: Queue, seen: Seen
+) -> None:
     tasks: list[Any] = []
 
     @emails.handler(size=1)
@@ -63,42 +66,45 @@ async def test_those_that_wait_do_not(client: Client, emails: Queue, seen: Seen)
     assert len(set(tasks)) == len(NUMBERS)
 
 
-async def test_one_that_waits_holds_up_nobody(client: Client, emails: Queue, seen: Seen) -> None:
-    everybody = asyncio.Event()
+async def test_async_handler_that_waits_does_not_delay_the_others(
+    client: Client, emails: Queue, seen: Seen
+) -> None:
+    all_started = asyncio.Event()
 
     @emails.handler(size=1)
     async def handle(data: int, job: Job) -> None:
         seen.add(data, job)
         if len(seen.jobs) == len(NUMBERS):
-            everybody.set()
-        await everybody.wait()
+            all_started.set()
+        await all_started.wait()
 
     await run_all(client, emails, seen)
 
 
-async def test_what_one_leaves_in_its_context_is_not_there_for_another(
+async def test_context_variable_set_by_one_run_is_not_set_in_another(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     found: list[str] = []
 
     @emails.handler(size=1)
     async def handle(data: int, job: Job) -> None:
-        found.append(LEFT.get())
-        LEFT.set(f"by {data}")
+        found.append(VARIABLE.get())
+        VARIABLE.set(f"by {data}")
         seen.add(data, job)
 
     await run_all(client, emails, seen)
-    assert found == ["nothing"] * len(NUMBERS)
+    assert found == ["unset"] * len(NUMBERS)
 
 
-async def test_one_that_cancels_its_own_task_ends_nobody_elses_run(
+async def test_handler_that_cancels_its_own_task_does_not_end_other_runs(
     client: Client, emails: Queue, seen: Seen
 ) -> None:
     @emails.handler(size=1)
     async def handle(data: int, job: Job) -> None:
         seen.add(data, job)
         if data % 5 == 0:
-            current_task().cancel()  # and it does not wait: whoever waits next would be hit
+            # It does not wait afterwards: in a shared task the next run that waits would be hit.
+            current_task().cancel()
         else:
             await asyncio.sleep(0)
 
@@ -110,7 +116,7 @@ async def leave_a_timer() -> None:
     asyncio.get_running_loop().call_later(0.005, current_task().cancel)
 
 
-async def leave_a_generator(left: list[object] = []) -> None:  # noqa: B006 - it is to stay
+async def leave_a_generator(left: list[object] = []) -> None:  # noqa: B006 - keeps it alive
     async def generate() -> AsyncGenerator[int]:
         async with asyncio.timeout(0.005):
             yield 1
@@ -120,14 +126,14 @@ async def leave_a_generator(left: list[object] = []) -> None:  # noqa: B006 - it
     await anext(generator)
 
 
-async def think_better_of_it() -> None:
+async def cancel_and_uncancel() -> None:
     task = current_task()
     task.cancel()
-    task.uncancel()  # before Python 3.13 that leaves the cancellation on its way
+    task.uncancel()  # before Python 3.13 the cancellation is still delivered
 
 
-@pytest.mark.parametrize("leave", [leave_a_timer, leave_a_generator, think_better_of_it])
-async def test_a_cancellation_that_one_leaves_behind_hits_nobody_else(
+@pytest.mark.parametrize("leave", [leave_a_timer, leave_a_generator, cancel_and_uncancel])
+async def test_cancellation_left_by_an_ended_run_does_not_hit_another_run(
     client: Client, emails: Queue, seen: Seen, leave: Callable[[], Awaitable[None]]
 ) -> None:
     @emails.handler(size=1)
@@ -143,7 +149,9 @@ async def test_a_cancellation_that_one_leaves_behind_hits_nobody_else(
 
 
 @pytest.mark.parametrize("size", [1, 50], ids=["many", "few"])
-async def test_they_start_in_order(client: Client, emails: Queue, seen: Seen, size: int) -> None:
+async def test_async_handlers_start_in_the_order_of_dispatch(
+    client: Client, emails: Queue, seen: Seen, size: int
+) -> None:
     @emails.handler(size=size)
     async def handle(data: int, job: Job) -> None:
         seen.add(data, job)
@@ -153,15 +161,15 @@ async def test_they_start_in_order(client: Client, emails: Queue, seen: Seen, si
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-@pytest.mark.parametrize("kept", [False, True])
-async def test_one_whose_lease_nobody_kept_before_it_started_does_not(
-    kept: bool, is_async: bool
+@pytest.mark.parametrize("confirmed", [False, True], ids=["unconfirmed", "confirmed"])
+async def test_job_past_the_cut_off_starts_only_if_its_lease_was_confirmed_since(
+    confirmed: bool, is_async: bool
 ) -> None:
-    """As after a freeze between the answer and the start: others may have it by then."""
+    """As after a freeze between dequeue and start, when another worker may have the job."""
     now = time.monotonic()
     table, listener = InflightTable(1, 1), Listener()
     table.set_requested_at(0, now - CUT_OFF - 1)
-    if kept:
+    if confirmed:
         table.set_confirmed_at(0, now)
     runs = Runs(table, 1, listener)
     service: Any = SimpleNamespace(function=SimpleNamespace(is_async=is_async), handler=None)
@@ -169,7 +177,7 @@ async def test_one_whose_lease_nobody_kept_before_it_started_does_not(
     runs.go()
     await listener.ended.wait()
     (ending,) = listener.endings
-    assert (ending.outcome == Release()) is not kept
+    assert (ending.outcome == Release()) is not confirmed
     assert not table.run_count
 
 

@@ -1,4 +1,4 @@
-"""What a handler returns or raises that is easily got wrong, and what is said of it."""
+"""Unusual results of handlers, and mistakes in an application: the outcome and the log."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -17,32 +17,32 @@ Handler = Callable[[Any], Awaitable[Any]]
 
 
 async def send(data: Any) -> None:
-    raise AssertionError("nobody awaits it")
+    raise AssertionError("expected a coroutine that is not awaited never to run")
 
 
 async def forgets_await(data: Any) -> Any:
     return send(data)
 
 
-async def gives_up(data: Any) -> Any:
+async def returns_failure_class(data: Any) -> Any:
     return Failure
 
 
-async def raises(data: Any) -> Any:
+async def raises_failure(data: Any) -> Any:
     raise Failure("the reason")
 
 
 @ON_ONE_SERVER
 @pytest.mark.parametrize(
-    ("handler", "why"),
+    ("handler", "error"),
     [
         (forgets_await, "forgets_await returned a coroutine that is never awaited"),
-        (gives_up, "Failure: "),
-        (raises, "Failure: the reason"),
+        (returns_failure_class, "Failure: "),
+        (raises_failure, "Failure: the reason"),
     ],
 )
-async def test_it_is_no_success(
-    client: Client, emails: Queue, handler: Handler, why: str, caplog: pytest.LogCaptureFixture
+async def test_handler_that_fails_or_forgets_await_does_not_succeed(
+    client: Client, emails: Queue, handler: Handler, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     emails.handler(max_retries=0)(handler)
     await emails.dispatch(None, id="a")
@@ -50,18 +50,22 @@ async def test_it_is_no_success(
         async with working(client):
             job = await until_state(emails, "a", "failed")
     assert job.error is not None
-    assert why in f"{job.error.type}: {job.error.message}"
-    said = [r for r in caplog.records if r.name == "queasy.handler"]
-    assert [getattr(r, "fields", {})["job"] for r in said] == ([] if handler is gives_up else ["a"])
-    assert handler is not raises or "handler_message queue=emails job=a" in caplog.text
-    assert handler is not raises or "message='the reason'" in caplog.text
+    assert error in f"{job.error.type}: {job.error.message}"
+    logged = [r for r in caplog.records if r.name == "queasy.handler"]
+    assert [getattr(r, "fields", {})["job"] for r in logged] == (
+        [] if handler is returns_failure_class else ["a"]
+    )
+    assert handler is not raises_failure or "handler_message queue=emails job=a" in caplog.text
+    assert handler is not raises_failure or "message='the reason'" in caplog.text
     assert handler is not forgets_await or "handler_raised queue=emails job=a" in caplog.text
 
 
 @ON_ONE_SERVER
-async def test_a_retry_needs_no_parentheses(client: Client, emails: Queue) -> None:
+async def test_retry_class_without_parentheses_retries_the_job(
+    client: Client, emails: Queue
+) -> None:
     @emails.handler(min_backoff=100)
-    async def later(data: Any) -> Any:
+    async def returns_retry_class(data: Any) -> Any:
         return Retry
 
     await emails.dispatch(None, id="a")
@@ -70,8 +74,8 @@ async def test_a_retry_needs_no_parentheses(client: Client, emails: Queue) -> No
     assert job.retry_count == 1
 
 
-def test_loggers_that_a_configuration_silenced_speak_again() -> None:
-    """As `dictConfig` does with all that are there when it is called."""
+def test_set_up_enables_loggers_that_a_configuration_disabled() -> None:
+    """`dictConfig` disables every logger that exists when it is called."""
     loggers = [logging.getLogger(name) for name in ("queasy", "queasy.worker", "queasy.handler")]
     for logger in loggers:
         logger.disabled = True
@@ -79,10 +83,10 @@ def test_loggers_that_a_configuration_silenced_speak_again() -> None:
     assert not any(logger.disabled for logger in loggers)
 
 
-def test_what_an_application_lacks_is_not_taken_for_the_application(
+def test_error_names_the_module_that_the_application_cannot_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although its name begins with that name."""
+    """Also if the name of the application begins with the name of the missing module."""
     (tmp_path / "absent_jobs.py").write_text("import absent")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'absent'$"):

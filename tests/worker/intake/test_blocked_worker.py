@@ -1,4 +1,4 @@
-"""Async handlers that block the event loop: no other job is delayed by them."""
+"""An async handler that blocks the event loop does not delay jobs of other queues."""
 
 from pathlib import Path
 
@@ -6,29 +6,34 @@ from queasy import SyncClient
 from tests.servers import wait_until
 from tests.worker.fleet import Fleet
 
-# A worker of so many queues looks by itself at each about once in half a minute; who is woken
-# does not take seconds.
-WOKEN = 10.0
+# Seconds. Without a wake-up, a worker with this many queues polls each about twice a minute. A
+# worker that is woken does not take seconds.
+WAKE_UP_LIMIT = 10.0
 ROUNDS = 6
 
 
-def test_jobs_are_not_left_to_a_worker_that_a_handler_holds_up(
+def test_jobs_are_not_left_to_a_worker_with_a_blocked_event_loop(
     fleet: Fleet, sync_client: SyncClient, tmp_path: Path
 ) -> None:
-    """It was woken, did not hear it, and the other one slept on."""
+    """Bug: the wake-up went to the blocked worker, which did not read it. The other one slept."""
     fleet.serve(processes=2)
-    over, waits = tmp_path / "over", sync_client.queue("waits")
+    unblock, waits = tmp_path / "unblock", sync_client.queue("waits")
     crowd = [sync_client.queue(f"crowd-{number}") for number in range(ROUNDS)]
     for queue in (waits, *crowd):
-        wait_until(lambda queue=queue: queue.counts().waiters == 2, "both wait")
-    waits.dispatch({"until": str(over)}, id="blocks")
+        wait_until(lambda queue=queue: queue.counts().waiters == 2, "both workers are waiters")
+    waits.dispatch({"until": str(unblock)}, id="blocks")
     (start,) = fleet.journal.wait_for("start", id="blocks")
     for queue in crowd:
-        wait_until(lambda queue=queue: queue.counts().waiters == 1, "one waits no more")
+        wait_until(
+            lambda queue=queue: queue.counts().waiters == 1,
+            "the blocked worker is not a waiter any more",
+        )
         queue.dispatch("quick", id=queue.name)
-        (end,) = fleet.journal.wait_for("end", id=queue.name, seconds=WOKEN)
+        (end,) = fleet.journal.wait_for("end", id=queue.name, seconds=WAKE_UP_LIMIT)
         assert end["pid"] != start["pid"]
-    over.touch()
+    unblock.touch()
     fleet.journal.wait_for("end", id="blocks")
     for queue in (waits, *crowd):
-        wait_until(lambda queue=queue: queue.counts().waiters == 2, "both wait again", WOKEN)
+        wait_until(
+            lambda queue=queue: queue.counts().waiters == 2, "both are waiters again", WAKE_UP_LIMIT
+        )

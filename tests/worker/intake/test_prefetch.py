@@ -1,6 +1,4 @@
-"""Jobs that are over in a moment come by the hundred; should the next ones not be, the worker takes
-no more than it has room for.
-"""
+"""Prefetch: a worker dequeues short jobs in large batches, and releases those that do not fit."""
 
 import asyncio
 import time
@@ -19,49 +17,49 @@ CAPACITY, JOBS = 90, 6000
 
 
 class Handler:
-    """One that is over at once; or waits, when it `waits`, until it is let go."""
+    """Ends at once or, if `blocks` is set, when `may_end` is set."""
 
     def __init__(self) -> None:
-        self.waits = False
+        self.blocks = False
         self.started: Counter[str] = Counter()
-        self.counts: set[int] = set()
-        self.running = self.most = 0
-        self.go = asyncio.Event()
+        self.attempt_counts: set[int] = set()
+        self.running = self.max_running = 0
+        self.may_end = asyncio.Event()
 
     async def __call__(self, job: Job) -> None:
         self.started[job.id] += 1
-        self.counts |= {job.stall_count, job.retry_count, job.timeout_count}
+        self.attempt_counts |= {job.stall_count, job.retry_count, job.timeout_count}
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.max_running = max(self.max_running, self.running)
         try:
-            if self.waits:
-                await self.go.wait()
+            if self.blocks:
+                await self.may_end.wait()
         finally:
             self.running -= 1
 
 
-class Answers(list[int]):
-    """How many jobs came with each."""
+class Batches(list[int]):
+    """How many jobs each dequeue returned."""
 
-    def whole(self) -> None:
-        """Called when one has as many as there is room for, before they start."""
+    def on_full_batch(self) -> None:
+        """Called when a batch fills the capacity, before its jobs start."""
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Answers:
-    answers = Answers()
+def batches(monkeypatch: pytest.MonkeyPatch) -> Batches:
+    batches = Batches()
     run = AsyncStore.run
 
-    async def note(store: AsyncStore, command: Command[Any], *more: Any) -> Any:
+    async def record_batch(store: AsyncStore, command: Command[Any], *more: Any) -> Any:
         answer = await run(store, command, *more)
         if isinstance(answer, Taken):
-            answers.append(answer.count)
+            batches.append(answer.count)
             if answer.count == CAPACITY:
-                answers.whole()
+                batches.on_full_batch()
         return answer
 
-    monkeypatch.setattr(AsyncStore, "run", note)
-    return answers
+    monkeypatch.setattr(AsyncStore, "run", record_batch)
+    return batches
 
 
 def _serve(queue: Queue, handler: Handler, **options: Any) -> None:
@@ -70,101 +68,101 @@ def _serve(queue: Queue, handler: Handler, **options: Any) -> None:
         await handler(job)
 
 
-@pytest.mark.parametrize("options", [{"size": 1}, {}], ids=["of size 1", "without a size"])
-async def test_swift_jobs_come_as_many_at_a_time_as_there_is_room_for(
-    client: Client, taken: Answers, options: dict[str, Any]
+@pytest.mark.parametrize("options", [{"size": 1}, {}], ids=["size 1", "no size"])
+async def test_short_jobs_are_dequeued_in_batches_as_large_as_the_capacity(
+    client: Client, batches: Batches, options: dict[str, Any]
 ) -> None:
     queue, handler = client.queue("emails"), Handler()
     _serve(queue, handler, **options)
     await queue.dispatch_many([None] * JOBS)
     async with working(client, capacity=CAPACITY):
         await until_empty(queue)
-    assert max(taken) == CAPACITY, taken
-    assert handler.most == 1
+    assert max(batches) == CAPACITY, batches
+    assert handler.max_running == 1
     assert set(handler.started.values()) == {1}
 
 
-async def test_those_that_turn_out_to_wait_are_no_more_at_a_time_than_there_is_room_for(
-    client: Client, taken: Answers, monkeypatch: pytest.MonkeyPatch
+async def test_prefetched_jobs_that_do_not_fit_are_released(
+    client: Client, batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, handler = client.queue("emails"), Handler()
     _serve(queue, handler, size=1)
     await queue.dispatch_many([None] * JOBS)
     async with working(client, capacity=CAPACITY) as worker:
 
-        def wait_from_now_on() -> None:
-            (queue,) = cast("Any", worker)._worker.queues
-            handler.waits |= queue.reserved_ahead > CAPACITY // 3  # another is on its way
+        def block_once_a_prefetch_is_in_flight() -> None:
+            (state,) = cast("Any", worker)._worker.queues
+            handler.blocks |= state.reserved_ahead > CAPACITY // 3
 
-        monkeypatch.setattr(taken, "whole", wait_from_now_on)
+        monkeypatch.setattr(batches, "on_full_batch", block_once_a_prefetch_is_in_flight)
 
-        async def the_others_wait() -> bool:
+        async def only_the_capacity_is_active() -> bool:
             counts = await queue.counts()
             return handler.running == counts.active == CAPACITY and counts.due > 0
 
         try:
-            await until(the_others_wait, "what was taken and does not fit is given back")
-            held = await queue.lease(timeout=0)
-            assert held is not None, "there for others"
-            assert await held.complete()
+            await until(only_the_capacity_is_active, "the jobs that do not fit are released")
+            lease = await queue.lease(timeout=0)
+            assert lease is not None, "expected a released job to be available to other clients"
+            assert await lease.complete()
         finally:
-            handler.go.set()
+            handler.may_end.set()
         await until_empty(queue)
-    assert handler.most == CAPACITY
+    assert handler.max_running == CAPACITY
     assert set(handler.started.values()) == {1}
     assert len(handler.started) == JOBS - 1
-    assert handler.counts == {0}
+    assert handler.attempt_counts == {0}
 
 
-async def test_two_swift_answers_that_come_together_are_run_one_after_the_other(
-    client: Client, taken: Answers
+async def test_two_prefetched_batches_that_arrive_together_run_one_after_the_other(
+    client: Client, batches: Batches
 ) -> None:
-    """As when the worker was held up: what is in the second has room once the first is over."""
+    """As after a blocked event loop: the second batch fits once the first has ended."""
     queue, handler = client.queue("emails"), Handler()
 
     @queue.handler(size=1)
     async def handle(data: bool, job: Job) -> None:
         if data:
-            time.sleep(0.008)  # meanwhile both are there
+            time.sleep(0.008)  # long enough for both batches to arrive
         await handler(job)
 
     await queue.dispatch_many([n % 200 == 0 for n in range(JOBS)])
     async with working(client, capacity=CAPACITY):
         await until_empty(queue)
-    assert taken.count(CAPACITY) >= 2
-    assert sum(taken) == JOBS, "none was given back"
+    assert batches.count(CAPACITY) >= 2
+    assert sum(batches) == JOBS, "expected no job to be released and dequeued again"
     assert set(handler.started.values()) == {1}
 
 
-async def test_a_queue_of_which_some_jobs_wait_does_not_seem_swift_again_and_again(
-    client: Client, taken: Answers
+async def test_queue_with_some_jobs_that_wait_releases_at_most_two_batches_a_second(
+    client: Client, batches: Batches
 ) -> None:
     queue = client.queue("emails")
 
     @queue.handler(size=1)
     async def handle(data: int) -> None:
-        if data // 200 % 2:  # now these, now those
+        if data // 200 % 2:  # 200 that end at once, then 200 that wait
             await asyncio.sleep(0.002)
 
     await queue.dispatch_many(range(4 * JOBS))
     began = time.monotonic()
     async with working(client, capacity=CAPACITY):
         await until_empty(queue)
-    given_back = sum(taken) - 4 * JOBS
-    assert given_back <= 2 * CAPACITY * (1 + time.monotonic() - began)  # two answers a second
+    released = sum(batches) - 4 * JOBS
+    assert released <= 2 * CAPACITY * (1 + time.monotonic() - began)
 
 
-async def test_jobs_that_fail_come_a_third_at_a_time_however_swiftly_they_do(
-    client: Client, taken: Answers
+async def test_short_jobs_that_fail_are_dequeued_a_third_of_the_capacity_at_a_time(
+    client: Client, batches: Batches
 ) -> None:
-    """Larger portions of them were no faster, but slower."""
+    """Larger batches of failing jobs were measured to be slower."""
     queue = client.queue("emails")
 
     @queue.handler(size=1)
     async def handle(data: None) -> None:
-        raise Failure("in a moment")
+        raise Failure("at once")
 
     await queue.dispatch_many([None] * JOBS)
     async with working(client, capacity=CAPACITY):
         await until_empty(queue)
-    assert max(taken) == CAPACITY // 3
+    assert max(batches) == CAPACITY // 3

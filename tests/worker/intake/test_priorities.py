@@ -1,4 +1,4 @@
-"""Queues that share one worker: who goes first, and that everybody has a turn."""
+"""Queues that share one worker: priorities order them, and no queue is starved."""
 
 import asyncio
 import random
@@ -13,10 +13,10 @@ from tests.worker.fleet import ON_ONE_SERVER, Fleet
 from tests.worker.inline import until, until_empty, working
 
 pytestmark = ON_ONE_SERVER
-FEW = 8  # what is being taken while the higher jobs come: two looks of four
+FEW = 8  # low jobs that may start while the high jobs arrive: two dequeues of four
 
 
-def test_the_higher_priority_drains_first_and_the_lower_is_not_forgotten(
+def test_queue_of_higher_priority_drains_first_and_the_lower_one_after_it(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     high, low = sync_client.queue("high"), sync_client.queue("low")
@@ -31,9 +31,7 @@ def test_the_higher_priority_drains_first_and_the_lower_is_not_forgotten(
     assert worker.stop() == 0
 
 
-def test_what_comes_with_a_higher_priority_goes_before_a_backlog(
-    fleet: Fleet, sync_client: SyncClient
-) -> None:
+def test_jobs_of_higher_priority_overtake_a_backlog(fleet: Fleet, sync_client: SyncClient) -> None:
     high, low = sync_client.queue("high"), sync_client.queue("low")
     worker = fleet.serve("--queue", "high", "--queue", "low", processes=1)
     low.dispatch_many([{"sleep": 0.02}] * 150)
@@ -48,7 +46,7 @@ def test_what_comes_with_a_higher_priority_goes_before_a_backlog(
 
 
 def overlapping(lines: list[dict[str, Any]], queue: str) -> list[tuple[Any, Any]]:
-    """Runs that were there while one of this queue was, in the same process."""
+    """Pairs of a run of this queue and a run that overlapped it in the same process."""
     runs = {
         (line["pid"], line["token"], line["queue"], line["id"]): line["at"]
         for line in lines
@@ -60,17 +58,17 @@ def overlapping(lines: list[dict[str, Any]], queue: str) -> list[tuple[Any, Any]
         if line["event"] == "end"
         and (run := (line["pid"], line["token"], line["queue"], line["id"])) in runs
     ]
-    alone = [span for span in spans if span[2] == queue]
-    assert alone
+    of_queue = [span for span in spans if span[2] == queue]
+    assert of_queue
     return [
         (one, other)
-        for one in alone
+        for one in of_queue
         for other in spans
         if other is not one and other[0] == one[0] and other[4] < one[5] and one[4] < other[5]
     ]
 
 
-def test_jobs_of_size_100_and_of_size_1_share_a_worker(
+def test_job_of_size_100_never_overlaps_jobs_of_size_1_in_its_worker(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     whole, small = sync_client.queue("whole"), sync_client.queue("small")
@@ -83,21 +81,21 @@ def test_jobs_of_size_100_and_of_size_1_share_a_worker(
     assert worker.stop() == 0
 
 
-def test_a_job_of_size_100_has_its_turn_beside_a_queue_that_is_never_empty(
+def test_job_of_size_100_is_not_starved_by_a_queue_that_is_never_empty(
     fleet: Fleet, server: Server, prefix: str, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve("--queue", "whole", "--queue", "small", processes=1)
-    over = threading.Event()
+    stopped = threading.Event()
 
     def keep_full() -> None:
-        # Of any length, so that there is never a moment at which none runs.
+        # Random lengths, so that some job always runs.
         lengths = random.Random(1)
         with SyncClient(server.url, prefix=prefix) as client:
             small = client.queue("small")
-            while not over.is_set():
+            while not stopped.is_set():
                 if small.counts().due < 100:
                     small.dispatch_many({"sleep": lengths.uniform(0.2, 0.8)} for _ in range(100))
-                over.wait(0.02)
+                stopped.wait(0.02)
 
     load = threading.Thread(target=keep_full)
     load.start()
@@ -111,17 +109,17 @@ def test_a_job_of_size_100_has_its_turn_beside_a_queue_that_is_never_empty(
             fleet.journal.wait_for("end", done + 50, queue="small", seconds=8)
             assert sync_client.queue("small").counts().due > 0
     finally:
-        over.set()
+        stopped.set()
         load.join()
     assert overlapping(fleet.journal.lines(), "whole") == []
-    wait_until(lambda: sync_client.queue("small").counts().due == 0, "the rest is done")
+    wait_until(lambda: sync_client.queue("small").counts().due == 0, "the backlog has drained")
     assert worker.stop() == 0
 
 
-def test_a_job_scheduled_while_the_worker_is_full_starts_when_it_is_due(
+def test_job_scheduled_while_the_worker_is_full_starts_when_it_is_due(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
-    """A worker without room used to forget the queue for eight seconds."""
+    """Bug: a worker without room did not poll the queue for eight seconds."""
     worker = fleet.serve("--queue", "high", "--queue", "low", processes=1)
     sync_client.queue("high").dispatch_many([{"sleep": 0.4}] * 8)  # four at a time
     fleet.journal.wait_for("start", 4, queue="high")
@@ -131,69 +129,71 @@ def test_a_job_scheduled_while_the_worker_is_full_starts_when_it_is_due(
     assert worker.stop() == 0
 
 
-class Both:
-    """A queue of large jobs and one of small ones, in one worker; each run waits to be let go."""
+class TwoQueues:
+    """A queue of large jobs and one of small jobs. Each run ends when its event is set."""
 
     def __init__(self, client: Client) -> None:
         self.big, self.small = client.queue("big"), client.queue("small")
-        self.over = defaultdict[int, asyncio.Event](asyncio.Event)
-        self.begun: list[int] = []
+        self.may_end = defaultdict[int, asyncio.Event](asyncio.Event)
+        self.started: list[int] = []
         self.big.handler(size=60)(self._run)
         self.small.handler(size=1)(self._run)
 
     async def _run(self, number: int) -> None:
-        self.begun.append(number)
-        await self.over[number].wait()
+        self.started.append(number)
+        await self.may_end[number].wait()
 
 
-async def test_a_job_that_does_not_fit_keeps_no_room_that_it_does_not_need(client: Client) -> None:
-    """Nothing of the same priority was started, with half of the worker idle, until it fitted."""
-    both = Both(client)
+async def test_job_that_does_not_fit_reserves_only_the_room_it_needs(client: Client) -> None:
+    """Bug: half of the worker stayed idle, and no job of that priority started, until it fitted."""
+    queues = TwoQueues(client)
     async with working(client) as worker:
-        await both.big.dispatch_many([0, 1])
-        await until(partial(starves, worker), "the second has waited for long enough")
+        await queues.big.dispatch_many([0, 1])
+        await until(partial(has_starved_queue, worker), "the second job counts as starved")
         for number in range(100, 110):
-            both.over[number].set()
-            await both.small.dispatch(number)
-            await until(partial(done, both.begun, number), "it runs beside the large one")
-        assert 1 not in both.begun
-        both.over[0].set()
-        await until(partial(done, both.begun, 1), "the other fits now")
-        both.over[1].set()
-        await until_empty(both.big)
+            queues.may_end[number].set()
+            await queues.small.dispatch(number)
+            await until(
+                partial(has_started, queues.started, number), "it runs beside the large job"
+            )
+        assert 1 not in queues.started
+        queues.may_end[0].set()
+        await until(partial(has_started, queues.started, 1), "the second large job fits")
+        queues.may_end[1].set()
+        await until_empty(queues.big)
 
 
-async def test_room_that_comes_free_bit_by_bit_is_kept_for_a_job_that_does_not_fit(
+async def test_room_freed_in_small_pieces_is_reserved_for_a_job_that_does_not_fit(
     client: Client,
 ) -> None:
-    both = Both(client)
+    queues = TwoQueues(client)
     async with working(client) as worker:
-        await both.small.dispatch_many(range(100, 300))
-        await until(partial(enough, both.begun, 100), "the worker is full")
-        await both.big.dispatch(0)
-        await until(partial(starves, worker), "it has waited for long enough")
-        for ended, number in enumerate(both.begun[:100], 1):
-            both.over[number].set()
-            await until(partial(left, both.small, 200 - ended), "it is told, and another asked for")
-        await until(partial(done, both.begun, 0), "it fits now")
-        assert len(both.begun) < 201, "the others had a turn, and no more"
+        await queues.small.dispatch_many(range(100, 300))
+        await until(partial(has_started_many, queues.started, 100), "the worker is full")
+        await queues.big.dispatch(0)
+        await until(partial(has_starved_queue, worker), "the large job counts as starved")
+        for ended, number in enumerate(queues.started[:100], 1):
+            queues.may_end[number].set()
+            await until(partial(has_left, queues.small, 200 - ended), "the outcome is reported")
+        await until(partial(has_started, queues.started, 0), "the large job fits")
+        assert len(queues.started) < 201, "expected small jobs to wait while room is reserved"
         for number in range(300):
-            both.over[number].set()
-        await until_empty(both.small)
+            queues.may_end[number].set()
+        await until_empty(queues.small)
 
 
-async def starves(worker: Any) -> bool:
+async def has_starved_queue(worker: Any) -> bool:
     return any(queue.starved for queue in worker._worker.queues)
 
 
-async def left(queue: Queue, jobs: int) -> bool:
+async def has_left(queue: Queue, jobs: int) -> bool:
     counts = await queue.counts()
     return counts.due + counts.active == jobs
 
 
-async def done(these: list[int], number: int) -> bool:
-    return number in these
+async def has_started(started: list[int], number: int) -> bool:
+    return number in started
 
 
-async def enough(these: list[int], count: int) -> bool:
-    return len(these) >= count
+async def has_started_many(started: list[int], count: int) -> bool:
+    return len(started) >= count

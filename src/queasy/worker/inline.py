@@ -1,7 +1,9 @@
 """A worker in the calling process: for tests, small applications, and development.
 
-It has nobody to kill it. An async handler that ignores its cancellation, or a plain function
-inside native code, holds its job until it ends; only a supervisor can do better.
+Nothing can kill it. An async handler that ignores its cancellation, or a plain function inside
+native code, keeps its job until it ends by itself. A supervisor would kill its process.
+
+If the server declares the worker dead, a new one with a new id takes its place.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from queasy.worker.worker import Worker
 
 __all__ = ["InlineWorker"]
 
-
-# A server that forgets its clients at once is not asked again at once.
-BETWEEN_LIVES = 0.5
+# Pause before the next worker starts, in seconds; it is up to twice as long. Otherwise a server
+# that forgets its clients at once would be called without a break.
+RESTART_PAUSE = 0.5
 
 
 class InlineWorker:
@@ -46,32 +48,34 @@ class InlineWorker:
         self._unserved: set[str] = set()
         self._worker: Worker | None = None
         self._heartbeat: Heartbeat | None = None
-        self._over: asyncio.Event | None = None
+        self._must_end: asyncio.Event | None = None
+        """Set when the current worker must end: it was stopped, or the server declared it dead."""
         self._lost = False
+        """The server declared the current worker dead."""
         self._ever_served = False
-        """Who began to work is not put off by a server that is away when he begins again."""
+        """A worker has started once. From then on a start that fails is repeated, not raised."""
         self._stopping = False
 
     async def run(self) -> None:
-        """Until it is stopped: by a signal, by `stop`, or by being cancelled."""
-        if self._over is not None:
-            raise RuntimeError("this worker was run before: make another")
-        self._over = asyncio.Event()
+        """Works until it is stopped: by a signal, by `stop`, or by being cancelled."""
+        if self._must_end is not None:
+            raise RuntimeError("this worker has run before: make a new one")
+        self._must_end = asyncio.Event()
         store = self._plan.place.store()
         queues = {service.queue for service in self._plan.services}
-        control = Control(store, self._commanded)
+        control = Control(store, self._carry_out_order)
         try:
             with stop_on_signals(self.stop, wanted=self._signals):
                 control.listen(self._plan.place.controls(self._group, queues))
                 while not self._stopping:
                     try:
-                        await self._live(self._new_worker(store))
+                        await self._run_worker(self._new_worker(store))
                     except QueasyError as problem:
-                        if not self._ever_served:  # most likely a mistake: be told
+                        if not self._ever_served:  # most likely a wrong URL or setting
                             raise
                         event("worker_start_failed", logging.WARNING, error=problem)
                     if not self._stopping:
-                        await asyncio.sleep(random.uniform(BETWEEN_LIVES, 2 * BETWEEN_LIVES))
+                        await asyncio.sleep(random.uniform(RESTART_PAUSE, 2 * RESTART_PAUSE))
         finally:
             await control.close()
             await store.close()
@@ -88,22 +92,22 @@ class InlineWorker:
             lost=self._was_lost,
         )
 
-    async def _live(self, worker: Worker) -> None:
-        """One life of the worker: until it is stopped, or taken for dead by the server."""
-        assert self._over is not None
+    async def _run_worker(self, worker: Worker) -> None:
+        """Runs one worker until it is stopped, or the server declares it dead."""
+        assert self._must_end is not None
         self._lost = False
         self._worker = worker
         if not self._stopping:
-            self._over.clear()
+            self._must_end.clear()
         record = WorkerRecord.here(self._group, 0, self._capacity, job_sizes(self._plan))
         served = {service.queue for service in self._plan.services} - self._unserved
         try:
-            with _beating(worker, self._plan, self._was_lost) as self._heartbeat:
+            with _heartbeats(worker, self._plan, self._was_lost) as self._heartbeat:
                 await worker.start(record, served)
                 self._ever_served = True
                 event("worker_started", client=worker.client, queues=sorted(served),
                       capacity=self._capacity)  # fmt: skip
-                await self._over.wait()
+                await self._must_end.wait()
                 if self._lost and not self._stopping:
                     event("worker_declared_dead", logging.WARNING, client=worker.client,
                           why="the server declared it dead; its jobs run elsewhere")  # fmt: skip
@@ -119,11 +123,11 @@ class InlineWorker:
 
     async def _stop(self, worker: Worker, *, at_once: bool = False) -> None:
         if not await worker.stop(0.0 if at_once else self._grace):
-            # Released now, another would run it beside the one that goes on here.
+            # These jobs are not released: another worker would run them beside the runs here.
             names = [job.id for job in worker.running]
             event("waiting_for_uninterruptible_runs", logging.WARNING, jobs=names)
             if not at_once:
-                await worker.drained()
+                await worker.wait_until_drained()
         if not worker.running:
             with contextlib.suppress(QueasyError):  # its leases run out by themselves
                 await worker.leave()
@@ -136,19 +140,19 @@ class InlineWorker:
         return self._worker is not None and self._worker.ready and not away
 
     def stop(self, grace: float | None = None) -> None:
-        """Takes nothing more; what runs has `grace` seconds to end. A second call: none."""
+        """Takes no more jobs. Runs have `grace` seconds to end; a second call leaves them none."""
         if self._stopping:
             grace = 0.0
         self._stopping = True
         if self._worker is not None:
             self._worker.hasten(self._grace if grace is None else grace)
-        if self._over is not None:
-            self._over.set()
+        if self._must_end is not None:
+            self._must_end.set()
 
     def _was_lost(self) -> None:
         self._lost = True
-        if self._over is not None:
-            self._over.set()
+        if self._must_end is not None:
+            self._must_end.set()
 
     async def serve(self, queue: str) -> None:
         """Takes jobs of this queue again."""
@@ -157,33 +161,35 @@ class InlineWorker:
             await self._worker.serve(queue)
 
     async def unserve(self, queue: str, *, release: bool = False) -> None:
-        """Takes no more jobs of this queue; those it holds may end, or are released."""
+        """Takes no more jobs of this queue. Runs may end, or are released."""
         self._unserved.add(queue)
         if self._worker is not None:
             await self._worker.unserve(queue, release=release)
 
-    async def _commanded(self, do: str, queue: str, release: bool) -> None:
+    async def _carry_out_order(self, do: str, queue: str, release: bool) -> None:
         await (self.serve(queue) if do == "serve" else self.unserve(queue, release=release))
 
 
 @contextlib.contextmanager
-def _beating(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[Heartbeat]:
-    """Heartbeats from a thread of their own: the loop may be busy for longer than a lease."""
+def _heartbeats(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[Heartbeat]:
+    """Sends heartbeats from another thread: this loop may be blocked for longer than a lease."""
     loop = asyncio.get_running_loop()
 
-    def tell(function: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to tell
+    def call_in_loop(function: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker gone
             loop.call_soon_threadsafe(function, *args)
 
     def cancel(index: int, cancelled: Cancelled) -> None:
-        tell(worker.cancel, index, cancelled.id, cancelled.token)
+        call_in_loop(worker.cancel, index, cancelled.id, cancelled.token)
 
     stop = threading.Event()
     store = plan.place.store(timeout=LEASE / 3)
     heartbeat = Heartbeat(store)
     queues = [service.commands for service in plan.services]
     heartbeat.add(
-        WorkerLeases(worker.client, queues, worker.table, lambda: tell(lost), cancel, inline=True)
+        WorkerLeases(
+            worker.client, queues, worker.table, lambda: call_in_loop(lost), cancel, inline=True
+        )
     )
 
     async def beat() -> None:

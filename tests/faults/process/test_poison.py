@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queasy import Dispatch, SyncClient
-from queasy.worker.liveness.inflight_table import PASSES
+from queasy.worker.liveness.inflight_table import PASSES_SUSPECTS
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, ROOT, Fleet, Played, Together, totals
 
@@ -153,7 +153,7 @@ def _passes(pid: int) -> bool:
     table, *_ = [
         file for file in Path(f"/proc/{pid}/fd").iterdir() if "queasy-table" in str(file.readlink())
     ]
-    return memoryview(table.read_bytes()).cast("I")[PASSES] != 0
+    return memoryview(table.read_bytes()).cast("I")[PASSES_SUSPECTS] != 0
 
 
 def _begin_on(pids: list[int], fleet: Fleet, client: SyncClient, seconds: float) -> None:

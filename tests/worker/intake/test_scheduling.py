@@ -146,7 +146,7 @@ class Simulation:
             case NoteUnserved():
                 queue.pass_over()
             case _:
-                queue.stop_waiting()
+                queue.stand_down()
 
     def _answer(self, queue: QueueState, call: Call) -> None:
         due = self.due[queue.index]

@@ -31,8 +31,9 @@ class Run(msgspec.Struct, eq=False):
     job: Job
     size: int
     ready_at: float
-    """When it could have started."""
+    """When the worker could have called the handler."""
     slot: int = NOT_IN_TABLE
+    """Its place in the in-flight table."""
     deadline: float = math.inf
     task: asyncio.Future[Any] | None = None
     call: InterruptibleCall | None = None
@@ -57,11 +58,11 @@ class Run(msgspec.Struct, eq=False):
         self.slot = slot
 
     def enter_task(self, task: asyncio.Future[Any]) -> None:
-        """An async handler, in this task."""
+        """The task of an async handler, or the future of a plain function's result."""
         self.task = task
 
     def enter_thread(self, call: InterruptibleCall) -> None:
-        """A plain function, called by this."""
+        """The handler is a plain function; a thread makes this call."""
         self.call = call
 
     def report_after(self, ending: Ending) -> None:

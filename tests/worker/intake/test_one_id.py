@@ -1,4 +1,4 @@
-"""One id, dispatched by many at once while many work: a single run at a time, and the last wins."""
+"""One id, dispatched by many producers to many workers: one run at a time, the last data wins."""
 
 import itertools
 import subprocess
@@ -49,7 +49,7 @@ def test_one_id_dispatched_ten_thousand_times_never_overlaps_and_the_last_data_w
     wait_until(drained, "the last dispatch has run")
     runs = [line for line in fleet.journal.lines() if line["event"] in ("start", "end")]
     assert all(line["id"] == "same" for line in runs)
-    # Each end comes before the next start, whoever ran it.
+    # Each run ends before the next one starts, in whichever process.
     assert [line["event"] for line in runs] == ["start", "end"] * (len(runs) // 2)
     assert all(before["at"] <= after["at"] for before, after in itertools.pairwise(runs))
     starts = runs[::2]
@@ -59,12 +59,12 @@ def test_one_id_dispatched_ten_thousand_times_never_overlaps_and_the_last_data_w
     tokens = [line["token"] for line in starts]
     assert tokens == sorted(set(tokens))
     assert 1 < len(starts) < DISPATCHES
-    assert len({line["pid"] for line in starts}) > 1, "it is no test if one child did it all"
-    # What one producer sends comes in its order, and nothing that was replaced comes back.
+    assert len({line["pid"] for line in starts}) > 1, "the test proves nothing if one child ran all"
+    # The data of one producer runs in its order, and data that was replaced does not come back.
     for name in map(str, range(PRODUCERS)):
         numbers = [d["number"] for line in starts if (d := line["data"])["producer"] == name]
         assert numbers == sorted(set(numbers))
-    assert starts[-1]["data"]["number"] == EACH - 1, "the last of whoever was last"
+    assert starts[-1]["data"]["number"] == EACH - 1, "the last data of the producer that was last"
 
     queue.dispatch({"sleep": 0, "producer": "final", "number": 0}, id="same")
     wait_until(drained, "the final dispatch has run")

@@ -1,5 +1,5 @@
-"""Jobs that are over in a moment come by the hundred; should the next ones not be, the worker takes
-no more than it has room for.
+"""Prefetch: a worker takes short jobs in large portions. If the next jobs turn out to be long, it
+runs no more of them than it has room for.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ CAPACITY, JOBS = 90, 6000
 
 
 class Handler:
-    """One that is over at once; or waits, when it `waits`, until it is let go."""
+    """Ends at once, or, while `waits` is set, only after `go` is set."""
 
     def __init__(self) -> None:
         self.waits = False
@@ -41,10 +41,10 @@ class Handler:
 
 
 class Answers(list[int]):
-    """How many jobs came with each."""
+    """How many jobs came with each answer to a dequeue."""
 
-    def whole(self) -> None:
-        """Called when one has as many as there is room for, before they start."""
+    def on_full(self) -> None:
+        """Called for an answer that fills the whole capacity, before its jobs start."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Answers:
         if isinstance(answer, Taken):
             answers.append(answer.count)
             if answer.count == CAPACITY:
-                answers.whole()
+                answers.on_full()
         return answer
 
     monkeypatch.setattr(AsyncStore, "run", note)
@@ -71,7 +71,7 @@ def _serve(queue: Queue, handler: Handler, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"size": 1}, {}], ids=["of size 1", "without a size"])
-async def test_swift_jobs_come_as_many_at_a_time_as_there_is_room_for(
+async def test_short_jobs_are_taken_in_portions_of_the_whole_capacity(
     client: Client, taken: Answers, options: dict[str, Any]
 ) -> None:
     queue, handler = client.queue("emails"), Handler()
@@ -84,7 +84,7 @@ async def test_swift_jobs_come_as_many_at_a_time_as_there_is_room_for(
     assert set(handler.started.values()) == {1}
 
 
-async def test_those_that_turn_out_to_wait_are_no_more_at_a_time_than_there_is_room_for(
+async def test_prefetched_jobs_that_turn_out_to_be_long_never_exceed_the_capacity(
     client: Client, taken: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, handler = client.queue("emails"), Handler()
@@ -94,18 +94,18 @@ async def test_those_that_turn_out_to_wait_are_no_more_at_a_time_than_there_is_r
 
         def wait_from_now_on() -> None:
             (queue,) = cast("Any", worker)._worker.queues
-            handler.waits |= queue.reserved_ahead > CAPACITY // 3  # another is on its way
+            handler.waits |= queue.reserved_ahead > CAPACITY // 3  # another answer is on its way
 
-        monkeypatch.setattr(taken, "whole", wait_from_now_on)
+        monkeypatch.setattr(taken, "on_full", wait_from_now_on)
 
-        async def the_others_wait() -> bool:
+        async def rest_is_released() -> bool:
             counts = await queue.counts()
             return handler.running == counts.active == CAPACITY and counts.due > 0
 
         try:
-            await until(the_others_wait, "what was taken and does not fit is given back")
+            await until(rest_is_released, "prefetched jobs that do not fit are released")
             held = await queue.lease(timeout=0)
-            assert held is not None, "there for others"
+            assert held is not None, "another client can take a released job"
             assert await held.complete()
         finally:
             handler.go.set()
@@ -116,48 +116,48 @@ async def test_those_that_turn_out_to_wait_are_no_more_at_a_time_than_there_is_r
     assert handler.counts == {0}
 
 
-async def test_two_swift_answers_that_come_together_are_run_one_after_the_other(
+async def test_two_portions_that_arrive_together_run_one_after_the_other(
     client: Client, taken: Answers
 ) -> None:
-    """As when the worker was held up: what is in the second has room once the first is over."""
+    """As after a blocked event loop. The second portion has room once the first has ended."""
     queue, handler = client.queue("emails"), Handler()
 
     @queue.handler(size=1)
     async def handle(data: bool, job: Job) -> None:
         if data:
-            time.sleep(0.008)  # meanwhile both are there
+            time.sleep(0.008)  # meanwhile both answers arrive
         await handler(job)
 
     await queue.dispatch_many([n % 200 == 0 for n in range(JOBS)])
     async with working(client, capacity=CAPACITY):
         await until_empty(queue)
     assert taken.count(CAPACITY) >= 2
-    assert sum(taken) == JOBS, "none was given back"
+    assert sum(taken) == JOBS, "none was released"
     assert set(handler.started.values()) == {1}
 
 
-async def test_a_queue_of_which_some_jobs_wait_does_not_seem_swift_again_and_again(
+async def test_queue_of_short_and_long_jobs_does_not_release_jobs_again_and_again(
     client: Client, taken: Answers
 ) -> None:
     queue = client.queue("emails")
 
     @queue.handler(size=1)
     async def handle(data: int) -> None:
-        if data // 200 % 2:  # now these, now those
+        if data // 200 % 2:  # 200 short jobs, then 200 long ones
             await asyncio.sleep(0.002)
 
     await queue.dispatch_many(range(4 * JOBS))
     began = time.monotonic()
     async with working(client, capacity=CAPACITY):
         await until_empty(queue)
-    given_back = sum(taken) - 4 * JOBS
-    assert given_back <= 2 * CAPACITY * (1 + time.monotonic() - began)  # two answers a second
+    released = sum(taken) - 4 * JOBS
+    assert released <= 2 * CAPACITY * (1 + time.monotonic() - began)  # two answers a second
 
 
-async def test_jobs_that_fail_come_a_third_at_a_time_however_swiftly_they_do(
+async def test_jobs_that_fail_are_taken_a_third_at_a_time_however_short_they_are(
     client: Client, taken: Answers
 ) -> None:
-    """Larger portions of them were no faster, but slower."""
+    """Larger portions of failing jobs were slower, not faster."""
     queue = client.queue("emails")
 
     @queue.handler(size=1)

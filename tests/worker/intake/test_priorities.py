@@ -1,4 +1,4 @@
-"""Queues that share one worker: who goes first, and that everybody has a turn."""
+"""Queues that share one worker: which is served first, and that each has its turn."""
 
 import asyncio
 import random
@@ -13,10 +13,10 @@ from tests.worker.fleet import ON_ONE_SERVER, Fleet
 from tests.worker.inline import until, until_empty, working
 
 pytestmark = ON_ONE_SERVER
-FEW = 8  # what is being taken while the higher jobs come: two looks of four
+FEW = 8  # jobs of lower priority already taken when the higher ones come: two dequeues of four
 
 
-def test_the_higher_priority_drains_first_and_the_lower_is_not_forgotten(
+def test_higher_priority_drains_first_and_then_the_lower_one(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     high, low = sync_client.queue("high"), sync_client.queue("low")
@@ -31,7 +31,7 @@ def test_the_higher_priority_drains_first_and_the_lower_is_not_forgotten(
     assert worker.stop() == 0
 
 
-def test_what_comes_with_a_higher_priority_goes_before_a_backlog(
+def test_new_jobs_of_higher_priority_run_before_a_backlog(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
     high, low = sync_client.queue("high"), sync_client.queue("low")
@@ -48,7 +48,7 @@ def test_what_comes_with_a_higher_priority_goes_before_a_backlog(
 
 
 def overlapping(lines: list[dict[str, Any]], queue: str) -> list[tuple[Any, Any]]:
-    """Runs that were there while one of this queue was, in the same process."""
+    """Pairs of a run of this queue and another run in the same process at the same time."""
     runs = {
         (line["pid"], line["token"], line["queue"], line["id"]): line["at"]
         for line in lines
@@ -83,14 +83,14 @@ def test_jobs_of_size_100_and_of_size_1_share_a_worker(
     assert worker.stop() == 0
 
 
-def test_a_job_of_size_100_has_its_turn_beside_a_queue_that_is_never_empty(
+def test_job_of_size_100_runs_although_another_queue_is_never_empty(
     fleet: Fleet, server: Server, prefix: str, sync_client: SyncClient
 ) -> None:
     worker = fleet.serve("--queue", "whole", "--queue", "small", processes=1)
     over = threading.Event()
 
     def keep_full() -> None:
-        # Of any length, so that there is never a moment at which none runs.
+        # Of random length, so that there is never a moment at which no job runs.
         lengths = random.Random(1)
         with SyncClient(server.url, prefix=prefix) as client:
             small = client.queue("small")
@@ -114,14 +114,14 @@ def test_a_job_of_size_100_has_its_turn_beside_a_queue_that_is_never_empty(
         over.set()
         load.join()
     assert overlapping(fleet.journal.lines(), "whole") == []
-    wait_until(lambda: sync_client.queue("small").counts().due == 0, "the rest is done")
+    wait_until(lambda: sync_client.queue("small").counts().due == 0, "the small jobs are done")
     assert worker.stop() == 0
 
 
-def test_a_job_scheduled_while_the_worker_is_full_starts_when_it_is_due(
+def test_job_scheduled_while_the_worker_is_full_starts_when_it_is_due(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
-    """A worker without room used to forget the queue for eight seconds."""
+    """Bug: a worker without room did not poll the queue for eight seconds."""
     worker = fleet.serve("--queue", "high", "--queue", "low", processes=1)
     sync_client.queue("high").dispatch_many([{"sleep": 0.4}] * 8)  # four at a time
     fleet.journal.wait_for("start", 4, queue="high")
@@ -131,55 +131,57 @@ def test_a_job_scheduled_while_the_worker_is_full_starts_when_it_is_due(
     assert worker.stop() == 0
 
 
-class Both:
-    """A queue of large jobs and one of small ones, in one worker; each run waits to be let go."""
+class TwoQueues:
+    """A queue of large jobs and one of small jobs. Job n runs until `may_end[n]` is set."""
 
     def __init__(self, client: Client) -> None:
         self.big, self.small = client.queue("big"), client.queue("small")
-        self.over = defaultdict[int, asyncio.Event](asyncio.Event)
-        self.begun: list[int] = []
+        self.may_end = defaultdict[int, asyncio.Event](asyncio.Event)
+        self.started: list[int] = []
         self.big.handler(size=60)(self._run)
         self.small.handler(size=1)(self._run)
 
     async def _run(self, number: int) -> None:
-        self.begun.append(number)
-        await self.over[number].wait()
+        self.started.append(number)
+        await self.may_end[number].wait()
 
 
-async def test_a_job_that_does_not_fit_keeps_no_room_that_it_does_not_need(client: Client) -> None:
-    """Nothing of the same priority was started, with half of the worker idle, until it fitted."""
-    both = Both(client)
+async def test_starved_job_reserves_no_more_room_than_it_needs(client: Client) -> None:
+    """Bug: until the large job fitted, no job of its priority started in a half idle worker."""
+    queues = TwoQueues(client)
     async with working(client) as worker:
-        await both.big.dispatch_many([0, 1])
-        await until(partial(starves, worker), "the second has waited for long enough")
+        await queues.big.dispatch_many([0, 1])
+        await until(partial(starves, worker), "the second large job is starved")
         for number in range(100, 110):
-            both.over[number].set()
-            await both.small.dispatch(number)
-            await until(partial(done, both.begun, number), "it runs beside the large one")
-        assert 1 not in both.begun
-        both.over[0].set()
-        await until(partial(done, both.begun, 1), "the other fits now")
-        both.over[1].set()
-        await until_empty(both.big)
+            queues.may_end[number].set()
+            await queues.small.dispatch(number)
+            await until(
+                partial(done, queues.started, number), "the small job runs beside the large one"
+            )
+        assert 1 not in queues.started
+        queues.may_end[0].set()
+        await until(partial(done, queues.started, 1), "the second large job fits now")
+        queues.may_end[1].set()
+        await until_empty(queues.big)
 
 
-async def test_room_that_comes_free_bit_by_bit_is_kept_for_a_job_that_does_not_fit(
+async def test_room_that_comes_free_unit_by_unit_is_reserved_for_a_starved_job(
     client: Client,
 ) -> None:
-    both = Both(client)
+    queues = TwoQueues(client)
     async with working(client) as worker:
-        await both.small.dispatch_many(range(100, 300))
-        await until(partial(enough, both.begun, 100), "the worker is full")
-        await both.big.dispatch(0)
-        await until(partial(starves, worker), "it has waited for long enough")
-        for ended, number in enumerate(both.begun[:100], 1):
-            both.over[number].set()
-            await until(partial(left, both.small, 200 - ended), "it is told, and another asked for")
-        await until(partial(done, both.begun, 0), "it fits now")
-        assert len(both.begun) < 201, "the others had a turn, and no more"
+        await queues.small.dispatch_many(range(100, 300))
+        await until(partial(enough, queues.started, 100), "the worker is full")
+        await queues.big.dispatch(0)
+        await until(partial(starves, worker), "the large job is starved")
+        for ended, number in enumerate(queues.started[:100], 1):
+            queues.may_end[number].set()
+            await until(partial(left, queues.small, 200 - ended), "the outcome is reported")
+        await until(partial(done, queues.started, 0), "the large job fits now")
+        assert len(queues.started) < 201, "not all small jobs ran before the large one"
         for number in range(300):
-            both.over[number].set()
-        await until_empty(both.small)
+            queues.may_end[number].set()
+        await until_empty(queues.small)
 
 
 async def starves(worker: Any) -> bool:

@@ -69,7 +69,7 @@ class Worker:
         )  # fmt: skip
         self._holdings = self._scheduler.holdings
         self._runs = self._holdings.runs
-        self._passes = table.passes_suspects
+        self._passed_suspects = table.passes_suspects
         self._beating: asyncio.TimerHandle | None = None
         self._started = False
         self._record = b""
@@ -89,7 +89,7 @@ class Worker:
             if not subscription.state.serving:
                 self._joining_later.add(asyncio.create_task(self._join_later(subscription)))
         self._started = True
-        self._passes = self.table.passes_suspects
+        self._passed_suspects = self.table.passes_suspects
         self._beat()
         self._scheduler.schedule_soon()
 
@@ -103,8 +103,8 @@ class Worker:
         report_suppressed(now)
         if self.table.stood_down:
             self._scheduler.schedule_soon()
-        if self.table.passes_suspects != self._passes:  # it may take due suspects now
-            self._passes = self.table.passes_suspects
+        if self.table.passes_suspects != self._passed_suspects:  # it may take due suspects now
+            self._passed_suspects = self.table.passes_suspects
             for queue in self._scheduler.queues:
                 queue.reconsider()
             self._scheduler.schedule_soon()

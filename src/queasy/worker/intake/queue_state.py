@@ -57,7 +57,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
 
 class QueueState:
-    """What a worker knows of one queue, and the calls it has in flight."""
+    """What a worker knows about one queue, and the calls that it has in flight."""
 
     def __init__(self, service: Service, index: int, table: InflightTable) -> None:
         self.service = service
@@ -331,7 +331,7 @@ class QueueState:
         self.woken = True
 
     def stand_down(self) -> None:
-        """The worker will not poll in time, as it promised: another client will."""
+        """The worker cannot poll at the time it promised: another client will."""
         self.poll_at, self.woken = 0.0, False
 
     def become_waiter_again(self, *, not_before_pause: bool = False) -> None:

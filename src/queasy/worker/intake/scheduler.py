@@ -39,7 +39,7 @@ from queasy.worker.liveness.inflight_table import InflightTable
 
 __all__ = ["Scheduler"]
 
-# A supervisor that was not seen for this long counts as gone: nothing keeps leases alive. Seconds.
+# A supervisor that was not seen for this many seconds counts as gone: it keeps no leases alive.
 SUPERVISOR_SILENCE = 2.0
 
 
@@ -214,7 +214,7 @@ class Scheduler:
 
     @contextlib.contextmanager
     def _in_flight(self, queue: QueueState, call: Call) -> Generator[None]:
-        """Ends the call, whatever happens to it and to the jobs of its answer."""
+        """End the call, whatever happens to it and to the jobs of its answer."""
         try:
             yield
         except GivenUp:

@@ -74,7 +74,7 @@ class WorkerLeases:
         """When the leases of each queue of which the worker holds jobs were last in order."""
         self._stood_down_at = 0.0
 
-    def needs(self, queue: int, now: float) -> float | None:
+    def lease_due(self, queue: int, now: float) -> float | None:
         """The lease to request for the queue, or None if no bump is due."""
         until = self.table.idle_until(queue)
         if not until or now - self._bumped.get(queue, 0.0) < BUMP_EVERY:
@@ -190,7 +190,7 @@ class Heartbeat:
                 self._standing_down.add(task)
                 task.add_done_callback(self._standing_down.discard)
             for index, commands in enumerate(worker.queues):
-                lease = worker.needs(index, now)
+                lease = worker.lease_due(index, now)
                 if lease is not None and commands.keys.base not in self._bumping:
                     due.setdefault((commands.keys.base, lease), []).append((worker, index))
         if not due and not self._bumping:

@@ -150,7 +150,7 @@ class InflightTable:
     def set_idle_until(self, queue: int, until: float) -> None:
         """Records until when the server keeps the worker registered without a bump.
 
-        It holds for a worker without jobs of the queue. 0: the worker does not serve the queue.
+        This counts while the worker holds no job of the queue. 0: it does not serve the queue.
         """
         self._floats[_floats_of(queue) + IDLE_UNTIL] = until
 

@@ -67,7 +67,7 @@ class Settings:
         if url is None and folder is None:  # a folder means the embedded server
             url = os.environ.get("QUEASY_URL") or None
         self.url = url
-        if url is None:  # now: the process may change its current folder later
+        if url is None:  # absolute, because the process may change its current folder later
             self.folder = (self.folder or Path(".queasy")).absolute()
         self.target = target_of(url, self.folder)
 
@@ -238,7 +238,7 @@ class Client:
         release: bool = False,
         workers: Collection[str] | None = None,
     ) -> int:
-        """Make running workers serve a queue, or stop serving it; how many received the order.
+        """Make running workers serve a queue, or stop serving it. Return how many got the order.
 
         The order goes to all workers, or to the groups named (`WorkerInfo.group`). Jobs that run
         when a worker stops serving their queue may end or, with `release`, go back to its front.

@@ -125,7 +125,7 @@ def run_operation_sync(store: SyncStore, operation: Operation[T]) -> T:
                 case Undoable(command=command, undo=undo, expires_in=expires_in):
                     try:
                         answer = store.run(command)
-                        store.undos.attempt()  # the server answers: a good time for older undos
+                        store.undos.attempt()  # older undos, now that the server answers
                     except KeyboardInterrupt:
                         store.undos.add(undo, expires_in)
                         store.undos.attempt()

@@ -25,8 +25,8 @@ log = logging.getLogger("queasy")
 SAFETY_POLL_SECONDS = 8.0
 AUDIT_PAGE_SIZE = 1000
 MAX_BROKEN_IN_A_ROW = 10
-# How often a waiter tries a server that cannot be reached or refuses. It can be short: most calls
-# have already been retried for the client's timeout.
+# How long a waiter pauses before it tries again a server that cannot be reached or refuses. It can
+# be short: most calls have already been retried for the client's timeout.
 REFUSED_RETRY_SECONDS = 1.0
 
 
@@ -83,7 +83,7 @@ def take_one(
             if broken_in_a_row == MAX_BROKEN_IN_A_ROW:
                 yield commands.settle(broken)
                 raise _wrong_codec(commands, broken_in_a_row, problem)
-        elif last and taken.next_in != 0:  # 0: the server set due jobs aside, and there are more
+        elif last and taken.next_in != 0:  # 0: more jobs are due after those that were set aside
             return None
         elif signal is None:
             # Subscribe only when the queue was empty, then dequeue once more: no wake-up was sent
@@ -122,7 +122,7 @@ def _wrong_codec(commands: QueueCommands, jobs: int, problem: JobError) -> Undec
 def forward_wakeup(commands: QueueCommands, waiter: str = "") -> Command[Taken]:
     """Forwards a wake-up that is not needed here to another waiter of the queue.
 
-    A `waiter` that is named stops being one, and another waiter polls at the due times instead.
+    If a `waiter` is named, it stops being one, and another waiter polls when jobs are due.
     """
     return commands.dequeue(f"~{new_id()}", lease=1, limit=0, waiter=waiter)
 
@@ -142,7 +142,7 @@ def _undecodable(job: Job) -> JobError | None:
 
 
 def until_done(command: Callable[[], Command[int]]) -> Operation[int]:
-    """Repeats a bounded command until it has nothing left to do; the sum of its answers."""
+    """Repeats a bounded command until nothing is left to do; returns the sum of its answers."""
     total = 0
     while True:
         done: int = yield command()
@@ -152,7 +152,7 @@ def until_done(command: Callable[[], Command[int]]) -> Operation[int]:
 
 
 def requeue(commands: QueueCommands, kind: RecordKind, ids: list[str]) -> Operation[int]:
-    """Puts any number of failed or broken jobs back; how many wait again."""
+    """Puts any number of failed or broken jobs back; returns how many wait again."""
     total = 0
     for chunk in _chunks(ids):
         left = chunk
@@ -164,7 +164,7 @@ def requeue(commands: QueueCommands, kind: RecordKind, ids: list[str]) -> Operat
 
 
 def drop(commands: QueueCommands, kind: RecordKind, ids: list[str]) -> Operation[int]:
-    """Drops the failed or broken records of any number of ids; how many there were."""
+    """Drops the failed or broken records of any number of ids; returns how many there were."""
     total = 0
     for chunk in _chunks(ids):
         total += yield commands.drop(kind, chunk)
@@ -176,14 +176,14 @@ def _chunks(ids: list[str]) -> Iterator[list[str]]:
 
 
 def trim(commands: QueueCommands, kind: RecordKind, keep: int) -> Operation[int]:
-    """Drops all but the newest records; how many."""
+    """Drops all but the newest records; returns how many it dropped."""
     return until_done(lambda: commands.trim(kind, keep))
 
 
 def evict(
     commands: QueueCommands, client: str, *, died: bool, started: Sequence[str] | None = None
 ) -> Operation[int]:
-    """Ends a client that holds any number of jobs; how many it held.
+    """Ends a client that holds any number of jobs; returns how many it held.
 
     If it `died`, a stall is counted for the jobs it had `started` (None: all of its jobs), and
     they become suspects. Its other jobs are released.
@@ -200,8 +200,8 @@ def evict(
 
 
 def audit(commands: QueueCommands) -> Operation[list[str]]:
-    """Every broken invariant, as a sentence. A queue in use may change between two pages, and
-    then be reported although nothing is wrong with it.
+    """Every broken invariant, as a sentence. A queue in use may change between two pages: then it
+    may report a problem that does not exist.
     """
     problems: list[str] = []
     sums = [0] * len(AUDIT_TALLIES)

@@ -118,10 +118,10 @@ class Queue(HandledQueue):
     def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> LeaseRequest[Any]:
         """Take one job for some seconds: `await` it, or use it in `async with`.
 
-        Waits without polling until a job comes, also through a restart of the server; None
-        after `timeout` seconds. If the lease is neither ended nor extended within `seconds`, the
-        job goes to another client. (If no client made a call for ten seconds, the server may have
-        been away: then every lease lasts ten seconds longer.)
+        Wait without polling until a job comes, also through a restart of the server. The result is
+        None after `timeout` seconds. If the lease is neither ended nor extended within `seconds`,
+        the job goes to another client. (If no client made a call for ten seconds, the server may
+        have been away: then every lease lasts ten seconds longer.)
         """
         operation = self._take_operation(
             seconds, timeout, self._waiter, lambda: self._store.connected
@@ -161,7 +161,7 @@ class Queue(HandledQueue):
         return await self._store.run(self._commands.stats())
 
     async def clients(self) -> list[ClientInfo]:
-        """The clients that hold, or may take, jobs of this queue; the first thousand."""
+        """The first thousand clients that hold, or may take, jobs of this queue."""
         return await self._store.run(self._commands.clients(0, MAX_LISTED_CLIENTS))
 
     async def pause(self) -> None:
@@ -189,23 +189,23 @@ class Queue(HandledQueue):
         await self._store.run(command)
 
     async def requeue(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
-        """Let failed (or broken) jobs run again, with their counts reset; how many will."""
+        """Let failed (or broken) jobs run again, with their counts reset; return how many."""
         return await run_operation(self._store, self._requeue_operation(ids, kind))
 
     async def drop(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
-        """Delete the records of failed (or broken) jobs; how many there were."""
+        """Delete the records of failed (or broken) jobs; return how many there were."""
         return await run_operation(self._store, self._drop_operation(ids, kind))
 
     async def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
-        """Keep the newest records only; how many were dropped."""
+        """Keep the newest records only; return how many were dropped."""
         return await run_operation(self._store, self._trim_operation(keep, kind))
 
     async def sweep(self) -> int:
-        """Return the jobs of dead clients now. Every dequeue and heartbeat does it, too."""
+        """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too."""
         return await run_operation(self._store, self._sweep_operation())
 
     async def evict(self, client: str, *, died: bool = True) -> int:
-        """Take all jobs from a client. `died` counts a stall against each of them."""
+        """Take all jobs from a client; return how many. `died` counts a stall against each."""
         return await run_operation(self._store, self._evict_operation(client, died))
 
     async def audit(self) -> list[str]:

@@ -81,7 +81,7 @@ class SyncLease(BaseLease):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Completes on success, retries on an exception."""
+        """Complete the job on success; retry it on an exception."""
         outcome = self._outcome_of(error)
         if outcome is not None:
             self._settle(self._ending(outcome))
@@ -154,7 +154,7 @@ class SyncQueue(QueueRequests):
     def lease(self, seconds: Seconds = 60, *, timeout: Seconds | None = None) -> SyncLease | None:
         """Take one job for some seconds; the lease may be used in `with`.
 
-        Waits without polling until a job comes; None after `timeout` seconds, so check first:
+        Wait without polling until a job comes; None after `timeout` seconds, so check first:
         `if lease := queue.lease(timeout=5): with lease: ...`. If the lease is neither ended nor
         extended within `seconds`, the job goes to another client.
         """
@@ -186,7 +186,7 @@ class SyncQueue(QueueRequests):
         return self._store.run(self._commands.stats())
 
     def clients(self) -> list[ClientInfo]:
-        """The clients that hold, or may take, jobs of this queue; the first thousand."""
+        """The first thousand clients that hold, or may take, jobs of this queue."""
         return self._store.run(self._commands.clients(0, MAX_LISTED_CLIENTS))
 
     def pause(self) -> None:
@@ -210,23 +210,23 @@ class SyncQueue(QueueRequests):
         self._store.run(command)
 
     def requeue(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
-        """Let failed (or broken) jobs run again, with their counts reset; how many will."""
+        """Let failed (or broken) jobs run again, with their counts reset; return how many."""
         return run_operation_sync(self._store, self._requeue_operation(ids, kind))
 
     def drop(self, ids: str | Iterable[str], *, kind: RecordKind = "failed") -> int:
-        """Delete the records of failed (or broken) jobs; how many there were."""
+        """Delete the records of failed (or broken) jobs; return how many there were."""
         return run_operation_sync(self._store, self._drop_operation(ids, kind))
 
     def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
-        """Keep the newest records only; how many were dropped."""
+        """Keep the newest records only; return how many were dropped."""
         return run_operation_sync(self._store, self._trim_operation(keep, kind))
 
     def sweep(self) -> int:
-        """Return the jobs of dead clients now. Every dequeue and heartbeat does it, too."""
+        """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too."""
         return run_operation_sync(self._store, self._sweep_operation())
 
     def evict(self, client: str, *, died: bool = True) -> int:
-        """Take all jobs from a client. `died` counts a stall against each of them."""
+        """Take all jobs from a client; return how many. `died` counts a stall against each."""
         return run_operation_sync(self._store, self._evict_operation(client, died))
 
     def audit(self) -> list[str]:

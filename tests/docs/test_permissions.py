@@ -114,7 +114,9 @@ async def hand(server: Server, queue: Queue) -> None:
         for data, word in ((1, b"job:"), ("x" * 70_000, b"wake")):
             taken = send(
                 admin,
-                commands.dequeue("taker", lease=5, limit=1, waiter="taker", waits=3, by_hand=True),
+                commands.dequeue(
+                    "taker", lease=5, limit=1, waiter="taker", waits=3, accepts_hand_off=True
+                ),
             )
             assert not taken.count
             await queue.dispatch(data)

@@ -24,7 +24,12 @@ class Taker:
 
     def sleep(self, *, passes: bool = False, seconds: float = 3) -> None:
         taken = self.h.dequeue(
-            self.name, lease=5, waiter=self.name, waits=seconds, by_hand=True, passes=passes
+            self.name,
+            lease=5,
+            waiter=self.name,
+            waits=seconds,
+            accepts_hand_off=True,
+            passes=passes,
         )
         assert taken.jobs == []
 
@@ -192,7 +197,7 @@ def a_suspect_is_never_handed_off(h: Harness) -> None:
     h.call(h.commands.evict("dies", "stall", ["poison"]))
     assert h.row("due", "poison").suspect
     assert taker.heard() == "wake"
-    h.dequeue("c1", lease=5, waiter="c1", waits=3, by_hand=True, passes=True)
+    h.dequeue("c1", lease=5, waiter="c1", waits=3, accepts_hand_off=True, passes=True)
     h.dispatch("a")
     assert h.commands.handed(taker.heard(), "c1").id == "a"
     assert h.rows("poison").keys() == {"due"}

@@ -136,7 +136,7 @@ async def test_a_cancelled_dispatch_does_not_affect_the_others(gone: str, in_fli
     assert await ends(tasks) == expected
     sent = [id_ for call in calls.sent for id_ in call]
     assert sent == ["a", *(id_ for id_ in "bcd" if in_flight or id_ not in gone)]
-    await asyncio.wait_for(calls.coalescer.emptied(), 5)
+    await asyncio.wait_for(calls.coalescer.wait_until_sent(), 5)
     last = calls.dispatch("last")
     assert await ends(last) == ["created"]
 
@@ -210,10 +210,10 @@ async def test_a_cancelled_call_has_a_lower_number_than_the_next() -> None:
 
 async def test_emptied_waits_until_all_dispatches_were_sent() -> None:
     calls = Calls()
-    await calls.coalescer.emptied()
+    await calls.coalescer.wait_until_sent()
     tasks = calls.dispatch("a", "b")
     await settle()
-    emptied = asyncio.create_task(calls.coalescer.emptied())
+    emptied = asyncio.create_task(calls.coalescer.wait_until_sent())
     for _ in tasks:
         await settle()
         assert not emptied.done()

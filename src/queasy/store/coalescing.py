@@ -15,14 +15,14 @@ from queasy.store.records import Dispatched, DispatchItem
 
 __all__ = ["CHUNK_BYTES", "CHUNK_JOBS", "DispatchCoalescer"]
 
-# The most that one call dispatches: little enough that the server's other clients do not notice.
+# The most that one call dispatches. It must not delay the server's other clients noticeably.
 CHUNK_JOBS = 1000
 CHUNK_BYTES = 4 * 1024 * 1024
-# When more callers than these dispatch again as soon as they are answered, they are sent in two
-# halves: the server works on one half while the callers of the other half are woken.
+# If more callers than these dispatch again as soon as they are answered, their dispatches are sent
+# in two halves: the server works on one half while the callers of the other half are woken.
 SPLIT_ABOVE_JOBS = 50
-# Seconds that it takes to wake one caller until it has dispatched again. When a call takes longer
-# than that for all callers together, one call for all of them is better than two halves.
+# Seconds from waking one caller until it has dispatched again. If a call takes longer than that for
+# all callers together, one call for all of them is better than two halves.
 WAKE_UP_SECONDS = 15e-6
 
 Run = Callable[[Command[list[Dispatched]]], Awaitable[list[Dispatched]]]
@@ -35,9 +35,10 @@ class DispatchCoalescer:
 
     If no dispatch is in flight, the caller sends its own, in its own task: there is nothing to
     share yet, and another task would cost as much as everything else. Dispatches made meanwhile
-    are sent by a sender task, which no single caller can cancel. Where calls take long, and the
-    last caller that found none in flight was followed by others, the next such caller uses the
-    sender task, too: its call then includes the dispatches of the same pass of the event loop.
+    are sent by a sender task, which no single caller can cancel.
+
+    If calls take long and the last time callers came together, even the first caller uses the
+    sender task. Its call then includes the dispatches of the same pass of the event loop.
     """
 
     def __init__(self, run: Run) -> None:
@@ -46,7 +47,7 @@ class DispatchCoalescer:
         self._waiting: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._busy = False
-        """A call is in flight. If not, no dispatch waits."""
+        """A call is in flight, or about to be sent. If not, no dispatch waits."""
         self._expects_others = False
         """A dispatch that finds no call in flight should wait for others of the same pass."""
         self._last_call_seconds = 0.0
@@ -57,7 +58,7 @@ class DispatchCoalescer:
         self._answered = self._answered_before = 0
         """How many callers the last call answered, and the call before it."""
         self._call_ended: asyncio.Future[None] | None = None
-        """Done when the call in flight ends; made when `emptied` needs it."""
+        """Done when the call in flight ends; made when `wait_until_sent` needs it."""
         # One caller id for all calls: if a call that was given up arrives after the next one, its
         # lower number shows the server that it is too late.
         self._caller_id = Caller().id
@@ -91,9 +92,10 @@ class DispatchCoalescer:
             self._answered, self._largest_batch = 1, 1 + len(self._waiting)
             self._continue()
 
-    async def emptied(self) -> None:
-        """Waits until all dispatches made before now have been sent, but not for later ones: they
-        may never end.
+    async def wait_until_sent(self) -> None:
+        """Waits until all dispatches made before now are answered or have failed.
+
+        It does not wait for later ones: they may never end.
         """
         if self._busy:
             self._call_ended = self._call_ended or self._loop.create_future()
@@ -132,7 +134,10 @@ class DispatchCoalescer:
             self._continue()
 
     async def _next_batch_of_returning_callers(self) -> list[_Waiting]:
-        """Gives many callers one pass of the loop to be woken, and one to dispatch again."""
+        """The next dispatches, after a pause in which many callers can dispatch again.
+
+        They need one pass of the event loop to be woken, and one to dispatch.
+        """
         if self._answered > SPLIT_ABOVE_JOBS and self._is_fast_for(self._answered):
             for _ in range(2):
                 await asyncio.sleep(0)
@@ -162,6 +167,7 @@ class DispatchCoalescer:
 
     def _batch_limit(self) -> int:
         """How many dispatches the next call takes: all, or half if their callers keep returning."""
+        # Of the callers answered by the call before the last, at least half have dispatched again.
         returning = 0 < self._answered_before <= 2 * (len(self._waiting) - self._left_over)
         callers = len(self._waiting) + self._answered
         if returning and callers > SPLIT_ABOVE_JOBS and self._is_fast_for(callers):

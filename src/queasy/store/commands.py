@@ -123,14 +123,14 @@ class QueueCommands:
         waits: float = 0,
         endings: Sequence[Ending] = (),
         passes: bool = False,
-        by_hand: bool = False,
+        accepts_hand_off: bool = False,
     ) -> Command[Taken]:
         """End leases, sweep, and take due jobs, in one round trip. A client that `passes` takes no
         suspects.
 
-        A client that gets no job and `waits` (seconds) is woken when there is one or, if `by_hand`,
-        is sent a job that was leased to it: see `handed`. If it holds no job either, its own lease
-        counts from the end of its wait.
+        A client that gets no job and `waits` (seconds) is woken when there is one. If it
+        `accepts_hand_off`, it may be sent a job that was leased to it instead: see `handed`. If it
+        holds no job either, its own lease counts from the end of its wait.
         """
         finishes = [ending for ending in endings if isinstance(ending.outcome, Finish)]
         packed = pack_finishes(finishes)
@@ -145,7 +145,7 @@ class QueueCommands:
         ]  # fmt: skip
         for ending in others:
             args.extend(ending.args())
-        args += (("pass " if passes else "") + ("hand" if by_hand else ""), packed)
+        args += (("pass " if passes else "") + ("hand" if accepts_hand_off else ""), packed)
 
         def read(reply: list[Any]) -> Taken:
             state, next_in, settled, jobs, cancels, lost, held = reply

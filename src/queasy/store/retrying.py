@@ -58,7 +58,7 @@ DURABILITY_SHARE = 0.4
 
 
 class FailedTry(NamedTuple):
-    """A first try, at an address that was known, which `call` continues."""
+    """A first try that failed, at an address that was known. `call` continues from there."""
 
     address: Address
     began: float
@@ -108,7 +108,8 @@ def call(
             # connection stays with the old one. Only a new connection shows where it leads now.
             yield HangUp((yield from route.locate(attempt.key)))
             continue
-        if attempt.continues_at_once(fault):
+        if attempt.needs_no_pause(fault):
+            attempt.count_turn()
             continue
         # Also before giving up: otherwise the next call would start with the same server again.
         route.forget(attempt.address)
@@ -147,16 +148,17 @@ class _Attempt:
         self.durability = durability
         self.within = within
         self.repeated = False
-        """An earlier try may have been carried out."""
+        """The server may have carried out an earlier try."""
         self.lacks_library: Address | None = None
         """A server without the library. The route may not know it as a primary yet."""
         self.reconnected = False
+        """The connections were closed once, in case the address leads to another server now."""
         self.ask_address: Address | None = None
         """Where an ASK redirection sends the next try."""
         self.address = address
         """Where the last try was sent."""
         self.turns = 0
-        """Tries since the last pause."""
+        """Tries that followed without a pause since the last one."""
         self.key = command.keys[0] if command.keys else None
 
     def once(self, route: Route) -> Generator[Effect, Any, Any]:
@@ -268,13 +270,14 @@ class _Attempt:
             case _:
                 pass
 
-    def continues_at_once(self, fault: Fault) -> bool:
-        """Whether the next try needs no pause; counts it."""
+    def needs_no_pause(self, fault: Fault) -> bool:
+        """Whether the next try may follow at once: the last one made progress."""
         progress = fault.remedy in (Remedy.MOVED, Remedy.ASK, Remedy.LOAD)
-        if not progress or self.turns >= MAX_TURNS_WITHOUT_PAUSE:
-            return False
+        return progress and self.turns < MAX_TURNS_WITHOUT_PAUSE
+
+    def count_turn(self) -> None:
+        """The next try follows without a pause."""
         self.turns += 1
-        return True
 
     def start_over(self) -> None:
         """The next try comes after a pause, and finds the server anew."""
@@ -282,7 +285,7 @@ class _Attempt:
 
 
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
-    """Makes sure that the server can serve and has the library, ours if it can be loaded."""
+    """Makes sure that the server can serve and has the library, this version's if possible."""
     pauses = _Pauses(time.monotonic() + patience)
     _, revision = yield from call(version(), route, patience=patience, connected=False)
     while True:
@@ -299,7 +302,7 @@ def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
 
 
 def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
-    """Replaces an older library if possible. If not, a compatible one is used as it is: workers
+    """Replaces an older library. If that fails, uses the older one if it is compatible: workers
     must be able to drain a server that has run out of memory.
     """
     try:

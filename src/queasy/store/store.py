@@ -67,9 +67,9 @@ class AsyncStore:
         self.listener = AsyncListener(self._transport, self._route)
 
     def _bind(self) -> None:
-        """Binds the store to the running loop, since connections belong to a loop.
+        """Binds the store to the running loop: connections belong to one loop.
 
-        Starts anew if the last loop was closed; raises if it is still open.
+        Starts anew if the last loop was closed; raises if that loop is still open.
         """
         loop = asyncio.get_running_loop()
         if self._loop is loop:
@@ -112,7 +112,7 @@ class AsyncStore:
             return await self._run(numbered, durability)
 
     def _run_numbered(self, durability: Durability, command: Command[T]) -> Awaitable[T]:
-        """For a coalescer, which numbers its calls itself: this is the path of every dispatch."""
+        """The answer to a command that a coalescer has numbered: the path of every dispatch."""
         return (self._run if self._connected else self.run)(command, durability)
 
     async def _run(self, command: Command[T], durability: Durability) -> T:
@@ -144,7 +144,7 @@ class AsyncStore:
     def undo_later(
         self, running: asyncio.Future[Any], undo: UndoCommand, expires_in: float
     ) -> None:
-        """Undoes, in the background, a call that can no longer reach its caller."""
+        """Undoes, in the background, a call whose answer can no longer reach its caller."""
         self._in_background(
             undo_once_answered(running, undo, expires_in, self.run, self._sleep_unless_closing)
         )
@@ -177,7 +177,7 @@ class AsyncStore:
         self._bind()
         self._closing.set()
         for coalescer in list(self._coalescers.values()):
-            await coalescer.emptied()
+            await coalescer.wait_until_sent()
         if self._background:
             await asyncio.wait(self._background)
         await self.listener.close()

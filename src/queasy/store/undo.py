@@ -1,7 +1,7 @@
-"""Taking back a command when its answer did not reach the caller.
+"""Undoes a command whose answer did not reach the caller.
 
-A lease may be granted although its caller never learns of it: the caller was interrupted, or the
-answer was lost. Without an undo, the job would be held until that lease expires.
+The server may grant a lease although its caller never learns of it: the caller was interrupted, or
+the answer was lost. Without an undo, no other client could take the job until that lease expires.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _PendingUndo:
 
     @property
     def expired(self) -> bool:
-        """Whether the lease has ended without us."""
+        """Whether the lease has expired by itself."""
         return time.monotonic() > self._expires_at
 
 
@@ -55,7 +55,7 @@ async def undo_once_answered(
     run: Callable[[UndoCommand], Awaitable[tuple[str, int]]],
     sleep: Callable[[float], Awaitable[bool]],
 ) -> None:
-    """Undoes a call that is `running`, after it was answered or given up.
+    """Undoes a `running` call, once it was answered or given up.
 
     Sent earlier, over another connection, the undo could overtake the call. A call that was given
     up may still arrive when a stalled network recovers, so the undo is repeated. `sleep` returns
@@ -74,8 +74,8 @@ async def undo_once_answered(
         except QueasyError as problem:
             if not unanswered or undo.expired:
                 log.warning(
-                    "cannot take back a lease that its caller never received; it ends when it "
-                    "expires: %s",
+                    "cannot undo a lease that its caller never received; its job is not available "
+                    "until the lease expires: %s",
                     problem,
                 )
                 return
@@ -111,6 +111,7 @@ class SyncUndos:
                 return
 
     def _attempt(self, undo: _PendingUndo) -> bool:
+        """Tries one undo; returns whether the server answered."""
         undo.next_attempt_at = time.monotonic() + UNDO_PAUSE_SECONDS
         try:
             state, _ = self._run(undo.command)

@@ -131,7 +131,7 @@ class InlineWorker:
             ids = [job.id for job in worker.running]
             event("waiting_for_uninterruptible_runs", logging.WARNING, jobs=ids)
             if not at_once:
-                await worker.drained()
+                await worker.wait_until_drained()
         if not worker.running:
             with contextlib.suppress(QueasyError):  # the leases expire by themselves
                 await worker.leave()

@@ -69,7 +69,7 @@ class Worker:
         )  # fmt: skip
         self._holdings = self._scheduler.holdings
         self._runs = self._holdings.runs
-        self._passes = table.passes_suspects
+        self._passed_suspects = table.passes_suspects
         self._beating: asyncio.TimerHandle | None = None
         self._started = False
         self._record = b""
@@ -89,21 +89,22 @@ class Worker:
             if not subscription.state.serving:
                 self._joining_later.add(asyncio.create_task(self._join_later(subscription)))
         self._started = True
-        self._passes = self.table.passes_suspects
+        self._passed_suspects = self.table.passes_suspects
         self._beat()
         self._scheduler.schedule_soon()
 
     def _beat(self) -> None:
-        """Show the supervisor that the event loop turns. Also when nothing runs: a blocked loop
-        reports nothing.
+        """Show the supervisor that the event loop turns, every second.
+
+        Also when nothing runs: a blocked loop could not report the last outcomes.
         """
         now = time.monotonic()
         self.table.loop_turned(now)
         report_suppressed(now)
-        if self.table.unheard:
+        if self.table.stood_down:
             self._scheduler.schedule_soon()
-        if self.table.passes_suspects != self._passes:  # due suspects may be for this worker now
-            self._passes = self.table.passes_suspects
+        if self.table.passes_suspects != self._passed_suspects:  # it may take due suspects now
+            self._passed_suspects = self.table.passes_suspects
             for queue in self._scheduler.queues:
                 queue.reconsider()
             self._scheduler.schedule_soon()
@@ -124,13 +125,13 @@ class Worker:
         return None
 
     async def _join_later(self, subscription: Subscription) -> None:
-        """Try again until the queue's keys are repaired."""
+        """Try to join a queue again and again, until its keys are repaired."""
         queue = subscription.state
         while not queue.serving:
             await asyncio.sleep(RETRY_PAUSE)
             async with queue.order_lock:
                 if not queue.wanted:
-                    return  # an order to serve the queue tries again
+                    return  # the next order to serve the queue tries again
                 with contextlib.suppress(QueasyError):
                     await self._join(subscription)
         self._connectivity.answered(queue.name)
@@ -179,7 +180,7 @@ class Worker:
         subscriptions = [s for s in self._subscriptions if _queue_of(s) == queue]
         if not subscriptions:
             known = sorted(set(map(_queue_of, self._subscriptions)))
-            raise QueasyError(f"no handler for queue {queue!r}; there are {', '.join(known)}")
+            raise QueasyError(f"no handler for queue {queue!r}; expected one of {known}")
         return subscriptions
 
     def cancel(self, index: int, id_: str, token: int) -> None:
@@ -192,13 +193,13 @@ class Worker:
         """Take nothing more. What runs goes on."""
         self._scheduler.close()
 
-    async def drained(self) -> None:
-        """Wait until nothing runs and all is reported, once the worker is closed."""
+    async def wait_until_drained(self) -> None:
+        """Wait until nothing runs and all is reported. The worker must be closed."""
         idle = self._holdings.has_nothing_of
         await self._until(lambda: all(map(idle, self._scheduler.queues)))
 
     async def stop(self, grace: float) -> bool:
-        """Let runs end for `grace` seconds, then release them. False if some would not end."""
+        """Let runs end for `grace` seconds, then release them. False if some did not end."""
         self.hasten(grace)
         self.close()
         await self._while_before(lambda: bool(self._runs), lambda: self._stop_by)
@@ -214,7 +215,7 @@ class Worker:
         return any(queue.busy for queue in self._scheduler.queues)
 
     def hasten(self, grace: float) -> None:
-        """A stop is to be over within that time, if not before."""
+        """Have a stop let runs end for `grace` seconds at most, from now."""
         self._stop_by = min(self._stop_by, time.monotonic() + grace)
         self._scheduler.changed.set()
 
@@ -222,7 +223,7 @@ class Worker:
         """Have the queues forget this worker and release what it still holds."""
         serving = [s for s in self._subscriptions if s.state.serving]
         left = await asyncio.gather(*(s.leave() for s in serving), return_exceptions=True)
-        for problem in left:  # with one queue; the others were left all the same
+        for problem in left:  # a problem with one queue does not keep the worker in the others
             if isinstance(problem, BaseException):
                 raise problem
 
@@ -237,6 +238,7 @@ class Worker:
         report_suppressed()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition is true."""
         while not condition():
             self._scheduler.changed.clear()
             await self._scheduler.changed.wait()
@@ -244,6 +246,7 @@ class Worker:
     async def _while_before(
         self, condition: Callable[[], bool], deadline: Callable[[], float]
     ) -> None:
+        """Wait while the condition is true, at most until the deadline, which may come closer."""
         while condition() and (left := deadline() - time.monotonic()) > 0:
             self._scheduler.changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -254,7 +257,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes jobs, and the server answers."""
+        """Whether the worker takes jobs, and the server answers."""
         return self._started and not self._holdings.closing and self._connectivity.answers
 
     @property

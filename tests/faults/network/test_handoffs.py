@@ -328,7 +328,7 @@ def test_subscriber_of_a_replica_gets_no_handoff(kind: ServerKind) -> None:
         ears.ssubscribe(h.keys.channel("c1"))
         assert ears.get_sharded_message(timeout=5)["data"] == 1
         h.join("c1", lease=5)
-        assert not h.take("c1", lease=5, waiter="c1", waits=3, by_hand=True)
+        assert not h.take("c1", lease=5, waiter="c1", waits=3, accepts_hand_off=True)
         h.dispatch("a")
         assert ears.get_sharded_message(timeout=5)["data"] == b"wake"
         assert h.take_one("c1").id == "a"

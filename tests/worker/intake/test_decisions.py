@@ -78,7 +78,7 @@ def test_queue_with_a_suspect_is_not_polled_while_it_is_avoided() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"exclusive": True}, {"supervised": False}], ids=str)
-def test_nothing_is_requested_that_could_not_run(fields: dict[str, Any]) -> None:
+def test_jobs_that_could_not_run_are_not_requested(fields: dict[str, Any]) -> None:
     assert actions(queue(), **fields) == [NoteUnserved(0)]
 
 
@@ -306,7 +306,7 @@ def dequeues(found: Decision) -> list[Dequeue]:
 
 
 @given(snapshots())
-def test_never_more_is_requested_than_the_capacity(now: Snapshot) -> None:
+def test_jobs_requested_never_exceed_the_capacity(now: Snapshot) -> None:
     requested = dequeues(decide(now))
     occupied = now.room.used.total + now.room.reserved.total
     if not occupied and requested:  # an idle worker runs any job, and then nothing beside it
@@ -340,7 +340,7 @@ def test_lower_priority_is_not_served_where_a_higher_one_wants_jobs_that_fit(
 
 
 @given(snapshots())
-def test_what_fits_is_requested_of_the_highest_priority(now: Snapshot) -> None:
+def test_highest_priority_is_served_if_its_jobs_fit(now: Snapshot) -> None:
     """The queue whose turn is first is served if it wants jobs and has room."""
     startable = now.supervised and not now.exclusive and not now.closing
     first = max(now.queues, key=lambda queue: queue.priority)

@@ -11,7 +11,7 @@ from tests.servers import wait_until
 from tests.worker.idling import Idling
 
 MINUTE = 60.0
-# The requirement.
+# The requirement: commands a minute, and the share of one CPU.
 COMMANDS, CPU = 60, 0.01
 # Far below the interval of its safety poll, about a minute; far above the time of a wake-up.
 WOKEN = 5.0

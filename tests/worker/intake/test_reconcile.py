@@ -15,7 +15,7 @@ from tests.worker.inline import Seen, until, until_empty, working
 async def test_worker_that_always_has_more_to_take_reconciles_all_the_same(
     client: Client, server: Server, emails: Queue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It requested more jobs first, whenever there were more, and never compared its leases."""
+    """Bug: it requested more jobs first whenever there were more, and never compared its leases."""
     run, compared_after = AsyncStore.run, list[int]()
 
     async def run_slowly(store: AsyncStore, command: Command[Any], *more: Any) -> Any:
@@ -44,26 +44,26 @@ async def test_worker_that_always_has_more_to_take_reconciles_all_the_same(
 async def test_internal_error_is_not_repeated_at_once(
     client: Client, emails: Queue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was repeated in every pass of the event loop, each time with a line in the log."""
-    run, mended, made = AsyncStore.run, asyncio.Event(), 0
+    """Bug: it was repeated in every pass of the event loop, each time with a line in the log."""
+    run, repaired, raised = AsyncStore.run, asyncio.Event(), 0
 
     async def fail(store: AsyncStore, command: Command[Any], *more: Any) -> Any:
-        nonlocal made
-        if command.function != "dequeue" or mended.is_set():
+        nonlocal raised
+        if command.function != "dequeue" or repaired.is_set():
             return await run(store, command, *more)
-        made += 1
+        raised += 1
         raise TypeError("a bug in the worker")
 
     monkeypatch.setattr(AsyncStore, "run", fail)
     emails.handler(seen.add)
     await emails.dispatch(1)
 
-    async def is_made() -> bool:
-        return made > 0
+    async def is_raised() -> bool:
+        return raised > 0
 
     async with working(client):
-        await until(is_made, "the error is raised")
+        await until(is_raised, "the error is raised")
         await asyncio.sleep(0.2)  # time for hundreds of calls
-        assert made < 10, "it pauses between attempts"
-        mended.set()
+        assert raised < 10, "it pauses between attempts"
+        repaired.set()
         await seen.runs(1)

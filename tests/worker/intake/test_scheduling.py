@@ -1,7 +1,7 @@
 """A worker's queues over time: real queue states and decisions, and a simulated server.
 
 The simulation plays the part of the server, of the handlers and of the clock. It checks at every
-step that no more runs than fits.
+step that no more jobs run than fit.
 """
 
 import heapq
@@ -85,7 +85,7 @@ class Simulation:
         self._decide()
         while self._events and self._events[0][0] <= end:
             self.clock.now, _, happen = heapq.heappop(self._events)
-            if happen() in (None, self._timer):  # else a timer that was set anew
+            if happen() in (None, self._timer):  # not a timer that was replaced meanwhile
                 self._check()
                 self._decide()
                 yield self.clock.now
@@ -146,7 +146,7 @@ class Simulation:
             case NoteUnserved():
                 queue.pass_over()
             case _:
-                queue.stop_waiting()
+                queue.stand_down()
 
     def _answer(self, queue: QueueState, call: Call) -> None:
         due = self.due[queue.index]
@@ -186,7 +186,7 @@ def test_jobs_of_one_queue_all_run(clock: Clock) -> None:
 
 
 def test_large_job_starts_although_small_ones_never_end(clock: Clock) -> None:
-    """Small jobs keep coming, of any length, so that the worker is never idle by itself."""
+    """Small jobs of random length keep coming, so that the worker is never idle by itself."""
     simulation = Simulation(clock, {"size": 60}, {"size": 1})
     lengths = [0.2 + 0.013 * (n % 37) for n in range(1000)]
     simulation.dispatch(1, lengths)

@@ -62,7 +62,7 @@ def test_job_that_comes_due_does_not_wait_for_a_stopping_worker(
 
 
 def _dispatch_later(client: SyncClient) -> float:
-    """Dispatches a job for later; the first of two waiters keeps its time."""
+    """Dispatches a job for later. The first of two waiters has to poll when it is due."""
     small = client.queue("small")
     wait_until(lambda: small.counts().waiters == 2, "both are waiters")
     small.dispatch({}, id="later", delay=2)
@@ -79,7 +79,7 @@ def _assert_ran_in_time(fleet: Fleet, sent: float, worker: Running) -> None:
 async def test_late_answer_does_not_make_a_scheduled_job_late(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer says how long nothing is due from when it was sent, not from when it arrived."""
+    """The answer counts the time until a job is due from when it was sent, not from its arrival."""
     small, run, started = client.queue("small"), AsyncStore.run, list[float]()
 
     async def run_slowly(store: AsyncStore, command: Command[Any], *more: Any) -> Any:
@@ -112,11 +112,11 @@ async def test_full_worker_with_an_overdue_poll_stops_being_the_waiter(
     async with working(client) as worker:
         await until(lambda: _waiters(small), "it is a waiter")
         inner = cast("Any", worker)._worker
-        (line,) = inner.queues
+        (state,) = inner.queues
         now = time.monotonic()
         soon = Taken("ok", 0.008, [], [], 0, 0, list)
-        line.plan_poll(soon, 1, 8.0, now - 0.02)
-        assert 0 < line.poll_at <= now
+        state.plan_poll(soon, 1, 8.0, now - 0.02)
+        assert 0 < state.poll_at <= now
         snapshot = inner._scheduler.snapshot()
         busy = msgspec.structs.replace(snapshot.room, used=Units(awaited=100))
         decision = decide(msgspec.structs.replace(snapshot, room=busy, running=True))

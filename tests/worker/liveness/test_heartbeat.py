@@ -13,8 +13,8 @@ def test_idle_inline_worker_with_a_blocked_loop_is_not_kept_alive() -> None:
     pulse = WorkerLeases("c", [queue] * 2, table, lambda: None, lambda *_: None, inline=True)
     table.set_idle_until(0, now + 1)
     table.loop_turned(now - 1)
-    assert pulse.needs(0, now) == IDLE_LEASE
+    assert pulse.lease_due(0, now) == IDLE_LEASE
     table.loop_turned(now - 30)
-    assert pulse.needs(0, now) is None
+    assert pulse.lease_due(0, now) is None
     table.add_held(1, 1)  # leases of a job are kept, however long the loop is blocked
-    assert pulse.needs(0, now) == IDLE_LEASE
+    assert pulse.lease_due(0, now) == IDLE_LEASE

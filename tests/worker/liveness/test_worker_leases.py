@@ -42,26 +42,26 @@ def leases() -> Leases:
 
 def test_a_queue_of_which_the_worker_holds_jobs_is_bumped_every_second(leases: Leases) -> None:
     leases.table.add_held(0, 1)
-    assert leases.needs(0, NOW) == LEASE
+    assert leases.lease_due(0, NOW) == LEASE
     leases.bump_sent(0, NOW)
-    assert leases.needs(0, NOW + BUMP_EVERY / 2) is None
-    assert leases.needs(0, NOW + BUMP_EVERY) == LEASE
+    assert leases.lease_due(0, NOW + BUMP_EVERY / 2) is None
+    assert leases.lease_due(0, NOW + BUMP_EVERY) == LEASE
 
 
 def test_an_idle_worker_is_bumped_only_when_its_lease_is_about_to_end(leases: Leases) -> None:
     leases.table.set_idle_until(0, NOW + IDLE_MARGIN + 1)
-    assert leases.needs(0, NOW) is None
-    assert leases.needs(0, NOW + 2) == IDLE_LEASE
+    assert leases.lease_due(0, NOW) is None
+    assert leases.lease_due(0, NOW + 2) == IDLE_LEASE
     leases.bump_sent(0, NOW + 2)
     leases.answered(0, IDLE_LEASE, NOW + 2, "ok")
-    assert leases.needs(0, NOW + 2 + IDLE_LEASE - IDLE_MARGIN - 1) is None
-    assert leases.needs(0, NOW + 2 + IDLE_LEASE - IDLE_MARGIN + 1) == IDLE_LEASE
+    assert leases.lease_due(0, NOW + 2 + IDLE_LEASE - IDLE_MARGIN - 1) is None
+    assert leases.lease_due(0, NOW + 2 + IDLE_LEASE - IDLE_MARGIN + 1) == IDLE_LEASE
 
 
 def test_a_queue_that_is_not_served_is_not_bumped(leases: Leases) -> None:
     leases.table.set_idle_until(0, 0.0)
     leases.table.add_held(0, 1)
-    assert leases.needs(0, NOW) is None
+    assert leases.lease_due(0, NOW) is None
 
 
 def test_the_table_says_since_when_leases_were_not_confirmed(leases: Leases) -> None:

@@ -1,7 +1,9 @@
--- The registered functions. Each parses its arguments and calls one module. Its header says which
--- keys it receives (NAMES has their order; "all" are the first QUEUE_KEYS), its arguments after
--- `now` (empty, except in tests), its reply, and what it changes. Times and durations are
--- milliseconds.
+-- The registered functions. Each parses its arguments and calls one module. Its header lists:
+--   keys   that it receives. NAMES has their order; "all" are the first QUEUE_KEYS
+--   args   after `now`, which is the first argument, and empty except in tests
+--   reply  what it returns
+--   writes what it changes
+-- Times and durations are milliseconds.
 
 local NAMES, QUEUE_KEYS, FAIL_KEYS, CHUNK = keys.NAMES, keys.QUEUE_KEYS, keys.FAIL_KEYS, keys.CHUNK
 local refuse, open_queue = keys.refuse, keys.open_queue
@@ -51,7 +53,7 @@ function API.put(keys, argv)
   return dispatch_once(keys, argv, n, 2, hand_off_or_wake)
 end
 
--- cancel: remove waiting jobs and held dispatches, request that runs stop.
+-- cancel: remove waiting jobs and blocked dispatches, request that runs stop.
 --   keys   all; optionally calls, callers
 --   args   running (1, 0), id ...; with calls: caller, number
 --   reply  cancelled | requested | active | absent for each
@@ -76,22 +78,23 @@ end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
 --   keys   all, and the fail queue's
---   args   client, lease, limit (0: takes nothing. A client that waits learns from the reply or a
---          wake-up that a job is due; for one that does not, another is woken),
---          request (a repeat of the last one returns the same batch; if requests are numbers, one
---          below the last that took jobs or had limit 0 is overtaken; a client '~…' is made for
---          one dequeue and is a request id itself),
---          waiter (the client to wake when there is work), waits (how long it sleeps at most if it
---          gets nothing; 0: it does not), number of leases to end, then verb, id, token, when,
---          error of each;
+--   args   client, lease,
+--          limit (0: take no jobs. If the client waits, the reply or a wake-up says when a job is
+--          due. If it does not wait and a job is due, another client is woken),
+--          request (a repeat of the last request returns the same batch. If requests are numbers,
+--          one that is lower than the last that took jobs or had limit 0 is overtaken. A client
+--          '~…' is made for one dequeue, and its name is its request),
+--          waiter (the client to wake when there is work),
+--          waits (how long it sleeps at most if it gets nothing; 0: it does not sleep),
+--          number of leases to end, then verb, id, token, when, error of each;
 --          optional words: pass (it leaves suspects to others), hand (while it waits, jobs may be
 --          leased to it and sent to it);
 --          optional packed list of id, token of each finished lease: most calls only finish
 --   reply  { ok | lost | paused | overtaken, next_in, { status of each lease to end },
 --            { id, token, run_at, data, info of each job }, { id, token of each requested cancel },
 --            { number in the packed list of each lease that was lost },
---            how many leases the client holds, if it is to wait: more than it knows of were
---            handed to it in messages that were lost };
+--            how many leases the client holds, if it is to wait. If it knows of fewer, the
+--            others were handed to it in messages that were lost };
 --          the last two only if a packed list was given, even an empty one
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
@@ -261,7 +264,7 @@ function API.stats(keys, argv)
 end
 
 -- audit: check a page of the invariants (see audit.lua).
---   keys   all; optionally calls, callers, which are else not checked
+--   keys   all; optionally calls, callers: without them, those two are not checked
 --   args   offset, limit
 --   reply  { problems, tallies, sizes }
 --   writes nothing
@@ -316,6 +319,6 @@ register('clients', API.clients, 'no-writes')
 register('stats', API.stats, 'no-writes')
 register('audit', API.audit, 'no-writes')
 register('version', API.version, 'no-writes')
--- Another library takes this name once there is a newer revision, so that this one cannot be loaded
--- again.
+-- Once a newer revision is loaded, a fence (see library.py) registers this name. The server then
+-- refuses to load this revision again.
 register('revision_' .. VERSION[2], API.version, 'no-writes')

@@ -16,7 +16,7 @@ local leased_to, leased_batch, find_due = take.leased_to, take.leased_batch, tak
 local take = take.take
 local sweep = sweep.sweep
 
--- When there is a job for this client; nil for never.
+-- When the next job for this client is due; nil if there is none.
 local function next_job_at_for(q, skips_suspects)
   local at = next_job_at(q)
   if not skips_suspects or not at or at > q.now or #find_due(q, 1, skips_suspects) > 0 then
@@ -36,8 +36,8 @@ local function is_due(q, skips_suspects)
   return at and at <= q.now
 end
 
--- Wakes a waiter if a job is due that this client left: it has no room for it, or took a suspect
--- alone.
+-- Wakes a waiter if a job is due that this client did not take: it has no room, or it took one
+-- suspect and nothing else.
 local function forward_wake_up(q)
   if is_due(q) then
     wake_waiters(q, 1)
@@ -62,8 +62,8 @@ local function extend_idle_lease(q, client, expiry)
   return 0
 end
 
--- Removes a client from the waiters or, given the time of its next poll at the latest, adds it, and
--- removes up to 100 waiters that are gone.
+-- With `poll_at`, the latest time of the client's next poll: adds it to the waiters, and removes up
+-- to 100 waiters that are gone. Without: removes the client from the waiters.
 local function update_waiter(q, args, poll_at)
   local waiter = args.waiter
   if not poll_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then
@@ -114,7 +114,7 @@ local function sweep_and_take(q, args)
     local ids = unpack_table(packed) or leased_to(q, client)
     return 'ok', leased_batch(q, client, ids, tonumber(first), tonumber(last))
   elseif same and is_overtaken(id, same) then
-    return 'overtaken', {} -- the reply would probably reach no one, nor would the jobs
+    return 'overtaken', {} -- the client most likely gave this request up, and would lose its jobs
   end
   if limit == 0 and id ~= '' and not one_lease then
     record_request(q, client, id, request)
@@ -129,8 +129,8 @@ local function sweep_and_take(q, args)
   return 'ok', take(q, taker, q.now + args.lease_ms, limit, args.skips_suspects)
 end
 
--- Whether the client is to wait: it asked to, got nothing, and is alive. A client without room that
--- finds a job due does not wait: the reply says that a job is due.
+-- Whether the client becomes a waiter: it asked to wait, got nothing, and is alive. A client
+-- without room does not wait if a job is due: the reply says so.
 local function is_to_wait(q, args, state, jobs)
   if args.waits_ms == 0 or #jobs > 0 or state == 'lost' then
     return false
@@ -138,7 +138,7 @@ local function is_to_wait(q, args, state, jobs)
   return args.limit > 0 or not is_due(q, args.skips_suspects)
 end
 
--- Wakes other clients for the jobs that this one left.
+-- Wakes other clients for the due jobs that this one did not take.
 local function wake_others(q, args, state, jobs, next_poll_in)
   wake_all(q)
   if q.skipped_suspects then

@@ -15,8 +15,8 @@ local take = take.take
 -- A longer payload is not worth a copy in a message.
 local MAX_HANDOFF_BYTES = 65536
 
--- If the host of the client is gone without notice, the job waits until the lease expires: at most
--- this long.
+-- If the client's host is gone without notice, the job waits until the lease expires. So a client
+-- with a longer lease than this receives no hand-off.
 local MAX_LEASE_LEFT_MS = 30000
 
 -- Waiters that take hand-offs have a quarter of a millisecond in their entry: see `update_waiter`.
@@ -24,20 +24,20 @@ local function is_handoff_waiter(poll_at)
   return (tonumber(poll_at) or 0) % 0.5 == 0.25
 end
 
--- Whether the client is subscribed on this server. A client that is subscribed on a replica (a
--- former primary, for example) receives the message too, but is not counted here: it would run a
--- job whose lease was undone as unreceived.
+-- Whether the client is subscribed on this server. A client that is subscribed on a replica, such
+-- as a former primary, receives the message too, but `notify` does not count it. The lease would be
+-- undone as not received, and the client would run the job all the same.
 local function is_subscribed(q, client)
   local listeners = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel_of(q, client))
   return (listeners[2] or 0) > 0
 end
 
--- The job waits as before: no message mentioned it.
+-- Makes the job wait as before, without a wake-up: no client received a message about it.
 local function undo_lease(q, id, token)
   settle(q, { 'release', id, token, '', '' }, 1, 1, {})
 end
 
--- Hands the one job that became due in this call to the first waiter; whether it did.
+-- Hands the one job that became due in this call to the first waiter. Returns whether it did.
 local function hand_off(q)
   local first = redis.call('ZRANGE', q.waiters, 0, 0, 'WITHSCORES')
   local client = first[1]
@@ -68,9 +68,10 @@ local function hand_off(q)
   return true
 end
 
--- At the end of a call that dispatched jobs. The client that received a hand-off may be busy with
--- it, and it was the next to poll: another has to poll in time. If the hand-off fails for any
--- reason, the job is dispatched all the same, and a waiter is woken for it.
+-- Hands off or wakes, at the end of a call that dispatched jobs. The client that receives a
+-- hand-off was the next to poll, and may be busy with the job: another client has to poll in time.
+-- If the hand-off fails for any reason, the job is dispatched all the same, and a waiter is woken
+-- for it.
 local function hand_off_or_wake(q)
   if q.due == 1 and q.leases and not q.paused then
     local ok, sent = pcall(hand_off, q)

@@ -2,10 +2,10 @@
 --
 -- Most leases are plain, and most of those end in one of three ways: the job finishes, or its first
 -- run fails, or its first run is retried. `settle` collects these and writes them in bulk. Without
--- its bulk path a job life takes more instructions: 33 percent (finish), 29 (fail), 20 (retry).
--- Records assembled as bytes, instead of packed from a table, save 7 percent of a failed life and 3
--- of a retried one. tests/store/test_paths.py compares the bulk paths with the general one in
--- endings.lua.
+-- its bulk path a job costs the server more instructions, from its dispatch to its end: 33 percent
+-- (finish), 29 (fail), 20 (retry). Records are assembled as bytes, not packed from a table, which
+-- saves 7 percent for a job that fails and 3 for one that is retried. tests/store/test_paths.py
+-- compares the bulk paths with the general one in endings.lua.
 
 local BULK, LONG_ENTRY, refuse = keys.BULK, keys.LONG_ENTRY, keys.refuse
 local parse_number, in_chunks, hmget_sparse = keys.parse_number, keys.in_chunks, keys.hmget_sparse
@@ -20,8 +20,8 @@ local add_record = records.add_record
 local read_run, free_fail_id, ENDINGS = endings.read_run, endings.free_fail_id, endings.ENDINGS
 local SERVER_ONLY, end_run, commit_runs = endings.SERVER_ONLY, endings.end_run, endings.commit_runs
 
--- The table packed in `raw`, and whether its bytes can be part of another record: they are a small
--- map, followed by nothing.
+-- The table packed in `raw`, and whether its bytes can be copied into another record: only if they
+-- are one small map, and nothing follows it.
 local function read_error(raw)
   local ok, rest, problem = pcall(cmsgpack.unpack_one, raw, 0)
   if not ok or type(problem) ~= 'table' then
@@ -32,7 +32,7 @@ local function read_error(raw)
 end
 
 -- Checks the endings in argv: `n` of five arguments each. Returns their ids, their errors, and the
--- packed errors (false for one that cannot be part of another record).
+-- packed errors (false for one that cannot be copied into another record).
 local function read_endings(argv, first, n)
   local ids, problems, packed = {}, {}, {}
   for i = 1, n do
@@ -53,7 +53,7 @@ local function read_endings(argv, first, n)
   return ids, problems, packed
 end
 
--- The ids of all leases to end: those in `ids`, then those in `finishes`.
+-- Adds the ids in `finishes` to the `n` in `ids`, so that `ids` names all leases to end.
 local function add_finishes(ids, n, finishes)
   for i = 1, #finishes / 2 do
     local id = finishes[2 * i - 1]
@@ -64,10 +64,10 @@ local function add_finishes(ids, n, finishes)
   end
 end
 
--- The infos of a few jobs. Of many jobs, only those of the first `n`, if any exists: a finish needs
--- none.
+-- The infos of jobs. If there are more than three jobs, it reads only those of the first `n`, and
+-- only if there are infos and one of these jobs does not finish: a finish needs no info.
 local function read_infos(q, argv, first, n, ids)
-  -- a user that only dispatches undoes a hand-off this way, and has no right to HLEN
+  -- A user that may only dispatch undoes a hand-off this way, and has no permission for HLEN.
   if #ids <= 3 then
     local infos = in_chunks('HMGET', q.info, ids)
     q.has_infos = infos[1] or infos[2] or infos[3]
@@ -82,7 +82,8 @@ local function read_infos(q, argv, first, n, ids)
   return {}
 end
 
--- The info of a job; `read` if it was read already, where false means that there is none.
+-- The info of a job. `read` is what was read before: false if there is no info, nil if it was not
+-- read.
 local function info_of(q, id, read)
   if read == nil and q.has_infos then
     return redis.call('HGET', q.info, id)
@@ -171,8 +172,8 @@ local function give_up_all(q, batch, plain, problems)
   count(q, 'failed', n)
 end
 
--- Adds the first retry of a job without an info: its run_at and its info. With `retry_all`, the
--- bulk form of `ENDINGS.retry`.
+-- Adds the first retry of a job without an info: its run_at and its info. Together with `retry_all`
+-- it is the bulk form of `ENDINGS.retry`.
 local function add_retry(q, plain, when, problem)
   local n, none = plain.n, {}
   if when == '' then
@@ -238,7 +239,7 @@ end
 
 -- Ends leases: `n` of them from argv[first] on (verb, id, token, when, error of each), and those in
 -- `finishes`, which finish (id, token of each). Most belong to the client `sender`. Returns the
--- status of each of the first, and the numbers of those in `finishes` that were lost.
+-- status of each lease in argv, and the positions in `finishes` of leases that were lost.
 local function settle(q, argv, first, n, finishes, sender)
   local all = n + #finishes / 2
   if all == 0 then
@@ -266,7 +267,7 @@ local function settle(q, argv, first, n, finishes, sender)
       ended[id], any = true, true
       if verb == 'finish' then
         finished, status = finished + 1, 'finished'
-        -- entries up to here have been read
+        -- The result overwrites `ids` and `active`: entries up to here have been read.
         ids[finished], active[finished], leases[finished] = id, raw, lease
       else
         status = add_other(q, bulk, verb, id, raw, lease, argv[at + 3], packed[i])

@@ -1,4 +1,4 @@
--- Sweeping: returning the jobs of clients that died or leave.
+-- Sweeping: gives back the jobs of clients that died or leave.
 
 local OUTAGE_MS, MAX_CALL_BYTES, in_chunks = keys.OUTAGE_MS, keys.MAX_CALL_BYTES, keys.in_chunks
 local expiry_cutoff = keys.expiry_cutoff
@@ -44,7 +44,7 @@ end
 -- Ends the lease of a run; returns how many bytes of payload it handled.
 local function end_counted(q, batch, run, verb)
   if run.cancelled then
-    run.data = redis.call('HGET', q.data, run.id) -- or `commit` would read them all, unbounded
+    run.data = redis.call('HGET', q.data, run.id) -- here, to count its bytes: `commit` has no bound
   end
   end_run(q, batch, run, verb)
   return #(run.data or '') + #(run.held_data or run.old_held or '')
@@ -54,7 +54,7 @@ end
 -- (nil: all are) are released instead. Returns how many leases ended, and whether those were all.
 local function end_leases(q, batch, client, budget, verb, started)
   if client:find(':', 1, true) then
-    return 0, true -- not a client's name: the range would cover leases of another
+    return 0, true -- not the name of a client: the range would cover leases of another client
   end
   local low, high = lease_range(client)
   local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, budget.jobs + 1)
@@ -88,7 +88,7 @@ end
 -- Ends the leases of one client and, if those were all, forgets the client.
 local function end_client(q, batch, client, budget, verb, started)
   local ended, all = end_leases(q, batch, client, budget, verb, started)
-  q.leaving = nil -- `end_client` forgets it, or the next sweep
+  q.leaving = nil -- `commit_runs` need not forget the client: this function or the next sweep does
   if all then
     forget_client(q, batch, client)
   else
@@ -97,7 +97,7 @@ local function end_client(q, batch, client, budget, verb, started)
   return ended, all
 end
 
--- Returns the jobs of dead clients. Bounded: the next call continues.
+-- Gives back the jobs of dead clients. Bounded: the next call continues.
 local function sweep(q)
   local dead = redis.call('ZRANGE', q.clients, '-inf', expiry_cutoff(q), 'BYSCORE',
     'LIMIT', 0, SWEEP_CLIENTS)
@@ -116,10 +116,13 @@ local function sweep(q)
     end
   end
   commit_runs(q, batch)
-  return math.max(ended, 1) -- clients without leases may come before some that have many
+  -- At least 1, so that the caller continues: clients with many leases may come after clients
+  -- without any.
+  return math.max(ended, 1)
 end
 
--- Returns the jobs of one client now: `death` if its death was observed, `release` if it leaves.
+-- Gives back the jobs of one client now. The verb is `death` if its death was observed, `release`
+-- if it leaves.
 local function evict(q, client, verb, started)
   local known = redis.call('ZSCORE', q.clients, client)
   if not known and redis.call('ZLEXCOUNT', q.leases, lease_range(client)) == 0 then

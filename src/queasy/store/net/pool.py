@@ -128,7 +128,7 @@ class AsyncTransport:
                 wire = server.idle.pop()
             if wire is None or wire.over is not None:
                 wire = self._open(server.endpoint)
-            # Packed only now, so that a call that waits does not need twice the memory.
+            # Packed only now: a call that waits for its turn must not need twice the memory.
             replies = await wire.call(pack(exchange.commands), len(exchange.commands), deadline)
             server.idle.append(wire)
             return replies
@@ -155,8 +155,8 @@ class AsyncTransport:
         return wire
 
     def _hang_up(self, address: Address) -> None:
-        """Retires open connections. One that is still being opened already leads to the server
-        that the name stands for now.
+        """Retires open connections. One that is still being opened may stay: its name was just
+        looked up, so it leads to the current server.
         """
         server = self._servers.get((address, False))
         if server is None:
@@ -178,11 +178,12 @@ class AsyncTransport:
         return wire
 
     def in_time(self) -> asyncio.Timeout:
-        """A timeout of the time that an answer may take."""
+        """A context that raises TimeoutError after the time that an answer may take."""
         return asyncio.timeout(self.limit)
 
     @property
     def limit(self) -> float:
+        """The seconds that an answer may take."""
         return limit_of(self._target, self._timeout)
 
     async def close(self) -> None:
@@ -271,7 +272,7 @@ class SyncTransport:
             if self._idle.get(key) is idle:
                 idle.append(wire)
                 return replies
-        wire.close()  # the idle connections were closed meanwhile
+        wire.close()  # the pool was closed, or the server given up, while this call ran
         return replies
 
     def _idle_of(self, key: tuple[Address, bool]) -> list[SyncWire]:

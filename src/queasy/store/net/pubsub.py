@@ -26,9 +26,9 @@ __all__ = ["AsyncListener", "AsyncSignal", "raise_if_denied"]
 CONNECTION_PROBLEMS = (ResponseError, OSError, NotSent, Lost, Unreachable)
 # A waiter without a subscription polls this often.
 UNSUBSCRIBED_POLL_SECONDS = 1.0
-# After this long without a message a connection may be dead without a sign: a firewall dropped
-# it, or the host vanished. It is then checked, or replaced. In a group (Sentinel, Cluster) another
-# server may have taken over meanwhile, so it is checked more often.
+# A connection may die without a sign: a firewall dropped it, or the host vanished. After this long
+# without a message it is checked, and replaced if no answer comes. In a group (Sentinel, Cluster)
+# another server may have taken over meanwhile, so it is checked more often.
 SILENCE_SECONDS = 30.0
 SILENCE_IN_GROUP_SECONDS = 5.0
 MAX_REDIRECTS = 3
@@ -69,7 +69,7 @@ class AsyncSignal:
             seconds = min(seconds, UNSUBSCRIBED_POLL_SECONDS)
         elif await self._listener.subscribe(self._channel) is not connection:
             self._received.clear()
-            return  # the queue is at another server now, where no wake-up was requested
+            return  # the queue has moved to another server, where no wake-up was requested yet
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._received.wait()
@@ -129,8 +129,8 @@ class AsyncListener:
             interrupted = False
         finally:
             self._signals[channel].discard(signal)
-            # The server wakes the client, not one of the waiters in it. So the next waiter polls:
-            # it takes what is left, or becomes the one that the server wakes.
+            # The server wakes a client, and does not know the waiters in it. So the next waiter is
+            # set to poll: it takes a job that is left, or asks the server to be woken.
             if not self._set_one_signal(channel) and interrupted:
                 on_abandoned()
 
@@ -144,12 +144,12 @@ class AsyncListener:
         self._callbacks.pop(channel, None)
 
     async def publish(self, channel: str, message: str) -> int:
-        """Publishes a message; how many subscribers received it."""
+        """Publishes a message; returns how many subscribers received it."""
         return await self._transport.run(_publish(self._route, channel, message))
 
     def connection_of(self, channel: str) -> object | None:
-        """The connection that is subscribed to the channel, if that is known without a call, as it
-        nearly always is.
+        """The connection that is subscribed to the channel. None if that is not known without a
+        call, which is rare.
         """
         address = self._route.known
         subscriber = None if address is None else self._subscribers.get(address)
@@ -248,6 +248,7 @@ class AsyncListener:
             return
         if (check_at := subscriber.received_at + silence) <= now:
             subscriber.checked_at, check_at = now, now + self._transport.limit
+            # The server confirms a repeated subscription like the first one.
             subscriber.request(next(iter(subscriber.confirmed)))
         subscriber.timer = loop.call_at(check_at, self._watch, address, subscriber)
 
@@ -256,7 +257,7 @@ class AsyncListener:
         confirmed = subscriber.confirmed.pop(subscriber.requested.popleft(), None)
         if confirmed is not None and not confirmed.done():
             confirmed.set_exception(problem)
-            confirmed.exception()  # nothing may await it any more, which would be a warning
+            confirmed.exception()  # marks it as read: asyncio warns if nothing awaits it
 
     def _deliver(self, channel: str, message: str) -> None:
         if channel in self._callbacks:
@@ -265,6 +266,7 @@ class AsyncListener:
             self._on_unwanted[channel]()
 
     def _set_one_signal(self, channel: str) -> bool:
+        """Wakes one waiter of the channel; False when none sleeps."""
         return any(signal.set() for signal in self._signals.get(channel, ()))
 
     def _drop(

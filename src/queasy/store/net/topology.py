@@ -69,7 +69,7 @@ class Route:
     """One server at a fixed address."""
 
     is_fixed = True
-    """Whether the URL names the one address for every key."""
+    """Whether every key is at the one address that the URL names."""
     can_change = False
     """Whether locating a key again may give another address."""
     has_slots = False
@@ -94,7 +94,7 @@ class Route:
 
     def forget(self, failed: Address | None = None) -> None:
         """Discards what is known, so that the next call locates its server again. The server that
-        failed is asked last.
+        failed is then the last one to be asked for locations.
         """
 
     def moved(self, slot: int, address: Address) -> None:
@@ -162,7 +162,7 @@ class SentinelRoute(Route):
 
 
 def _put_last(addresses: list[Address], failed: Address) -> None:
-    """Moves a server that failed to the end: waiting for it delays a call."""
+    """Moves a server that failed to the end of the list: waiting for it would delay a call."""
     if failed in addresses:
         addresses.remove(failed)
         addresses.append(failed)
@@ -235,9 +235,8 @@ class ClusterRoute(Route):
     def _learn(self, node: Address, answer: list[Any]) -> bool:
         """Reads a node's table of slots; False when it is empty."""
 
-        def address(
-            entry: list[Any],
-        ) -> Address:  # a node that does not know its host leaves it out
+        def address(entry: list[Any]) -> Address:
+            # A node that does not know its own host leaves it out.
             return Address((entry[0] or b"").decode() or node.host, entry[1])
 
         self._slots = {}

@@ -19,7 +19,7 @@ from queasy.worker.plan import Service
 __all__ = ["execute", "execute_plain", "outcome_of_error"]
 
 FINISH = Finish()
-# A logger of its own: messages of errors may quote a job's data, and users may want to silence it.
+# A separate logger, which users can silence: error messages may quote a job's data.
 handler_log = logging.getLogger("queasy.handler")
 _flood = Flood(handler_log, "raised by handlers")
 
@@ -48,7 +48,7 @@ class _Undecodable(Exception):
 
 
 def _arguments(service: Service, job: Job) -> tuple[Any, Job, JobError | None]:
-    """Data, job and error for the handler. Raises _Undecodable if there is no data."""
+    """Data, job and error for the handler. Raises _Undecodable for a broken payload."""
     if not job.readable:
         raise _Undecodable(job.error or JobError(kind="broken"))
     try:

@@ -32,8 +32,9 @@ class Run(msgspec.Struct, eq=False):
     job: Job
     size: int
     ready_at: float
-    """When it could have started."""
+    """When the worker could have called the handler."""
     slot: int = NOT_IN_TABLE
+    """Its place in the in-flight table."""
     deadline: float = math.inf
     task: asyncio.Future[Any] | None = None
     call: InterruptibleCall | None = None

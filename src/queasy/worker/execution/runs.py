@@ -41,14 +41,14 @@ MAX_JOBS_LOGGED = 5
 
 
 class RunListener(Protocol):
-    """Who is notified of runs: the scheduler."""
+    """The object that is notified of runs: the scheduler."""
 
     def run_ended(self, run: Run, ending: Ending) -> None:
         """A run ended. Report `ending` to the server, and then the run's `endings_after`."""
         ...
 
     def thread_refused(self, run: Run) -> None:
-        """The machine has no thread for a plain function, whose job is released."""
+        """The machine could not start a thread for a plain function. The job is released."""
         ...
 
     def room_changed(self) -> None:
@@ -126,7 +126,7 @@ class Runs:
         except RuntimeError as problem:  # this machine's limit on threads
             event("thread_start_failed", logging.ERROR, queue=run.service.name, job=run.job.id,
                   error=problem)  # fmt: skip
-            call.interrupt()  # the pool has queued it all the same
+            call.interrupt()  # the pool queued the call before it failed
             self._in_threads -= 1
             self.request_end(run, "stop")
             self._end(run, None, None)
@@ -143,7 +143,7 @@ class Runs:
         run.begin(slot, deadline, task)
 
     async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
-        """Run an async handler in a task that other handlers use before and after it."""
+        """Run an async handler. Other handlers use the same task before and after it."""
         now = time.monotonic()
         if self._lease_may_be_over(run.queue, now):
             self.request_end(run, "stop")
@@ -198,7 +198,7 @@ class Runs:
             self.request_end(run, "cancel")
 
     def request_end(self, run: Run, reason: EndReason) -> None:
-        """Ask a run to end. One that does not is interrupted (plain functions), or killed."""
+        """Ask a run to end: cancel its task, or interrupt its thread. The first reason counts."""
         if run.end_reason is not None:
             return
         now = time.monotonic()
@@ -240,7 +240,7 @@ class Runs:
         asyncio.get_running_loop().call_later(PACE_TICK, self._tick, now + PACE_TICK)
 
     def _stop_unconfirmed(self, now: float) -> None:
-        """Stop the runs whose lease was not confirmed for almost its whole length.
+        """Stop the runs whose lease has not been confirmed for almost a whole lease.
 
         This worker cannot reach the server, but other workers may, and could soon get the jobs.
         """
@@ -257,15 +257,17 @@ class Runs:
             self.request_end(run, "stop")
 
     def _log_blocked_loop(self, late: float) -> None:
-        """Name the async handlers that may have computed, or called something that blocks."""
-        # The guilty handler may have ended: then it ended just now, since this tick waited for it.
+        """Log which async handlers may have blocked the event loop: they computed, or made a call
+        that blocks.
+        """
+        # That handler may have ended. If so it ended last, because this tick had to wait for it.
         ended = [] if self._last_ended is None else [self._last_ended]
         jobs = ended + [run.job.id for run in self if run.call is None]
         event("event_loop_blocked", logging.WARNING, seconds=late, jobs=jobs[:MAX_JOBS_LOGGED],
               hint="a plain function (def) would run in a thread" if jobs else None)  # fmt: skip
 
     def close(self) -> None:
-        """Start nothing more. What runs ends by itself."""
+        """Start nothing more. Runs go on until they end by themselves."""
         self._tasks.close()
         self._threads.close()
 

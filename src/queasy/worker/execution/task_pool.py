@@ -20,7 +20,7 @@ __all__ = ["TaskPool"]
 
 T = TypeVar("T")
 
-# How long handlers that do not await may keep the event loop from everything else, in seconds.
+# How long handlers that do not await may occupy the event loop without a break, in seconds.
 MAX_TURN = 0.005
 
 
@@ -60,7 +60,7 @@ class TaskPool(Generic[T]):
         self._next = loop.call_soon(self._start_tasks, context=self._context)
 
     def _start_tasks(self) -> None:
-        """Start tasks, and come back as soon as they await or have ended."""
+        """Start tasks, and run again in the next pass: by then they await, or have ended."""
         self._next = None
         self._turn += 1
         if not self._waiting:
@@ -73,6 +73,7 @@ class TaskPool(Generic[T]):
         self._start_tasks_soon()
 
     async def _work(self) -> None:
+        """Perform items until one awaits, leaves something in the task, or the turn is over."""
         task = asyncio.current_task()
         assert task is not None
         turn, clean, references = self._turn, contextvars.copy_context(), _references_to(task)
@@ -96,8 +97,8 @@ class TaskPool(Generic[T]):
 def _references_to(task: asyncio.Task[Any]) -> tuple[int, int]:
     """How many strong and weak references to a task exist.
 
-    A handler may leave a reference behind, such as a timer or a generator with a timeout in it,
-    which would later cancel whatever runs in the task by then. Before Python 3.13 a task that is
-    not `cancelling()` any more may also still receive a cancellation.
+    A handler may leave a reference to its task, such as a timer or a generator with a timeout in
+    it. That would later cancel another handler that runs in the same task. Before Python 3.13 a
+    task that is not `cancelling()` any more may also still receive a cancellation.
     """
     return sys.getrefcount(task), weakref.getweakrefcount(task)

@@ -4,9 +4,9 @@ Running jobs occupy units of the worker's capacity, and so do answers that are o
 dequeue reserves room for the jobs it may bring.
 
 A worker with room for MANY jobs of a queue keeps server and handlers busy at the same time: a third
-of the jobs run, a third are on their way, and a third are requested. Where jobs are so short that
-each portion ends before the next one starts, the queue `prefetches`: every portion may fill the
-whole capacity, and each reserves only its third.
+of the jobs run, a third are on their way, and a third are requested. The jobs of one call are a
+portion. Where jobs are so short that each portion ends before the next one starts, the queue
+`prefetches`: every portion may fill the whole capacity, and each reserves only a third of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SizedQueue(Protocol):
 
     @property
     def own_units(self) -> int:
-        """Units of the queue's own runs. Needed of starved queues only."""
+        """Units of the queue's own runs. Read for starved queues only."""
         ...
 
 
@@ -120,7 +120,7 @@ def fits_many(capacity: int, size: int) -> bool:
 
 
 def _stages_at_once(queue: SizedQueue) -> int:
-    """How many portions share the room of one: where a queue prefetches, each ends before the next
-    starts.
+    """How many portions share the room of one. If a queue prefetches, each portion ends before the
+    next one starts.
     """
     return STAGES if queue.prefetches else 1

@@ -1,18 +1,18 @@
 """What a worker does next with its queues: a pure function of a snapshot.
 
 Queues take their turn by priority. Within one priority, starved queues come first, then those with
-smaller jobs, then the one that was served longest ago.
+smaller jobs, then the one that was served longest ago. A portion is the jobs of one dequeue.
 
-1. A queue with room and a reason to poll dequeues as many jobs as fit. Outcomes are reported with
-   the same call.
-2. A queue whose answers keep coming back full requests the next portion while the last is on its
-   way (prefetch).
+1. If a queue has room and a reason to poll, the worker dequeues as many jobs as fit. It reports
+   outcomes with the same call.
+2. If a queue's answers keep coming back full, the worker requests the next portion while the last
+   is on its way (prefetch).
 3. A queue of lower priority waits while one of higher priority may be about to receive jobs.
-4. A queue whose job does not fit is asked, after a while, whether it has one that is due. If so it
-   is starved: queues of the same or a lower priority leave it the room it needs.
-5. A queue with outcomes to report, or leases to reconcile, does that even if it takes no jobs.
-6. A worker that promised the server to poll at a time, and cannot, hands that duty to another
-   worker. A wake-up that it has no room for is forwarded.
+4. If a queue's jobs do not fit, the worker asks after a while whether one of them is due (probe).
+   If so the queue is starved: queues of the same or a lower priority leave it the room it needs.
+5. Outcomes are reported and leases reconciled even if the queue takes no jobs.
+6. If the worker promised the server to poll at a certain time and cannot, it stands down: the
+   server chooses another worker. A wake-up that the worker has no room for is forwarded.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ __all__ = [
 
 # How long a queue whose job does not fit is passed over before it is probed, in seconds.
 STARVES_AFTER = 0.1
-# How often a starved queue is probed again.
+# How often a starved queue is probed again, in seconds.
 PROBE_EVERY = 1.0
-# How long queues of lower priority leave the room free that a call in flight may need.
+# How long queues of lower priority keep free the room that a call in flight may need, in seconds.
 ANSWER_EXPECTED_WITHIN = 0.05
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One queue at one moment, as decisions see it."""
+    """One queue at one moment, as decisions see it. `QueueState` describes the other fields."""
 
     index: int
     priority: int = 100
@@ -87,8 +87,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool = False
     """A suspect runs, or is about to: nothing else may start."""
     supervised: bool = True
-    """Whether anything keeps the leases alive."""
+    """The supervisor, if there is one, was seen lately: leases are kept alive."""
     running: bool = False
+    """Any job runs."""
 
 
 class Dequeue(msgspec.Struct, frozen=True, gc=False):
@@ -141,13 +142,13 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class _Turns(msgspec.Struct):
-    """What the queues before this one leave it."""
+    """What the queues before this one leave for it."""
 
     room: Room
     actions: list[Action]
     starved: list[QueueView] = []
-    reserved_above: int = -1
-    """Queues of a lower priority than this leave the free room alone."""
+    min_priority: int = -1
+    """Queues of a lower priority than this take nothing: the free room is for others."""
     wanted_more: bool = False
 
     def want_more(self) -> None:
@@ -158,19 +159,19 @@ class _Turns(msgspec.Struct):
         self.room.reserved.add(units, is_async=queue.is_async)
         self.actions.append(Dequeue(queue.index, limit, units))
 
-    def reserve_above(self, priority: int) -> None:
-        self.reserved_above = max(self.reserved_above, priority)
+    def raise_min_priority(self, priority: int) -> None:
+        self.min_priority = max(self.min_priority, priority)
 
 
-def decide(now: Snapshot) -> Decision:
+def decide(snapshot: Snapshot) -> Decision:
     """What to do with each queue, and when to decide again at the latest."""
-    turns = _Turns(now.room.copy(), [])
-    for queue in _in_turn(now.queues):
+    turns = _Turns(snapshot.room.copy(), [])
+    for queue in _in_turn(snapshot.queues):
         if queue.calls:
-            _prefetch(now, queue, turns)
+            _prefetch(snapshot, queue, turns)
         else:
-            _poll_or_report(now, queue, turns)
-    return Decision(turns.actions, turns.wanted_more, _next_poll(now))
+            _poll_or_report(snapshot, queue, turns)
+    return Decision(turns.actions, turns.wanted_more, _next_poll(snapshot))
 
 
 def _in_turn(queues: Sequence[QueueView]) -> Sequence[QueueView]:
@@ -184,82 +185,87 @@ def _turn(queue: QueueView) -> tuple[int, float, int, float]:
     return (-queue.priority, math.inf if since is None else since, queue.size, queue.last_served)
 
 
-def _prefetch(now: Snapshot, queue: QueueView, turns: _Turns) -> None:
+def _prefetch(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
     """The queue has calls in flight. Request a further portion, whole or not at all."""
-    expects_more = queue.has_more and queue.serving and not now.closing
+    expects_more = queue.has_more and queue.serving and not snapshot.closing
     may_ask = expects_more and queue.calls == 1 and not queue.needs_reconcile
     limit = 0
-    if (
-        may_ask
-        and queue.priority >= turns.reserved_above
-        and fits_many(now.room.capacity, queue.size)
-    ):
-        limit = _limit(now, queue, turns)
+    if may_ask and queue.priority >= turns.min_priority:
+        many = fits_many(snapshot.room.capacity, queue.size)
+        limit = _limit(snapshot, queue, turns) if many else 0
     if limit and limit == turns.room.portion(queue):
         turns.dequeue(queue, limit)
-        turns.reserve_above(queue.priority)
-    elif now.now - queue.asked_at < ANSWER_EXPECTED_WITHIN:
-        turns.reserve_above(queue.priority)
+        turns.raise_min_priority(queue.priority)
+    elif snapshot.now - queue.asked_at < ANSWER_EXPECTED_WITHIN:
+        turns.raise_min_priority(queue.priority)
 
 
-def _poll_or_report(now: Snapshot, queue: QueueView, turns: _Turns) -> None:
+def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
     """The queue has no call in flight."""
     limit, probes = 0, False
-    wants_to_poll = now.now >= max(queue.poll_at, queue.avoid_until)
-    if queue.serving and not now.closing and wants_to_poll:
-        if queue.priority < turns.reserved_above:
+    wants_to_poll = snapshot.now >= max(queue.poll_at, queue.avoid_until)
+    if queue.serving and not snapshot.closing and wants_to_poll:
+        if queue.priority < turns.min_priority:
             turns.want_more()
         else:
-            limit = _limit(now, queue, turns)
-            probes = not limit and _pass_over(now, queue, turns)
+            limit = _limit(snapshot, queue, turns)
+            if not limit:
+                _pass_over(queue, turns)
+                probes = _is_probe_due(snapshot, queue)
     owes_a_call = queue.has_endings or queue.needs_reconcile
-    reports = not limit and not probes and owes_a_call and now.now >= queue.paused_until
+    reports = not limit and not probes and owes_a_call and snapshot.now >= queue.paused_until
     if limit:
         turns.dequeue(queue, limit)
-        turns.reserve_above(queue.priority)  # it may receive more, and request the next portion
+        # The queue may receive more, and request the next portion.
+        turns.raise_min_priority(queue.priority)
     elif probes:
         turns.actions.append(Probe(queue.index))
     elif reports:
         turns.actions.append(Report(queue.index))
-    elif _misses_its_poll(now, queue, turns):
+    elif _misses_its_poll(snapshot, queue, turns):
         turns.actions.append(StandDown(queue.index))
         return
     if queue.woken and not limit:
         turns.actions.append(ForwardWakeUp(queue.index))
 
 
-def _limit(now: Snapshot, queue: QueueView, turns: _Turns) -> int:
-    """How many jobs to request. None that would be lost: without a supervisor the leases expire."""
-    if now.exclusive or not now.supervised:
+def _limit(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> int:
+    """How many jobs to request: 0 beside a suspect, and while nothing keeps leases alive."""
+    if snapshot.exclusive or not snapshot.supervised:
         return 0
     return turns.room.jobs(queue, turns.starved)
 
 
-def _pass_over(now: Snapshot, queue: QueueView, turns: _Turns) -> bool:
-    """The queue's job, if it has one, does not fit. Returns whether to probe for one."""
+def _pass_over(queue: QueueView, turns: _Turns) -> None:
+    """The queue's job, if it has one, does not fit."""
     turns.want_more()
     if queue.starved:
         turns.starved.append(queue)
     if queue.unserved_since is None:
         turns.actions.append(NoteUnserved(queue.index))
+
+
+def _is_probe_due(snapshot: Snapshot, queue: QueueView) -> bool:
+    """Whether the queue was passed over for so long that the worker asks if a job is due."""
+    if queue.unserved_since is None:
         return False
     patience = PROBE_EVERY if queue.starved else STARVES_AFTER
-    return now.now - queue.probed_at > patience
+    return snapshot.now - queue.probed_at > patience
 
 
-def _misses_its_poll(now: Snapshot, queue: QueueView, turns: _Turns) -> bool:
+def _misses_its_poll(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> bool:
     """Whether the worker will not poll when it promised to.
 
-    While room is reserved for an answer there may be room again in a moment.
+    Not while room is reserved for an answer: some of it may come free in a moment.
     """
-    if not queue.poll_at or turns.room.reserved.total or now.now < queue.paused_until:
+    if not queue.poll_at or turns.room.reserved.total or snapshot.now < queue.paused_until:
         return False
-    stays_busy = now.running and (now.closing or not queue.serving)
-    return stays_busy or queue.poll_at <= now.now
+    stays_busy = snapshot.running and (snapshot.closing or not queue.serving)
+    return stays_busy or queue.poll_at <= snapshot.now
 
 
-def _next_poll(now: Snapshot) -> float | None:
-    if now.closing:
+def _next_poll(snapshot: Snapshot) -> float | None:
+    if snapshot.closing:
         return None
-    polls = [max(queue.poll_at, queue.avoid_until) for queue in now.queues if queue.serving]
-    return min((at for at in polls if at > now.now), default=None)
+    polls = [max(queue.poll_at, queue.avoid_until) for queue in snapshot.queues if queue.serving]
+    return min((at for at in polls if at > snapshot.now), default=None)

@@ -1,8 +1,8 @@
 """Jobs that a worker holds and has not started yet.
 
 1. A suspect, a job that ran in a worker that died, waits until it can run alone.
-2. A successor, a job whose earlier run still goes on here because the server forgot that lease,
-   waits until that run has ended.
+2. A successor waits until an earlier run of the same id has ended here. There are two because the
+   server forgot the lease of the earlier run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Deferred(msgspec.Struct, frozen=True, eq=False):
 
 
 class DeferredJobs:
-    """Starts suspects when they can be alone, and hands successors back when they can start."""
+    """Starts suspects when they can run alone, and gives successors back when they can start."""
 
     def __init__(
         self, queues: Sequence[QueueState], runs: Runs, table: InflightTable, capacity: int
@@ -50,15 +50,15 @@ class DeferredJobs:
         self._capacity = capacity
         self._suspects: list[_Deferred] = []
         self._successors: list[_Deferred] = []
-        self._isolates = False
-        """A suspect runs."""
-        self._avoids = False
-        """Queues are avoided until what runs here has ended."""
-        self._hold, self._hold_until = FIRST_SUSPECT_HOLD, 0.0
+        self._suspect_runs = False
+        """A suspect was started, and has not ended."""
+        self._avoids_queues = False
+        """Queues with suspects are avoided until the runs here have ended."""
+        self._hold_seconds, self._hold_until = FIRST_SUSPECT_HOLD, 0.0
 
     def __bool__(self) -> bool:
         """Whether there is anything to advance."""
-        return bool(self._suspects or self._successors or self._isolates or self._avoids)
+        return bool(self._suspects or self._successors or self._suspect_runs or self._avoids_queues)
 
     def of_queue(self, queue: QueueState) -> list[Job]:
         deferred = self._suspects + self._successors
@@ -74,7 +74,7 @@ class DeferredJobs:
     @property
     def exclusive(self) -> bool:
         """A suspect runs, or is about to: nothing else may start."""
-        return self._isolates or bool(self._suspects)
+        return self._suspect_runs or bool(self._suspects)
 
     def release_suspects(self, queues: Collection[QueueState]) -> None:
         """Release the suspects of these queues. Successors wait for the earlier run in any case."""
@@ -98,7 +98,7 @@ class DeferredJobs:
     # Suspects
 
     def add_suspect(self, queue: QueueState, job: Job) -> None:
-        self._hold_until = time.monotonic() + self._hold
+        self._hold_until = time.monotonic() + self._hold_seconds
         self._suspects.append(_Deferred(queue, job))
 
     def cancel(self, queue: int, id_: str, token: int) -> bool:
@@ -111,7 +111,7 @@ class DeferredJobs:
         return False
 
     def advance_suspects(self, *, busy: bool) -> None:
-        """Start the first suspect if it can be alone now, or release them all if that takes long.
+        """Start the first suspect if it can run alone now; release all if they waited too long.
 
         `busy`: the worker is closing, or jobs are on their way.
         """
@@ -119,10 +119,10 @@ class DeferredJobs:
             if self._suspects and time.monotonic() > self._hold_until:
                 self._give_up_waiting()
             return
-        self._isolates = self._avoids = False
+        self._suspect_runs = self._avoids_queues = False
         for queue in self._queues:
             queue.stop_avoiding()
-        # All outcomes are reported first: if the suspect kills the process, they would be lost.
+        # All outcomes are reported first: they would be lost if the suspect killed the process.
         busy = busy or any(queue.busy for queue in self._queues)
         ready = [held for held in self._suspects if not held.queue.leases.stale]
         if ready and not busy:
@@ -131,19 +131,21 @@ class DeferredJobs:
     def _isolate(self, held: _Deferred) -> None:
         queue, job = held.queue, held.job
         self._suspects.remove(held)
-        self._isolates, self._hold = True, FIRST_SUSPECT_HOLD
+        self._suspect_runs, self._hold_seconds = True, FIRST_SUSPECT_HOLD
         event("suspect_isolated", queue=queue.name, job=job.id, stalls=job.stall_count)
         self._runs.start(queue.index, queue.service, job, self._capacity)
 
     def _give_up_waiting(self) -> None:
-        """What runs here takes long: let another worker have the suspects, and other queues their
-        turn. If the suspects come back because all workers are busy, hold them longer.
+        """Release the suspects to other workers, because the runs here take long.
+
+        Other queues get their turn. If the suspects come back, since all workers are busy, they are
+        held for twice as long.
         """
-        self._avoids = True
-        until = time.monotonic() + self._hold
+        self._avoids_queues = True
+        until = time.monotonic() + self._hold_seconds
         for held in self._suspects:
             held.queue.avoid(until)
-        self._hold *= 2
+        self._hold_seconds *= 2
         self._table.set_declined()
         self.release_suspects(self._queues)
 
@@ -155,7 +157,7 @@ class DeferredJobs:
     def advance_successors(
         self, accept: Callable[[QueueState, Job], None], *, closing: bool
     ) -> None:
-        """Hand each successor to `accept`, which defers it again if its earlier run goes on."""
+        """Pass each successor to `accept`, which defers it again if its earlier run goes on."""
         waiting, self._successors = self._successors, []
         for held in waiting:
             if held.queue.leases.stale and not closing:

@@ -14,8 +14,8 @@ class HandOffPolicy:
 
     A handler may block the event loop, and a blocked worker does not notice a job that it was
     handed. So only a worker with nothing to do accepts hand-offs, and only from the queue whose
-    jobs came last. As soon as another job arrives, the worker tells that queue before the job
-    begins.
+    jobs came last. When a job of another queue arrives, the worker stops accepting hand-offs, and
+    says so to the server before that job begins.
     """
 
     def __init__(self, queues: Sequence[QueueState]) -> None:
@@ -27,15 +27,17 @@ class HandOffPolicy:
         """A job of this queue starts."""
         self._last_served = queue
 
-    def offer(self, queue: QueueState, *, idle: bool) -> bool:
-        """Whether the poll that is about to be sent accepts a hand-off from this queue."""
+    def may_accept(self, queue: QueueState, *, idle: bool) -> bool:
+        """Whether the next poll of this queue may accept a hand-off."""
         others_in_flight = any(other.calls for other in self._queues if other is not queue)
-        accepts = queue is self._last_served and idle and not others_in_flight
+        return queue is self._last_served and idle and not others_in_flight
+
+    def note_poll(self, queue: QueueState, *, accepts: bool) -> None:
+        """A poll is about to be sent that accepts a hand-off, or does not."""
         if accepts:
             self._accepting = queue
         else:
             self.withdraw(queue)
-        return accepts
 
     def withdraw(self, queue: QueueState) -> None:
         """The queue does not hand jobs to this worker any more."""
@@ -43,8 +45,10 @@ class HandOffPolicy:
             self._accepting = None
 
     def revoke_other_than(self, queue: QueueState) -> QueueState | None:
-        """Accept no more hand-offs: a job of `queue` arrived. Returns the other queue that must be
-        told so before the job begins, if there is one.
+        """Accept no more hand-offs: a job of `queue` arrived.
+
+        Returns the other queue that may hand jobs to this worker, if there is one: its server must
+        be told before the job begins.
         """
         accepting, self._accepting = self._accepting, None
         return None if accepting is queue else accepting

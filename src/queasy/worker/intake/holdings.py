@@ -68,16 +68,16 @@ class Holdings:
     # What arrives
 
     def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
-        """Jobs arrived: see whether those before them were short."""
+        """Jobs arrived: note whether those before them were short, and if so raise the pace."""
         many = fits_many(self._capacity, queue.size(self.runs.pace))
-        short = queue.serve(call, taken, fits_many=many, idle=not self.runs)
+        short = queue.note_portion(call, taken, fits_many=many, idle=not self.runs)
         if taken.count == call.limit:  # there may be more
             self.runs.note_unmet_demand()
         if short:
             self.runs.pace.hasten()
 
     async def wait_for_room(self, queue: QueueState, jobs: int) -> None:
-        """Let runs end, as long as some do: prefetched jobs may be more than there is room for."""
+        """Wait while runs keep ending: there may be more prefetched jobs than room for them."""
         passes, ended = 0, self.runs.ended
         while self._startable(queue) < jobs and passes < MAX_PASSES_WITHOUT_PROGRESS:
             await asyncio.sleep(0)
@@ -104,10 +104,12 @@ class Holdings:
         """Start a job, defer it, or release it."""
         size = queue.size(self.runs.pace)
         if (earlier := self.runs.find(queue.index, job.id)) is not None:
-            # Its lease is lost, but until it ends no other worker may have the job, either.
+            # The earlier run has lost its lease. The job must not start again, here or in another
+            # worker, before that run has ended.
             self.runs.request_end(earlier, "stop")
             self.deferred.add_successor(queue, job, size)
-        elif self.closing or not queue.serving or not fits:  # it was requested before
+        elif self.closing or not queue.serving or not fits:
+            # It was requested while the worker still took such jobs, or had room.
             queue.report_job(job, Release())
         elif job.suspect:
             self.deferred.add_suspect(queue, job)
@@ -138,14 +140,14 @@ class Holdings:
                 self.runs.request_end(run, "stop")
 
     def forget(self, queue: QueueState, leases: set[LeaseKey]) -> None:
-        """The server gave these leases to others: stop their runs, and do not start the rest."""
+        """The server does not have these leases: stop their runs, and do not start their jobs."""
         for run in self.runs.of_queue(queue.index):
             if (run.job.id, run.job.token) in leases:
                 self.runs.request_end(run, "stop")
         self.deferred.drop(queue, leases)
 
     def cancel(self, queue: int, id_: str, token: int) -> bool:
-        """Cancel a run, or a suspect that has not started. Returns whether a suspect was."""
+        """Cancel a run, or a suspect that has not started. Returns whether it was a suspect."""
         self.runs.cancel(queue, id_, token)
         return self.deferred.cancel(queue, id_, token)
 

@@ -45,11 +45,11 @@ class LeaseLedger:
 
     @property
     def stale(self) -> bool:
-        """Until a reconciliation that began after the last mark has ended."""
+        """Whether no reconciliation that began after the last mark has ended yet."""
         return self._stale_marks != self._reconciled_marks
 
     def begin_reconcile(self) -> int:
-        """A mark for `end_reconcile`: what is marked stale meanwhile stays so."""
+        """A mark for `end_reconcile`. If leases are marked stale meanwhile, they stay stale."""
         return self._stale_marks
 
     def end_reconcile(self, mark: int) -> None:
@@ -76,11 +76,11 @@ class LeaseLedger:
     # How long the leases last
 
     def confirm(self, until: float) -> None:
-        """The server keeps this client alive at least until then."""
+        """The server does not expire this client before `until`."""
         self.confirmed_until = until
 
     def shorten(self, sent: float) -> None:
-        """A call was sent that sets the lease: from now on it may end LEASE seconds after that."""
+        """A call was sent that sets the lease, which may now end as early as LEASE after `sent`."""
         self.confirmed_until = min(self.confirmed_until, sent + LEASE)
 
     def take(self, sent: float) -> None:
@@ -95,18 +95,20 @@ class LeaseLedger:
         self._table.add_held(self._index, leases)
 
     def drop(self, leases: int) -> None:
-        """They have ended, or belong to another client."""
+        """That many leases have ended, or belong to another client."""
         self._table.add_held(self._index, -leases)
 
-    def release_unknown(self, lease: LeaseKey) -> None:
-        """The server says that this worker holds a lease it does not know: it is released, and a
-        hand-off message that brings it later is ignored.
+    def note_released(self, lease: LeaseKey) -> None:
+        """A lease that only the server knew is about to be released.
+
+        It counts as held until the release is reported. A hand-off message that brings it later is
+        ignored.
         """
         self.hold(1)
         self._released.add(lease)
 
-    def hand_off(self, lease: LeaseKey) -> Literal["duplicate", "released", "expired", "held"]:
-        """A job was handed to this worker with a wake-up message."""
+    def note_hand_off(self, lease: LeaseKey) -> Literal["duplicate", "released", "expired", "held"]:
+        """A job came with a wake-up message. Returns what has become of its lease."""
         if lease in self._handed_off:
             return "duplicate"
         self._handed_off.append(lease)
@@ -114,7 +116,7 @@ class LeaseLedger:
             self._released.discard(lease)
             return "released"
         now = time.monotonic()
-        # As if it had been requested so long ago that no more of the lease can be left.
+        # The lease ends at `confirmed_until` or later. Count it as requested LEASE before that.
         requested = max(self.taken_at, min(now, self.confirmed_until - LEASE))
         self.hold(1)
         if now - max(requested, self._table.confirmed_at(self._index)) > CUT_OFF:

@@ -1,13 +1,13 @@
-"""The state of one queue in a worker. It alone changes itself, on events; it does no I/O.
+"""The state of one queue in a worker. Only its own methods change it, and it does no I/O.
 
 Phases, by what is in flight:
 
     idle           no call
     dequeuing      one dequeue
     prefetching    a dequeue, while the jobs of the one before are about to start; or two dequeues
-    probing        a question whether a job that does not fit is due
-    reporting      outcomes are reported, or leases reconciled, and no jobs taken
-    standing_down  the server is asked to choose another client to poll in time
+    probing        a dequeue of no jobs, which asks whether one that does not fit is due
+    reporting      a report of outcomes, or a reconciliation of leases; no jobs are taken
+    standing_down  a request that the server choose another client to poll in time
 
 A queue that is not `serving` takes no jobs, but reports what it still holds.
 """
@@ -42,7 +42,7 @@ RETRY_PAUSE = 2.0
 SHORT_PORTION = 0.01
 # How long a queue does not prefetch after prefetched jobs did not fit, in seconds.
 NO_PREFETCH_AFTER_RELEASE = 1.0
-# On the monotonic clock: long ago, but not 0, which means that the queue is not served.
+# A time on the monotonic clock, long past. It is not 0: that means that the queue is not served.
 LONG_AGO = 1.0
 
 
@@ -57,7 +57,7 @@ class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class QueueState:
-    """See above."""
+    """What a worker knows about one queue, and the calls that it has in flight."""
 
     def __init__(self, service: Service, index: int, table: InflightTable) -> None:
         self.service = service
@@ -184,7 +184,7 @@ class QueueState:
         self.wanted = True
 
     def order_unserve(self) -> None:
-        """An operator wants the queue left: no more jobs are taken."""
+        """An operator wants the worker to leave the queue: it takes no more jobs of it."""
         self.wanted = self.serving = False
 
     def stop_serving(self) -> None:
@@ -229,16 +229,16 @@ class QueueState:
         if call.limit:
             self._arriving[call] = taken
 
-    def serve(self, call: Call, taken: Taken, *, fits_many: bool, idle: bool) -> bool:
-        """Note when jobs came, and whether they are short.
+    def note_portion(self, call: Call, taken: Taken, *, fits_many: bool, idle: bool) -> bool:
+        """Note when jobs came, and decide whether to prefetch the next ones.
 
-        Returns whether all jobs of the portion before ended by now: then they are short indeed.
+        Returns whether all jobs of the portion before have ended by now: then jobs are short.
         """
         now = time.monotonic()
         seconds, self._last_served = now - self._last_served, now
         full = taken.count == call.limit
         may_prefetch = full and seconds < SHORT_PORTION and fits_many
-        # Larger portions do not make jobs faster that fail.
+        # Larger portions do not speed up jobs that fail.
         may_prefetch = may_prefetch and taken.settled.count("finished") == len(taken.settled)
         may_prefetch = may_prefetch and now > self._no_prefetch_until
         ended_in_time = full and bool(taken.settled) and self.is_async and idle
@@ -246,7 +246,7 @@ class QueueState:
         return ended_in_time
 
     def start(self, call: Call) -> None:
-        """The jobs of an answer start now: the room they had reserved is theirs."""
+        """The jobs of an answer start now: their room counts as used, no longer as reserved."""
         self._arriving.pop(call, None)
         if call in self._reserving:
             self._reserving.remove(call)
@@ -279,14 +279,17 @@ class QueueState:
     # When to poll
 
     def plan_poll(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
-        """After an answer. With `waits` the server will wake this worker within that time."""
+        """Set when to poll next, after the answer to a call that was sent at `sent`.
+
+        With `waits`, the server counts on this worker to poll within that many seconds, and wakes
+        it when there is a job.
+        """
         now = time.monotonic()
         self.exhausted = taken.count < limit or not limit
         self.poll_at = 0.0
         if taken.count:
-            self._table.set_idle_until(
-                self.index, LONG_AGO
-            )  # the supervisor bumps once they have ended
+            # The supervisor bumps as soon as these jobs have ended.
+            self._table.set_idle_until(self.index, LONG_AGO)
         elif waits:
             held = self._table.held_of(self.index)
             if taken.held > held:
@@ -298,7 +301,8 @@ class QueueState:
             if taken.next_in is not None:
                 # The server counted from when it answered, which was no earlier than `sent`.
                 until = min(until, sent + taken.next_in)
-            if until > now or taken.next_in:  # a worker without room by then stands down
+            # A time that is just over is kept, too: a worker without room then stands down.
+            if until > now or taken.next_in:
                 self.poll_at = until
         if self.woken:
             self.poll_at = 0.0
@@ -307,7 +311,7 @@ class QueueState:
         self.poll_at = 0.0
 
     def reconsider(self) -> None:
-        """Poll at once, also if the queue was to be avoided: the suspects may be for us now."""
+        """Poll at once, even a queue that was avoided: this worker may take its suspects now."""
         self.poll_at = self._avoid_until = 0.0
 
     def wake(self) -> None:
@@ -323,26 +327,30 @@ class QueueState:
         self.woken = False
 
     def require_forwarding(self) -> None:
-        """Have the worker stop being the waiter as soon as the call in flight is answered."""
+        """Act as if woken once the call in flight is answered: poll again, or forward a wake-up.
+
+        The answer may make this worker a waiter that is handed jobs, and it is not idle any more.
+        """
         self.woken = True
 
-    def stop_waiting(self) -> None:
-        """The server does not count on this worker to poll any more."""
+    def stand_down(self) -> None:
+        """The worker cannot poll at the time it promised: another client will."""
         self.poll_at, self.woken = 0.0, False
 
-    def stop_being_waiter(self, *, not_before_pause: bool = False) -> None:
-        """The server does not wake this worker any more. An answer that says otherwise was given
-        before, even if it arrives later.
+    def become_waiter_again(self, *, not_before_pause: bool = False) -> None:
+        """The server removed this worker from the waiters: poll to become one again.
+
+        The answer to a call in flight may be older than the removal, so poll after it, too.
         """
         self.woken = bool(self._in_flight)
         self.poll_at = self._paused_until if not_before_pause else 0.0
 
     def pause(self) -> None:
-        """Something failed, and would fail again at once."""
+        """Something failed, and would fail again if it were repeated at once."""
         self.poll_at = self._paused_until = time.monotonic() + RETRY_PAUSE
 
     def avoid(self, until: float) -> None:
-        """Do not poll before: this worker is too busy to isolate the queue's suspect."""
+        """Do not poll before `until`: this worker is too busy to isolate the queue's suspect."""
         self._avoid_until = until
 
     def stop_avoiding(self) -> None:

@@ -39,7 +39,7 @@ from queasy.worker.liveness.inflight_table import InflightTable
 
 __all__ = ["Scheduler"]
 
-# A supervisor that was not seen for this long does not keep leases alive, in seconds.
+# A supervisor that was not seen for this many seconds counts as gone: it keeps no leases alive.
 SUPERVISOR_SILENCE = 2.0
 
 
@@ -109,7 +109,7 @@ class Scheduler:
             self._soon = loop.call_soon(self._schedule, context=self._context)
 
     def _schedule_now(self) -> None:
-        """At once, instead of in the next pass of the event loop: a job waits for it."""
+        """Schedule at once, not in the next pass of the event loop: a job is waiting."""
         self.schedule_soon()
         if self._soon is not None:
             self._soon.cancel()
@@ -120,7 +120,7 @@ class Scheduler:
         self.changed.set()
         self._report_job_limit()
         self.holdings.advance_deferred()
-        if self._table.unheard:
+        if self._table.stood_down:
             self._wait_again()
         snapshot = self.snapshot()
         decision = decide(snapshot)
@@ -150,8 +150,10 @@ class Scheduler:
         return queue.view(self._runs.pace, needs_reconcile=reconciles, own_units=own_units)
 
     def _needs_reconcile(self, queue: QueueState) -> bool:
-        """A worker that closes and runs nothing is about to leave, which ends every lease: it does
-        not wait for a server that is unreachable.
+        """Whether the queue's leases must be compared with those on the server.
+
+        Not if the worker closes and runs nothing: it is about to leave, which ends every lease, and
+        must not wait for an unreachable server.
         """
         leaves = self.holdings.closing and not self._runs
         return queue.leases.stale and queue.joined and not leaves
@@ -166,10 +168,10 @@ class Scheduler:
             self._job_limit_reached()
 
     def _wait_again(self) -> None:
-        """The heartbeat told the server that this worker is blocked. It is not any more."""
-        self._table.clear_unheard()
+        """The heartbeat removed this worker from the waiters: its event loop was blocked."""
+        self._table.clear_stood_down()
         for queue in self.queues:
-            queue.stop_being_waiter(not_before_pause=True)
+            queue.become_waiter_again(not_before_pause=True)
 
     def _set_timer(self, now: float, poll_at: float | None) -> None:
         if self._timer is not None:
@@ -207,19 +209,19 @@ class Scheduler:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            # Errors of the server are waited out: this is a mistake of ours.
+            # Calls wait out errors of the server, so this is a bug in the worker.
             event("internal_error", logging.ERROR, error=repr(problem))
-            logging.getLogger("queasy").error("in a worker", exc_info=problem)
+            logging.getLogger("queasy").error("internal error in a worker", exc_info=problem)
 
     @contextlib.contextmanager
     def _in_flight(self, queue: QueueState, call: Call) -> Generator[None]:
-        """A call, with everything that follows from its answer."""
+        """End the call, whatever happens to it and to the jobs of its answer."""
         try:
             yield
         except GivenUp:
             queue.give_up()
         except Exception:
-            queue.leases.mark_stale()  # jobs that were taken, and are lost here, are released
+            queue.leases.mark_stale()  # reconciling releases jobs that were taken but not started
             queue.pause()
             raise
         finally:
@@ -271,7 +273,9 @@ class Scheduler:
 
     async def _poll(self, subscription: Subscription, call: Call) -> Taken:
         queue = subscription.state
-        hand_off = self.holdings.hand_off.offer(queue, idle=not self._runs)
+        policy = self.holdings.hand_off
+        hand_off = policy.may_accept(queue, idle=not self._runs)
+        policy.note_poll(queue, accepts=hand_off)
         taken = await subscription.dequeue(call.limit, self._safety, hand_off=hand_off)
         queue.answer(call, taken)
         return taken
@@ -291,8 +295,10 @@ class Scheduler:
         return True
 
     async def _reconcile_if_needed(self, subscription: Subscription) -> None:
-        """Stop runs whose lease the server gave to others, and release leases unknown here: not
-        while a run of the same id goes on.
+        """Compare leases with the server, unless another call is in flight.
+
+        Runs whose lease the server does not have are stopped. Leases that are unknown here are
+        released, each after any run of the same id has ended.
         """
         queue = subscription.state
         if queue.calls > 1 or not self._needs_reconcile(queue):
@@ -305,7 +311,10 @@ class Scheduler:
     # Messages
 
     def receive(self, subscription: Subscription, message: str) -> None:
-        """A message of the server: a wake-up, a job handed off, or a run to cancel."""
+        """Handle a message of the server: a wake-up, a job handed off, or a run to cancel.
+
+        "" means that the connection was lost, and messages with it.
+        """
         word, _, rest = message.partition(":")
         queue = subscription.state
         match word:
@@ -321,7 +330,7 @@ class Scheduler:
             case "":
                 queue.lose_connection()
                 self.schedule_soon()
-            case _:  # of a newer server: polling is never wrong
+            case _:  # a kind of message that a newer library sends: polling is never wrong
                 queue.poll_now()
                 self.schedule_soon()
 
@@ -346,8 +355,9 @@ class Scheduler:
         return self.holdings.room().jobs(self._view(queue)) > 0
 
     def _revoke_hand_off(self, queue: QueueState) -> bool:
-        """A job of this queue arrived. Returns whether another queue, which may hand jobs to this
-        worker, must first learn that it accepts none.
+        """Accept no more hand-offs: a job of this queue arrived.
+
+        Returns whether the server must be told so for another queue before the job begins.
         """
         other = self.holdings.hand_off.revoke_other_than(queue)
         if other is None:

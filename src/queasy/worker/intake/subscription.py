@@ -81,7 +81,7 @@ class Subscription:
         self.state.join(sent + IDLE_LEASE)
 
     def abandon(self) -> None:
-        """Stop listening. The leases are not kept alive any more."""
+        """Stop listening, and have the leases no longer kept alive."""
         self.state.abandon()
         self._store.listener.remove_callback(self._channel)
 
@@ -99,7 +99,7 @@ class Subscription:
 
     async def stand_down(self) -> None:
         """Have the server choose another client to poll in time: this worker will not."""
-        self.state.stop_waiting()
+        self.state.stand_down()
         with contextlib.suppress(QueasyError):  # best effort, as all wake-ups are
             await self._store.run(forward_wakeup(self._commands, self._client))
 
@@ -107,7 +107,7 @@ class Subscription:
         """The connection that brings this queue's messages; None if subscribing is not allowed."""
         try:
             listener = await self._store.listener.subscribe(self._channel)
-        except QueasyError as problem:  # polling often does as well
+        except QueasyError as problem:  # the worker polls more often instead
             self._connectivity.cannot_subscribe(problem)
             listener = None
         self._leases.note_listener(listener)
@@ -118,12 +118,13 @@ class Subscription:
     async def dequeue(self, limit: int, safety: float, *, hand_off: bool = False) -> Taken:
         """Report outcomes and take up to `limit` jobs in one round trip.
 
-        With a limit of 0 it only asks whether any job is due: `next_in` is 0 then, and else the
-        server will wake this worker. With `hand_off` the server may send a job with the wake-up.
+        With a limit of 0 it only asks whether a job is due. If so, `next_in` is 0; if not, the
+        server wakes this worker when one is. With `hand_off` the server may send a job with the
+        wake-up.
 
-        Waits out a server that is unreachable, however long that takes. But with another dequeue
-        in flight it raises GivenUp instead: the server recognises only the last request when it is
-        repeated.
+        Wait for a server that is unreachable, however long that takes. With another dequeue in
+        flight, raise GivenUp instead: when a request is repeated, the server recognises only the
+        last one.
         """
         state = self.state
         waits = safety if state.exhausted or not limit else 0.0
@@ -131,11 +132,12 @@ class Subscription:
             await self._listen()
         state.begin_poll()
         endings = state.take_endings()
-        self._leases.hold(1)  # the answer may take long
+        self._leases.hold(1)  # so that the supervisor bumps, however long the answer takes
         request, sent, unclear = self._next_request(), 0.0, False
 
         async def call() -> Taken:
             nonlocal sent, unclear
+            # A lease may have begun with an earlier try that was not answered: count from there.
             sent = sent if unclear else time.monotonic()
             self._leases.shorten(sent)
             try:
@@ -143,7 +145,7 @@ class Subscription:
                     self._commands.dequeue(
                         self._client, lease=LEASE, limit=limit, request=request,
                         waiter=self._client, waits=waits, endings=endings,
-                        passes=self._table.passes_suspects, by_hand=hand_off,
+                        passes=self._table.passes_suspects, accepts_hand_off=hand_off,
                     )
                 )  # fmt: skip
             except Unanswered:  # the lease may have begun
@@ -172,9 +174,8 @@ class Subscription:
         return taken
 
     def _note_answer(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
-        if (
-            taken.state == "overtaken"
-        ):  # what it took when it arrived first, if anything, is unknown
+        if taken.state == "overtaken":
+            # An earlier try of the same request may have taken jobs, which are unknown here.
             self._leases.mark_stale()
         if taken.count:
             self._leases.take(sent)
@@ -186,7 +187,7 @@ class Subscription:
         return await self._listen() is before
 
     def _next_request(self) -> str:
-        """Higher each time: a request given up takes nothing if it arrives after a later one."""
+        """A higher number each time: a request that a later one overtook takes nothing."""
         self._requests += 1
         return str(self._requests)
 
@@ -208,8 +209,9 @@ class Subscription:
         self._outcomes.log(endings, words)
 
     async def _settle_each(self, endings: list[Ending], problem: Exception) -> None:
-        """Report outcomes one by one: the server refuses one of them, which fails its job. It must
-        not hold up the others.
+        """Report outcomes one by one, because the server refused them together.
+
+        A job whose outcome is refused by itself fails. It must not hold up the others.
         """
         if not endings:
             raise problem
@@ -227,6 +229,7 @@ class Subscription:
     async def _until_answered(
         self, call: Callable[[], Awaitable[T]], repeat: Callable[[], bool] = lambda: True
     ) -> T:
+        """Repeat a call until the server answers it. Raise GivenUp if `repeat` says not to."""
         while True:
             try:
                 answer = await call()
@@ -248,10 +251,10 @@ class Subscription:
         Raises ValueError for a message that is not ours.
         """
         job = self._commands.handed(message, self._client)
-        verdict = self._leases.hand_off((job.id, job.token))
+        verdict = self._leases.note_hand_off((job.id, job.token))
         if verdict == "duplicate":
             return None
-        self.state.stop_being_waiter()
+        self.state.become_waiter_again()
         if verdict == "expired":
             self.state.report_job(job, Release())
         return job if verdict == "held" else None
@@ -283,7 +286,7 @@ class Subscription:
         return ours - now, (now & before) - ours
 
     async def _outdate_requests(self) -> None:
-        """Make sure that a request given up takes nothing if it arrives later."""
+        """Make sure that a request that was given up takes nothing if it still arrives."""
         last = self._commands.dequeue(
             self._client, lease=LEASE, limit=0, request=self._next_request()
         )
@@ -305,8 +308,8 @@ class Subscription:
         id_, token = lease
         event("unknown_lease_released", logging.WARNING, queue=self.state.name, job=id_,
               token=token)  # fmt: skip
-        self._leases.release_unknown(lease)
-        self.state.poll_now()  # if it was handed to us, the server does not count us as a waiter
+        self._leases.note_released(lease)
+        self.state.poll_now()  # a hand-off, if this was one, ended our place among the waiters
         ending = Ending(id_, token, Release())
         if run is None:
             self.state.report(ending)

@@ -1,7 +1,7 @@
 """Heartbeats: keep the leases of workers alive, and report what the server says about them.
 
 1. A queue of which a worker holds jobs is bumped every `BUMP_EVERY` seconds. A queue of which it
-   holds none is bumped only when the worker's own dequeues do not keep it known to the server.
+   holds none is bumped only when the worker's own dequeues do not keep it registered.
 2. One call bumps all workers of a queue. Queues are bumped independently, so that a slow one
    delays no other.
 3. The answers name cancelled runs, and workers that the server has declared dead.
@@ -69,12 +69,12 @@ class WorkerLeases:
         self._bumped: dict[int, float] = {}
         """When a bump of each queue was last sent."""
         self._idle_until: dict[int, float] = {}
-        """Until when an idle bump has made the worker known to each queue."""
+        """Until when an idle bump keeps the worker registered with each queue."""
         self._confirmed: dict[int, float] = {}
         """When the leases of each queue of which the worker holds jobs were last in order."""
         self._stood_down_at = 0.0
 
-    def needs(self, queue: int, now: float) -> float | None:
+    def lease_due(self, queue: int, now: float) -> float | None:
         """The lease to request for the queue, or None if no bump is due."""
         until = self.table.idle_until(queue)
         if not until or now - self._bumped.get(queue, 0.0) < BUMP_EVERY:
@@ -190,7 +190,7 @@ class Heartbeat:
                 self._standing_down.add(task)
                 task.add_done_callback(self._standing_down.discard)
             for index, commands in enumerate(worker.queues):
-                lease = worker.needs(index, now)
+                lease = worker.lease_due(index, now)
                 if lease is not None and commands.keys.base not in self._bumping:
                     due.setdefault((commands.keys.base, lease), []).append((worker, index))
         if not due and not self._bumping:
@@ -213,7 +213,7 @@ class Heartbeat:
             pass
         finally:
             if not worker.gone:  # else its table is closed
-                worker.table.set_unheard()
+                worker.table.set_stood_down()
 
     def _succeeded(self, bases: set[str]) -> None:
         """The leases of these queues are in order."""
@@ -223,7 +223,7 @@ class Heartbeat:
                 event("heartbeat_resumed")
 
     async def _bump(self, base: str, lease: float, workers: list[tuple[WorkerLeases, int]]) -> None:
-        """Bumps one queue for all the workers that need it, and hands out the answers."""
+        """Bumps one queue for all workers that need it, and passes each its answer."""
         sent = time.monotonic()
         for worker, index in workers:
             worker.bump_sent(index, sent)

@@ -7,14 +7,14 @@ worker is a hint, and only the table of a dead worker is final. A hint never mix
 number is written in one piece (`struct` would write zeros first), and a run that ended while it
 was read is left out.
 
-    header   worker's beat (f64), supervisor's beat (f64), passes (u32), declined (u32),
-             unheard (u32)
-    queues   attention (u32), idle until (f64), taken (f64), lease kept (f64)
+    header   loop turned (f64), supervisor ran (f64), passes suspects (u32), declined (u32),
+             stood down (u32)
+    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
 
-Each number has one writer. The supervisor (for an inline worker, its heartbeat thread) writes its
-own beat, `passes` and the time a lease was kept; the worker writes the rest. `declined` and
-`unheard` are flags that one side sets and the other side clears.
+Each number has one writer. The supervisor (for an inline worker, its heartbeat thread) writes
+`supervisor ran`, `passes suspects` and `confirmed at`; the worker writes the rest. `declined` and
+`stood down` are flags that one side sets and the other side clears.
 
 Times are of the monotonic clock, which the processes of one machine share.
 """
@@ -33,13 +33,14 @@ __all__ = ["Entry", "InflightTable"]
 HEADER = struct.Struct("=ddIIIxxxx")
 QUEUE = struct.Struct("=Ixxxxddd")
 SLOT = struct.Struct("=BxHHxxQdd")
-MAX_ID = 1200  # of a job in a fail queue: an id of 512 bytes, a token, and separators
+# In bytes. The longest ids are those of a fail queue: an id of 512 bytes, a token, and separators.
+MAX_ID = 1200
 SLOT_BYTES = SLOT.size + MAX_ID
 FLOAT, COUNT = 8, 4
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
-BEAT, SUPERVISED = 0, 1
-PASSES, DECLINED, UNHEARD = 4, 5, 6
-IDLE, TAKEN, KEPT = 1, 2, 3
+LOOP_TURNED, SUPERVISOR_RAN = 0, 1
+PASSES_SUSPECTS, DECLINED, STOOD_DOWN = 4, 5, 6
+IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT = 1, 2, 3
 DEADLINE, ID = SLOT.size - 8, SLOT.size
 
 
@@ -66,7 +67,7 @@ class InflightTable:
         """The offset of each slot."""
         self._free = list(reversed(self._slots))
         # Computed once: a worker reads it before every run.
-        self._requested_at = [_floats_of(queue) + TAKEN for queue in range(queues)]
+        self._requested_at = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
 
     @staticmethod
     def create_file(queues: int, slots: int) -> int:
@@ -149,88 +150,88 @@ class InflightTable:
         return sum(map(self.held_of, range(queues)))
 
     def set_idle_until(self, queue: int, until: float) -> None:
-        """Records until when the server knows a worker that holds nothing of the queue.
+        """Records until when the server keeps the worker registered without a bump.
 
-        0 means that the worker does not serve the queue.
+        This counts while the worker holds no job of the queue. 0: it does not serve the queue.
         """
-        self._floats[_floats_of(queue) + IDLE] = until
+        self._floats[_floats_of(queue) + IDLE_UNTIL] = until
 
     def idle_until(self, queue: int) -> float:
-        """Until when the server knows the idle worker; 0 if it does not serve the queue."""
-        return self._floats[_floats_of(queue) + IDLE]
+        """Until when an idle worker stays registered; 0 if it does not serve the queue."""
+        return self._floats[_floats_of(queue) + IDLE_UNTIL]
 
-    def set_requested_at(self, queue: int, asked: float) -> None:
+    def set_requested_at(self, queue: int, sent: float) -> None:
         """Records when the worker requested the jobs it took last: their leases begin then."""
-        self._floats[self._requested_at[queue]] = asked
+        self._floats[self._requested_at[queue]] = sent
 
     def requested_at(self, queue: int) -> float:
         """When the worker requested the jobs of the queue that it took last."""
         return self._floats[self._requested_at[queue]]
 
-    def set_confirmed_at(self, queue: int, since: float) -> None:
+    def set_confirmed_at(self, queue: int, confirmed: float) -> None:
         """Records when the server last confirmed the leases; 0: the worker holds none."""
-        self._floats[_floats_of(queue) + KEPT] = since
+        self._floats[_floats_of(queue) + CONFIRMED_AT] = confirmed
 
     def unconfirmed_for(self, queue: int, now: float) -> float:
         """For how many seconds the server has not confirmed the leases of the queue."""
-        kept = self.confirmed_at(queue)
-        return now - max(kept, self.requested_at(queue)) if kept else 0.0
+        confirmed = self.confirmed_at(queue)
+        return now - max(confirmed, self.requested_at(queue)) if confirmed else 0.0
 
     def confirmed_at(self, queue: int) -> float:
         """When the server last confirmed the leases of the queue; 0 if there are none."""
-        return self._floats[_floats_of(queue) + KEPT]
+        return self._floats[_floats_of(queue) + CONFIRMED_AT]
 
     # Signs of life
 
     def loop_turned(self, now: float) -> None:
         """Records that the worker's event loop turns."""
-        self._floats[BEAT] = now
+        self._floats[LOOP_TURNED] = now
 
     @property
     def loop_turned_at(self) -> float:
         """When the worker's event loop last turned."""
-        return self._floats[BEAT]
+        return self._floats[LOOP_TURNED]
 
     def supervisor_ran(self, now: float) -> None:
         """Records that the supervisor runs and keeps the leases."""
-        self._floats[SUPERVISED] = now
+        self._floats[SUPERVISOR_RAN] = now
 
     @property
     def supervisor_ran_at(self) -> float:
         """When the supervisor was last seen to run."""
-        return self._floats[SUPERVISED]
+        return self._floats[SUPERVISOR_RAN]
 
     @property
-    def unheard(self) -> bool:
+    def stood_down(self) -> bool:
         """Whether the heartbeat removed this worker from the waiters of its queues.
 
         Its event loop was blocked, so it would have missed a wake-up. The worker becomes a waiter
         again with its next dequeue.
         """
-        return self._counts[UNHEARD] != 0
+        return self._counts[STOOD_DOWN] != 0
 
-    def set_unheard(self) -> None:
+    def set_stood_down(self) -> None:
         """Records that this worker is not a waiter any more."""
-        self._counts[UNHEARD] = True
+        self._counts[STOOD_DOWN] = True
 
-    def clear_unheard(self) -> None:
+    def clear_stood_down(self) -> None:
         """Records that this worker receives wake-ups again."""
-        self._counts[UNHEARD] = False
+        self._counts[STOOD_DOWN] = False
 
     # Suspects
 
     @property
     def passes_suspects(self) -> bool:
         """Whether the worker must leave suspects to others; its supervisor decides."""
-        return self._counts[PASSES] != 0
+        return self._counts[PASSES_SUSPECTS] != 0
 
     def take_suspects(self) -> None:
         """Lets the worker take suspects."""
-        self._counts[PASSES] = False
+        self._counts[PASSES_SUSPECTS] = False
 
     def pass_suspects(self) -> None:
         """Makes the worker leave suspects to others."""
-        self._counts[PASSES] = True
+        self._counts[PASSES_SUSPECTS] = True
 
     @property
     def declined(self) -> bool:

@@ -201,7 +201,7 @@ class Child:
 
     async def _drain(self) -> None:
         self._worker.close()
-        await self._worker.drained()
+        await self._worker.wait_until_drained()
         self._end(True)
 
     def _end(self, all_ended: bool) -> None:

@@ -36,7 +36,7 @@ from queasy.worker.supervision.start_backoff import StartBackoff
 
 __all__ = ["ChildPool"]
 
-# At most this many job ids are named in the line about a child that died.
+# The log line about a child that died names at most this many job ids.
 MAX_JOBS_LOGGED = 5
 
 
@@ -87,7 +87,7 @@ class ChildPool:
         return set(self._tasks)
 
     def replenish(self) -> None:
-        """Starts children until there are enough that are not to be replaced."""
+        """Starts children until enough are working; those that are to be replaced do not count."""
         missing = self._options.processes - len(self.working) - self._starting
         for _ in range(missing):
             if not self._closed.is_set() and not self._halted:
@@ -146,7 +146,7 @@ class ChildPool:
             await child.close()
 
     async def _new_child(self) -> ChildProcess | None:
-        """A child to start, after a pause if others have failed; None if none is to start."""
+        """A child to start, after a pause if others have failed; None if none should start."""
         try:
             if pause := self._backoff.pause():
                 with contextlib.suppress(TimeoutError):
@@ -189,7 +189,7 @@ class ChildPool:
                 self._note_start_failure(report)
 
     def _drain_one_retiring(self) -> None:
-        """A new child has taken the place of one that is to be replaced."""
+        """Drains one child that is to be replaced: a new child has taken its place."""
         for child in self._children:
             if child.state.phase is Phase.RETIRING:
                 child.drain()

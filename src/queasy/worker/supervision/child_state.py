@@ -63,7 +63,7 @@ class Phase(enum.Enum):
 
 
 class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the watchdog knows of a child at one moment."""
+    """What the watchdog knows about a child at one moment."""
 
     runs: int
     entries: Sequence[Entry]
@@ -100,9 +100,9 @@ class ChildState:
         self.killed: KillReason | None = None
         self.killed_at = 0.0
         self.kill_by: float | None = None
-        """A run does not end: the child is killed when its other jobs have ended, or then."""
+        """A run does not end: the child is killed then, or once its other jobs have ended."""
         self.blocked_since: float | None = None
-        """Since when it holds jobs, runs none, and its event loop does not turn."""
+        """Since when its event loop has not turned although it holds jobs and runs none."""
         self.frozen_since: float | None = None
         """Since when it has been stopped by SIGSTOP."""
         self._cancels: dict[RunKey, float] = {}

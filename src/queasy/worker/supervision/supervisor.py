@@ -110,7 +110,7 @@ class Supervisor:
         return child_config(self._options, self._group, self._unserved)
 
     def _give_up(self, problem: CannotWork) -> None:
-        """No child can start: stops, and makes `run` raise."""
+        """Stops, and makes `run` raise: no child can start."""
         self._problem = problem
         self.stop(0.0)
 
@@ -140,7 +140,7 @@ class Supervisor:
             await asyncio.sleep(WATCH_EVERY)
 
     def _check(self, child: ChildProcess, now: float, with_process: bool) -> None:
-        """Does what the watchdog decides about a child."""
+        """Carries out what the watchdog decides about a child."""
         with_memory = self._limits.max_memory is not None
         snapshot = child.observe(now, with_memory=with_memory, with_process=with_process)
         for action in decide(snapshot, now, self._limits):

@@ -1,4 +1,4 @@
-"""Decides what to do about a child: a run does not end, or the process does not run.
+"""Decides what to do about a child whose run does not end, or whose process does not run.
 
 `decide` is pure: it takes a snapshot of a child and returns actions. The supervisor carries them
 out. A run that does not end after it was interrupted ends with its process. Before that the other
@@ -26,11 +26,12 @@ __all__ = [
     "outstays_stop",
 ]
 
-# A run that was interrupted has this long to end.
+# A run that was interrupted has this long to end, in seconds.
 INTERRUPT_TIMEOUT = 1.0
-# After the grace time of a stop a child interrupts its runs and reports them; then it is killed.
+# After the grace time of a stop, a child has this long to interrupt its runs and report them before
+# it is killed, in seconds.
 KILL_AFTER_GRACE = 10.0
-# A child with more than this multiple of its memory limit is killed, not replaced in order.
+# A child with more than this multiple of its memory limit is killed at once, without a drain.
 FAR_TOO_MUCH_MEMORY = 1.5
 
 

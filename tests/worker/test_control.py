@@ -13,8 +13,10 @@ import pytest
 from queasy import (
     Client,
     Job,
+    NotReady,
     Queue,
 )
+from queasy.worker.intake.subscription import Subscription
 from tests.servers import Server
 from tests.worker.fleet import APP, ROOT
 from tests.worker.inline import PATIENCE, Seen, until, until_empty, working
@@ -40,6 +42,34 @@ async def test_worker_stops_and_resumes_serving_a_queue(
         await seen.runs(2)
         await until_empty(emails)
     assert seen.data == [1, 2]
+
+
+async def test_order_to_serve_during_an_outage_takes_effect_when_the_server_is_back(
+    client: Client, emails: Queue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the order was dropped, and the queue stayed unserved."""
+    join, failed = Subscription.join, False
+
+    async def fail_once(subscription: Subscription, *given: Any) -> None:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise NotReady("the server is loading its data")
+        await join(subscription, *given)
+
+    @emails.handler
+    async def handle(data: Any, job: Job) -> None:
+        seen.add(data, job)
+
+    async with working(client) as worker:
+        await until(emails.clients, "the worker serves")
+        await worker.unserve("emails")
+        monkeypatch.setattr(Subscription, "join", fail_once)
+        with pytest.raises(NotReady):
+            await worker.serve("emails")
+        await emails.dispatch(1)
+        await seen.runs(1)
+        await until_empty(emails)
 
 
 @pytest.mark.parametrize("release", [False, True], ids=["may end", "released"])

@@ -56,7 +56,7 @@ class Worker:
         self.table = table
         self._connectivity = Connectivity(client)
         self._joining_later: set[asyncio.Task[None]] = set()
-        """Tasks that wait until a damaged queue can be used again."""
+        """Tasks that join a queue as soon as its keys are repaired, or the server is back."""
         self._subscriptions = [
             Subscription(
                 QueueState(service, index, table), client, store, table, self._connectivity
@@ -87,7 +87,7 @@ class Worker:
             raise problems[0]
         for subscription in joining:
             if not subscription.state.serving:
-                self._joining_later.add(asyncio.create_task(self._join_later(subscription)))
+                self._begin_join_later(subscription)
         self._started = True
         self._passed_suspects = self.table.passes_suspects
         self._beat()
@@ -124,16 +124,22 @@ class Worker:
             return problem
         return None
 
+    def _begin_join_later(self, subscription: Subscription) -> None:
+        task = asyncio.create_task(self._join_later(subscription))
+        self._joining_later.add(task)
+        task.add_done_callback(self._joining_later.discard)
+
     async def _join_later(self, subscription: Subscription) -> None:
-        """Try to join a queue again and again, until its keys are repaired."""
+        """Join a queue as soon as its keys are repaired, or the server is back."""
         queue = subscription.state
         while not queue.serving:
             await asyncio.sleep(RETRY_PAUSE)
             async with queue.order_lock:
                 if not queue.wanted:
                     return  # the next order to serve the queue tries again
-                with contextlib.suppress(QueasyError):
-                    await self._join(subscription)
+                if not queue.serving:  # another order may have joined it
+                    with contextlib.suppress(QueasyError):
+                        await self._join(subscription)
         self._connectivity.answered(queue.name)
         self._scheduler.schedule_soon()
 
@@ -149,7 +155,11 @@ class Worker:
             state = subscription.state
             async with state.order_lock:
                 if state.wanted and not state.serving:
-                    await self._join(subscription)
+                    try:
+                        await self._join(subscription)
+                    except QueasyError:
+                        self._begin_join_later(subscription)
+                        raise
         event("queue_served", queue=queue, client=self.client)
         self._scheduler.schedule_soon()
 

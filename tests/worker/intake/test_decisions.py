@@ -214,6 +214,13 @@ def test_outcomes_and_reconciling_do_not_wait_for_room(
     assert actions(paused, room=room(used=100)) == []
 
 
+@pytest.mark.parametrize("closing", [True, False])
+def test_paused_queue_reports_after_its_pause_even_if_it_is_not_served(closing: bool) -> None:
+    """Bug: no timer was set. The lease was kept for ever, and leaving the queue never ended."""
+    paused = queue(serving=False, has_endings=True, paused_until=NOW + 1)
+    assert decision(paused, closing=closing).poll_at == NOW + 1
+
+
 def test_outcomes_are_reported_with_the_poll_where_there_is_room() -> None:
     assert actions(queue(has_endings=True)) == [Dequeue(0, limit=5, units=50)]
 
@@ -355,7 +362,8 @@ def test_nothing_is_requested_while_closing(now: Snapshot) -> None:
     closing = msgspec.structs.replace(now, closing=True)
     found = decide(closing)
     assert not [action for action in found.actions if isinstance(action, (Dequeue, Probe))]
-    assert found.poll_at is None
+    owes = any(queue.has_endings or queue.needs_reconcile for queue in now.queues)
+    assert found.poll_at is None or owes
 
 
 @given(snapshots())

@@ -265,7 +265,11 @@ def _misses_its_poll(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> boo
 
 
 def _next_poll(snapshot: Snapshot) -> float | None:
-    if snapshot.closing:
-        return None
-    polls = [max(queue.poll_at, queue.avoid_until) for queue in snapshot.queues if queue.serving]
-    return min((at for at in polls if at > snapshot.now), default=None)
+    """When the next poll or report is due. A paused queue reports even if it is not served."""
+    times: list[float] = []
+    for queue in snapshot.queues:
+        if queue.has_endings or queue.needs_reconcile:
+            times.append(queue.paused_until)
+        if queue.serving and not snapshot.closing:
+            times.append(max(queue.poll_at, queue.avoid_until))
+    return min((at for at in times if at > snapshot.now), default=None)

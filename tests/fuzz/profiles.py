@@ -12,13 +12,11 @@ _common = {
     "print_blob": True,
     "suppress_health_check": list(HealthCheck),
     "database": None,
-    # Without the phase that explains a failure: it traces every line of every example, so that a
-    # failing test ran into its timeout, and hid what had failed.
-    "phases": [Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
 }
 settings.register_profile("quick", max_examples=60, **_common)  # type: ignore[arg-type]
 settings.register_profile(
     "long",
     max_examples=int(os.environ.get("QUEASY_FUZZ", "5000")),
+    phases=[Phase.generate, Phase.target, Phase.shrink],
     **_common,  # type: ignore[arg-type]
 )

@@ -52,7 +52,7 @@ class InterruptibleCall:
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None and self._interrupted:
-            _raise_in(thread, None)  # an interruption that came too late must not hit the next call
+            _consume_interruption(thread)
 
     def interrupt(self) -> None:
         with self._lock:
@@ -62,9 +62,22 @@ class InterruptibleCall:
                     _raise_in(self._thread, Interrupted)
 
 
-def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
-    raised = None if exception is None else ctypes.py_object(exception)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+def _consume_interruption(this_thread: int) -> None:
+    """Receive an interruption that came too late here, where it must not hit the next call.
+
+    It is not cleared, which would be simpler: CPython 3.11 then believes for ever that one is
+    pending, checks for it at every function call, and never returns from one that is traced.
+    """
+    try:
+        _raise_in(this_thread, Interrupted)
+        while True:  # until it is raised, at the next check of the interpreter
+            pass
+    except Interrupted:
+        pass
+
+
+def _raise_in(thread: int, exception: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
 
 
 class ThreadPool:

@@ -208,33 +208,33 @@ async def test_a_cancelled_call_has_a_lower_number_than_the_next() -> None:
     assert one < two
 
 
-async def test_emptied_waits_until_all_dispatches_were_sent() -> None:
+async def test_wait_until_sent_ends_when_all_dispatches_were_sent() -> None:
     calls = Calls()
     await calls.coalescer.wait_until_sent()
     tasks = calls.dispatch("a", "b")
     await settle()
-    emptied = asyncio.create_task(calls.coalescer.wait_until_sent())
+    waiting = asyncio.create_task(calls.coalescer.wait_until_sent())
     for _ in tasks:
         await settle()
-        assert not emptied.done()
+        assert not waiting.done()
         await calls.answer()
-    await asyncio.wait_for(emptied, 5)
+    await asyncio.wait_for(waiting, 5)
     assert await ends(tasks) == ["created"] * 2
 
 
-async def test_emptied_does_not_wait_for_later_dispatches() -> None:
+async def test_wait_until_sent_does_not_wait_for_later_dispatches() -> None:
     """Bug: close() did not return while other tasks continued to dispatch."""
     calls = Calls()
     tasks = calls.dispatch("a", "b")
     await settle()
-    emptied = asyncio.create_task(calls.coalescer.emptied())
+    waiting = asyncio.create_task(calls.coalescer.wait_until_sent())
     for id_ in "cd":  # another dispatch arrives before each answer
         await settle()
-        assert not emptied.done()
+        assert not waiting.done()
         tasks += calls.dispatch(id_)
         await settle()
         await calls.answer()
-    await asyncio.wait_for(emptied, 5)
+    await asyncio.wait_for(waiting, 5)
     calls.answer_all()
     assert await ends(tasks) == ["created"] * 4
 

@@ -161,8 +161,10 @@ class Runs:
         self._last_ended = run.job.id
 
     def _lease_may_be_over(self, queue: int, now: float) -> bool:
-        """Whether the server last confirmed the lease so long ago that another client may have the
-        job, as after a freeze between the answer and the start.
+        """Whether another client may have the job by now.
+
+        The server has not confirmed the lease for CUT_OFF seconds, as after a freeze between the
+        answer and the start.
         """
         if now - self._table.requested_at(queue) <= CUT_OFF:
             return False

@@ -246,7 +246,7 @@ def _pass_over(queue: QueueView, turns: _Turns) -> None:
 
 
 def _is_probe_due(snapshot: Snapshot, queue: QueueView) -> bool:
-    """Whether the queue was passed over for so long that the worker asks if a job is due."""
+    """Whether the worker asks now if a queue that it passed over has a job that is due."""
     if queue.unserved_since is None:
         return False
     patience = PROBE_EVERY if queue.starved else STARVES_AFTER

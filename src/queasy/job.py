@@ -16,6 +16,7 @@ __all__ = ["CancelFlag", "Job", "JobError", "State"]
 
 State = Literal["due", "scheduled", "active", "blocked", "failed", "broken"]
 ErrorKind = Literal["permanent", "retriable", "stall", "timeout", "broken"]
+ERROR_KINDS = get_args(ErrorKind)
 
 # Enough to find the fault; a queue is not a log store.
 MAX_MESSAGE_CHARACTERS = 2_000
@@ -23,8 +24,7 @@ MAX_TRACEBACK_CHARACTERS = 8_000
 NO_OPTIONS = JobOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class JobError:
+class JobError(msgspec.Struct, frozen=True):
     """Why a run did not finish."""
 
     type: str = ""
@@ -50,7 +50,7 @@ class JobError:
         return JobError(
             type=_clean(self.type)[:MAX_MESSAGE_CHARACTERS],
             message=_clean(self.message)[:MAX_MESSAGE_CHARACTERS],
-            kind=self.kind if self.kind in get_args(ErrorKind) else "retriable",
+            kind=self.kind if self.kind in ERROR_KINDS else "retriable",
             traceback=_clean(self.traceback)[-MAX_TRACEBACK_CHARACTERS:],
         )
 

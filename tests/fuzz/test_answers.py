@@ -127,10 +127,10 @@ def test_message_between_supervisor_and_worker_is_read_or_refused(line: bytes) -
 
 @given(LINES | st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_invalid_order_is_logged_and_ignored(line: bytes) -> None:
-    asyncio.run(order(line.decode("utf-8", "surrogateescape")))
+    asyncio.run(order(line))
 
 
-async def order(message: str) -> None:
+async def order(message: bytes) -> None:
     """Delivers a message on a channel of a worker, as a listener does."""
 
     async def carry_out(do: str, queue: str, release: bool) -> None: ...

@@ -37,10 +37,10 @@ class Taker:
         said = self._ears.get_sharded_message(timeout=1 if self._ears.subscribed else 0)
         return said and said["data"]
 
-    def heard(self) -> str:
-        """The next message; '' if there is none."""
+    def heard(self) -> bytes:
+        """The next message; b'' if there is none."""
         said = self._message()
-        return said.decode("utf-8", "surrogateescape") if isinstance(said, bytes) else ""
+        return said if isinstance(said, bytes) else b""
 
 
 @promise
@@ -88,7 +88,7 @@ def a_hand_off_that_two_connections_receive_stays_leased(h: Harness) -> None:
     assert h.end(job, Finish()) == "finished"
     taker.sleep()
     h.dispatch_many("b", "c")
-    assert taker.heard() == "wake"
+    assert taker.heard() == b"wake"
 
 
 @promise
@@ -97,7 +97,7 @@ def an_unsubscribed_waiter_does_not_keep_a_job_from_another(h: Harness) -> None:
     h.later(0.01)
     second = Taker(h, "c2")
     h.dispatch("a")
-    assert second.heard() == "wake"
+    assert second.heard() == b"wake"
     assert h.rows("a").keys() == {"due"}
 
 
@@ -108,11 +108,11 @@ def another_waiter_polls_in_time_after_a_hand_off(h: Harness) -> None:
     h.later(0.01)
     second = Taker(h, "c2")
     h.dispatch("later", after=1)
-    assert first.heard() == "wake"
+    assert first.heard() == b"wake"
     first.sleep()  # it polls in a second
     h.dispatch("a")
-    assert first.heard().startswith("job:")
-    assert second.heard() == "wake"
+    assert first.heard().startswith(b"job:")
+    assert second.heard() == b"wake"
 
 
 @promise
@@ -120,7 +120,7 @@ def a_paused_queue_makes_no_hand_offs(h: Harness) -> None:
     taker = Taker(h)
     h.call(h.commands.configure(paused=True))
     h.dispatch("a")
-    assert not taker.heard().startswith("job")
+    assert not taker.heard().startswith(b"job")
     assert h.rows("a").keys() == {"due"}
 
 
@@ -129,7 +129,7 @@ def a_dead_client_gets_no_hand_off(h: Harness) -> None:
     taker = Taker(h)
     h.later(2 * 3 + 5 + 0.1)
     h.dispatch("a")
-    assert not taker.heard().startswith("job")
+    assert not taker.heard().startswith(b"job")
     assert h.rows("a").keys() == {"due"}
 
 
@@ -139,12 +139,12 @@ def a_client_with_a_long_lease_is_woken_instead(h: Harness) -> None:
     taker = Taker(h)
     taker.sleep(seconds=20)
     h.dispatch("a")
-    assert taker.heard() == "wake"
+    assert taker.heard() == b"wake"
     assert h.take(limit=9)
     taker.sleep(seconds=20)
     h.later(16)  # now 29 seconds are left
     h.dispatch("b")
-    assert taker.heard().startswith("job:")
+    assert taker.heard().startswith(b"job:")
 
 
 @promise
@@ -162,7 +162,7 @@ def a_waiter_that_does_not_take_hand_offs_is_woken(h: Harness) -> None:
     taker = Taker(h)
     h.dequeue("c1", lease=5, waiter="c1", waits=3)
     h.dispatch("a")
-    assert taker.heard() == "wake"
+    assert taker.heard() == b"wake"
     assert h.rows("a").keys() == {"due"}
 
 
@@ -170,12 +170,12 @@ def a_waiter_that_does_not_take_hand_offs_is_woken(h: Harness) -> None:
 def large_jobs_and_several_jobs_are_not_handed_off(h: Harness) -> None:
     taker = Taker(h)
     h.dispatch("big", bytes(BIG))
-    assert taker.heard() == "wake"
+    assert taker.heard() == b"wake"
     (big,) = h.take(limit=9)
     assert (big.id, len(big.payload)) == ("big", BIG)
     taker.sleep()
     h.dispatch_many("a", "b")
-    assert taker.heard() == "wake"
+    assert taker.heard() == b"wake"
     assert [job.id for job in h.take(limit=9)] == ["a", "b"]
 
 
@@ -184,7 +184,7 @@ def a_waiter_that_skips_suspects_gets_hand_offs(h: Harness) -> None:
     taker = Taker(h)
     taker.sleep(passes=True)
     h.dispatch("a")
-    assert taker.heard().startswith("job:")
+    assert taker.heard().startswith(b"job:")
 
 
 @promise
@@ -196,7 +196,7 @@ def a_suspect_is_never_handed_off(h: Harness) -> None:
     taker = Taker(h)
     h.call(h.commands.evict("dies", "stall", ["poison"]))
     assert h.row("due", "poison").suspect
-    assert taker.heard() == "wake"
+    assert taker.heard() == b"wake"
     h.dequeue("c1", lease=5, waiter="c1", waits=3, accepts_hand_off=True, passes=True)
     h.dispatch("a")
     assert h.commands.handed(taker.heard(), "c1").id == "a"
@@ -210,7 +210,7 @@ def a_producer_with_the_dispatch_keys_only_wakes(h: Harness) -> None:
     h.redis.execute_command(
         "FCALL", "queasy_v1_put", len(keys), *keys, repr(h.time * 1000), "a", "1"
     )
-    assert taker.heard() == "wake"
+    assert taker.heard() == b"wake"
     assert h.rows("a").keys() == {"due"}
 
 
@@ -222,5 +222,5 @@ def a_repeated_put_makes_no_hand_off(h: Harness) -> None:
     assert h.end(h.commands.handed(taker.heard(), "c1"), Finish()) == "finished"
     taker.sleep()
     assert h.call(put)[0].status == "created"
-    assert taker.heard() == ""
+    assert taker.heard() == b""
     assert h.rows("a") == {}

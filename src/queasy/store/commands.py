@@ -166,9 +166,9 @@ class QueueCommands:
 
         return Command("dequeue", self.keys.with_fail_queue, tuple(args), read)
 
-    def handed(self, message: str, client: str) -> Job:
+    def handed(self, message: bytes, client: str) -> Job:
         """The job of a hand-off message, which was leased to this client."""
-        return self._jobs.handed(encode_id(message), client)
+        return self._jobs.handed(message, client)
 
     def settle(self, endings: Sequence[Ending]) -> Command[list[str]]:
         """End leases; the result of each, or 'lost'."""

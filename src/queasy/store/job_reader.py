@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -19,19 +19,6 @@ __all__ = ["JobReader"]
 # `dispatched_at`, followed by a double of 8 bytes.
 SCHEDULED = b"\x81\xaddispatched_at\xcb"
 SCHEDULED_BYTES = len(SCHEDULED) + 8
-
-
-class _Row(NamedTuple):
-    """A job as the server lists it; `info` and `note` are MessagePack."""
-
-    id: bytes
-    state: bytes
-    run_at: bytes
-    token: bytes
-    client: bytes
-    info: bytes
-    payload: bytes
-    note: bytes
 
 
 class _Info(msgspec.Struct):
@@ -180,34 +167,43 @@ class JobReader:
                 )  # fmt: skip
             except ValueError:
                 pass  # `_job` records what is wrong
-        row = _Row(id_, b"active", run_at, token, client.encode(), info, payload, b"")
-        return self._job(row, self._limits, CancelFlag())
+        return self._job(
+            id_, "active", run_at, token, client, info, payload, b"", self._limits, CancelFlag()
+        )
 
     def row(self, row: list[bytes]) -> Job:
-        """The job of one row of a list."""
-        return self._job(_Row(*row), _NO_OPTIONS, NOT_CANCELLED)
+        """The job of one row of a list; `info` and `note` are MessagePack."""
+        id_, state, run_at, token, client, info, payload, note = row
+        return self._job(
+            id_, cast("State", state.decode()), run_at, token, decode_text(client), info, payload,
+            note, _NO_OPTIONS, NOT_CANCELLED,
+        )  # fmt: skip
 
-    def _job(self, row: _Row, limits: JobOptions, flag: CancelFlag) -> Job:
+    def _job(
+        self, id_: bytes, state: State, run_at: bytes, token_word: bytes, client: str,
+        info_record: bytes, payload: bytes, note_record: bytes, limits: JobOptions,
+        flag: CancelFlag,
+    ) -> Job:  # fmt: skip
         info, note, options, origin, problem = _NO_INFO, _NO_NOTE, limits, None, None
         due, token = 0.0, 0
         try:
-            token = int(row.token or 0)
-            due = float(row.run_at or 0) / 1000
-            info = _info_decoder.decode(row.info) if row.info else _NO_INFO
-            note = _note_decoder.decode(row.note) if row.note else _NO_NOTE
+            token = int(token_word or 0)
+            due = float(run_at or 0) / 1000
+            info = _info_decoder.decode(info_record) if info_record else _NO_INFO
+            note = _note_decoder.decode(note_record) if note_record else _NO_NOTE
             options = _read_options(info.options, limits)
-            origin = _read_origin(info.origin, self._queue, row.payload, self._codec)
+            origin = _read_origin(info.origin, self._queue, payload, self._codec)
         except Exception as error:
             # Another program wrote it. One bad record, whatever is wrong with it, must not make
             # the other jobs of its page or batch unreadable.
             problem = JobError("Unreadable", f"the job's record cannot be read: {error}", "broken")
         return Job(
-            id=decode_text(row.id),
+            id=decode_text(id_),
             queue=self._name,
-            state=cast("State", row.state.decode()),
-            payload=row.payload,
+            state=state,
+            payload=payload,
             token=token,
-            client=decode_text(row.client),
+            client=client,
             retry_count=info.retry_count,
             stall_count=info.stall_count,
             timeout_count=info.timeout_count,

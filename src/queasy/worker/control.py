@@ -69,7 +69,7 @@ class Control:
         except QueasyError:
             return False  # the heartbeat and the worker log that the server is unreachable
 
-    def _received(self, message: str) -> None:
+    def _received(self, message: bytes) -> None:
         if not message:  # the connection was lost
             self._unsubscribed.set()
             return

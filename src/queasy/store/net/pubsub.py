@@ -109,7 +109,7 @@ class AsyncListener:
         self._subscribers: dict[Address, _Subscriber] = {}
         self._signals: dict[str, set[AsyncSignal]] = {}
         self._on_unwanted: dict[str, Callable[[], None]] = {}
-        self._callbacks: dict[str, Callable[[str], None]] = {}
+        self._callbacks: dict[str, Callable[[bytes], None]] = {}
 
     @contextlib.asynccontextmanager
     async def listen(
@@ -134,9 +134,9 @@ class AsyncListener:
             if not self._set_one_signal(channel) and interrupted:
                 on_abandoned()
 
-    def add_callback(self, channel: str, callback: Callable[[str], None]) -> None:
-        """Calls `callback` with every message on the channel, and with "" when messages may have
-        been missed. `subscribe` starts the messages.
+    def add_callback(self, channel: str, callback: Callable[[bytes], None]) -> None:
+        """Calls `callback` with every message on the channel, and with b"" when messages may
+        have been missed. `subscribe` starts the messages.
         """
         self._callbacks[channel] = callback
 
@@ -227,7 +227,7 @@ class AsyncListener:
             kind, raw_channel, *rest = reply
             channel = raw_channel.decode()
             if kind == b"smessage":
-                self._deliver(channel, rest[0].decode("utf-8", "surrogateescape"))
+                self._deliver(channel, rest[0])
             elif kind == b"ssubscribe":
                 subscriber.requested.popleft()
                 if channel in subscriber.confirmed and not subscriber.confirmed[channel].done():
@@ -259,7 +259,7 @@ class AsyncListener:
             confirmed.set_exception(problem)
             confirmed.exception()  # marks it as read: asyncio warns if nothing awaits it
 
-    def _deliver(self, channel: str, message: str) -> None:
+    def _deliver(self, channel: str, message: bytes) -> None:
         if channel in self._callbacks:
             self._callbacks[channel](message)
         elif not self._set_one_signal(channel) and channel in self._on_unwanted:
@@ -291,7 +291,7 @@ class AsyncListener:
         for signal in self._signals.get(channel, ()) if confirmed.done() else ():
             signal.set()
         if channel in self._callbacks:
-            self._callbacks[channel]("")
+            self._callbacks[channel](b"")
         confirmed.cancel()
 
     async def close(self) -> None:

@@ -187,8 +187,9 @@ class Runs:
         if run.slot != NOT_IN_TABLE:
             self._table.end_run(run.slot)
         self.used.add(-run.size, is_async=run.is_async)
-        if not isinstance(outcome, Finish):  # else it has finished, even if it was asked to end
-            outcome = _outcome_of(run, outcome, problem)
+        # A run that was asked to end may have finished all the same.
+        if outcome is None or (run.end_reason is not None and not isinstance(outcome, Finish)):
+            outcome = _outcome_without_result(run, problem)
         self.ended += 1
         self._listener.run_ended(run, Ending(run.job.id, run.job.token, outcome))
 
@@ -274,18 +275,16 @@ class Runs:
         self._threads.close()
 
 
-def _outcome_of(run: Run, outcome: Outcome | None, problem: BaseException | None) -> Outcome:
-    """The outcome of a run that did not finish."""
+def _outcome_without_result(run: Run, problem: BaseException | None) -> Outcome:
+    """The outcome of a run that was asked to end, or that raised something unexpected."""
     try:
-        return _describe(run, outcome, problem)
+        return _describe(run, problem)
     except BaseException as raised:  # by the handler's exception, when its text was asked for
         return RetryLater(JobError(type(raised).__qualname__, "its error cannot be shown"))
 
 
-def _describe(run: Run, outcome: Outcome | None, problem: BaseException | None) -> Outcome:
+def _describe(run: Run, problem: BaseException | None) -> Outcome:
     match run.end_reason:
-        case None if outcome is not None:
-            return outcome
         case None:
             problem = problem or asyncio.CancelledError("the handler cancelled its own task")
             return outcome_of_error(problem, run.service.handler.options.on_exception)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from queasy.outcomes import Release
-from queasy.store.records import Ending, Taken
+from queasy.store.records import Ending, Taken, decode_text
 from queasy.worker.events import event
 from queasy.worker.execution.run import Run
 from queasy.worker.intake.decisions import (
@@ -310,31 +310,31 @@ class Scheduler:
 
     # Messages
 
-    def receive(self, subscription: Subscription, message: str) -> None:
+    def receive(self, subscription: Subscription, message: bytes) -> None:
         """Handle a message of the server: a wake-up, a job handed off, or a run to cancel.
 
-        "" means that the connection was lost, and messages with it.
+        b"" means that the connection was lost, and messages with it.
         """
-        word, _, rest = message.partition(":")
+        word, _, rest = message.partition(b":")
         queue = subscription.state
         match word:
-            case "wake":
+            case b"wake":
                 queue.wake()
                 self._schedule_now()
-            case "job":
+            case b"job":
                 self._receive_job(subscription, message)
-            case "cancel":
-                token, _, id_ = rest.partition(":")
+            case b"cancel":
+                token, _, id_ = rest.partition(b":")
                 with contextlib.suppress(ValueError):  # not a message of ours
-                    self.cancel(queue.index, id_, int(token))
-            case "":
+                    self.cancel(queue.index, decode_text(id_), int(token))
+            case b"":
                 queue.lose_connection()
                 self.schedule_soon()
             case _:  # a kind of message that a newer library sends: polling is never wrong
                 queue.poll_now()
                 self.schedule_soon()
 
-    def _receive_job(self, subscription: Subscription, message: str) -> None:
+    def _receive_job(self, subscription: Subscription, message: bytes) -> None:
         """A job came with the wake-up: it starts at once, or is released at once."""
         queue = subscription.state
         try:

@@ -67,7 +67,7 @@ class Subscription:
 
     # Joining and leaving
 
-    async def join(self, record: bytes, receive: Callable[[str], None]) -> None:
+    async def join(self, record: bytes, receive: Callable[[bytes], None]) -> None:
         """Register with the queue and tell it the handler's limits. `receive` gets its messages."""
         handler, run = self.state.service.handler, self._store.run
         await run(self._commands.configure(limits=handler.options.limits))
@@ -245,7 +245,7 @@ class Subscription:
 
     # Hand-off
 
-    def accept_hand_off(self, message: str) -> Job | None:
+    def accept_hand_off(self, message: bytes) -> Job | None:
         """The job that came with a wake-up, or None if it must not run here.
 
         Raises ValueError for a message that is not ours.

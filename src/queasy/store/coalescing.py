@@ -18,8 +18,9 @@ __all__ = ["CHUNK_BYTES", "CHUNK_JOBS", "DispatchCoalescer"]
 # The most that one call dispatches. It must not delay the server's other clients noticeably.
 CHUNK_JOBS = 1000
 CHUNK_BYTES = 4 * 1024 * 1024
-# If more callers than these dispatch again as soon as they are answered, their dispatches are sent
-# in two halves: the server works on one half while the callers of the other half are woken.
+# If more than SPLIT_ABOVE_JOBS callers dispatch again as soon as they are answered, their
+# dispatches are sent in two halves: the server works on one half while the callers of the other
+# half are woken.
 SPLIT_ABOVE_JOBS = 50
 # Seconds from waking one caller until it has dispatched again. If a call takes longer than that for
 # all callers together, one call for all of them is better than two halves.
@@ -37,8 +38,8 @@ class DispatchCoalescer:
     share yet, and another task would cost as much as everything else. Dispatches made meanwhile
     are sent by a sender task, which no single caller can cancel.
 
-    If calls take long and the last time callers came together, even the first caller uses the
-    sender task. Its call then includes the dispatches of the same pass of the event loop.
+    If calls are slow, and several callers dispatched together last time, the first caller also uses
+    the sender task. Its call then includes the dispatches of the same pass of the event loop.
     """
 
     def __init__(self, run: Run) -> None:
@@ -65,7 +66,7 @@ class DispatchCoalescer:
         self._calls = 0
 
     def dispatch(self, commands: QueueCommands, item: DispatchItem) -> Awaitable[Dispatched]:
-        """The result of the dispatch; raises what prevented it."""
+        """The result of the dispatch; raises the error if it fails."""
         if self._busy or self._expects_others:
             return self._append(commands, item)
         return self._send_alone(commands, item)
@@ -167,7 +168,7 @@ class DispatchCoalescer:
 
     def _batch_limit(self) -> int:
         """How many dispatches the next call takes: all, or half if their callers keep returning."""
-        # Of the callers answered by the call before the last, at least half have dispatched again.
+        # At least half of the callers answered by the call before the last have dispatched again.
         returning = 0 < self._answered_before <= 2 * (len(self._waiting) - self._left_over)
         callers = len(self._waiting) + self._answered
         if returning and callers > SPLIT_ABOVE_JOBS and self._is_fast_for(callers):
@@ -190,7 +191,11 @@ class DispatchCoalescer:
         except Exception as error:
             _fail(batch, error)
         except BaseException:  # the loop is shutting down and cancels every task
-            _fail(batch, Unanswered("dispatch: interrupted; the job may have been put"))
+            for waiting in batch:
+                commands, item, _ = waiting
+                what = f"queue {commands.keys.name!r}: the dispatch of job {item.id!r}"
+                why = f"{what} was interrupted; the job may have been dispatched"
+                _fail([waiting], Unanswered(why))
             raise
         else:
             self._answered = len(batch)

@@ -109,15 +109,18 @@ def _read_origin(
 class JobReader:
     """Reads the jobs of one queue.
 
+    `queue` is its name as people see it. `base_queue` is the same or, for a fail queue, the queue
+    whose jobs were given up.
+
     With the queue's `limits`, jobs that were just leased carry the options in force, not only
     their own.
     """
 
     def __init__(
-        self, queue: str, name: str, codec: Codec | None, limits: JobOptions | None = None
+        self, base_queue: str, queue: str, codec: Codec | None, limits: JobOptions | None = None
     ) -> None:
+        self._base_queue = base_queue
         self._queue = queue
-        self._name = name
         self._codec = codec
         self._limits = limits or _NO_OPTIONS
 
@@ -152,7 +155,8 @@ class JobReader:
     def _taken(
         self, client: str, id_: bytes, token: bytes, run_at: bytes, payload: bytes, info: bytes
     ) -> Job:
-        # Nearly every job has no info, or only this one. A worker reads many: keep it fast.
+        # Nearly every job has no info, or only the one that `SCHEDULED` describes. A worker reads
+        # many: keep it fast.
         scheduled = len(info) == SCHEDULED_BYTES and info.startswith(SCHEDULED)
         if not info or scheduled:
             try:
@@ -161,7 +165,7 @@ class JobReader:
                     (milliseconds,) = _double.unpack_from(info, len(SCHEDULED))
                     put = milliseconds / 1000 or due
                 return Job(
-                    id=id_.decode("utf-8", "surrogateescape"), queue=self._name, state="active",
+                    id=id_.decode("utf-8", "surrogateescape"), queue=self._queue, state="active",
                     payload=payload, token=int(token), client=client, options=self._limits,
                     flag=CancelFlag(), run_at_epoch=due, dispatched_at_epoch=put, codec=self._codec,
                 )  # fmt: skip
@@ -192,14 +196,14 @@ class JobReader:
             info = _info_decoder.decode(info_record) if info_record else _NO_INFO
             note = _note_decoder.decode(note_record) if note_record else _NO_NOTE
             options = _read_options(info.options, limits)
-            origin = _read_origin(info.origin, self._queue, payload, self._codec)
+            origin = _read_origin(info.origin, self._base_queue, payload, self._codec)
         except Exception as error:
             # Another program wrote it. One bad record, whatever is wrong with it, must not make
             # the other jobs of its page or batch unreadable.
             problem = JobError("Unreadable", f"the job's record cannot be read: {error}", "broken")
         return Job(
             id=decode_text(id_),
-            queue=self._name,
+            queue=self._queue,
             state=state,
             payload=payload,
             token=token,

@@ -1,4 +1,6 @@
-"""Calls that are retried until they are answered. This is the only retry loop around a server.
+"""Retries one command until it is answered or its patience is over.
+
+Callers that must wait longer (workers, the recovery of jobs) repeat the whole call.
 
 A call finds the server, follows redirections, loads the library where it is missing, and waits for
 a server that is away. It yields effects, which an async or a sync transport performs.
@@ -79,15 +81,16 @@ def call(
     durability: Durability = "ack",
     failed: FailedTry | None = None,
 ) -> Generator[Effect, Any, T]:
-    """The answer to a command; raises what prevented it.
+    """The answer to a command; raises the error if it fails.
 
     Waits up to `patience` seconds for a server that is away. If the server was never reached
-    (not `connected`) the URL is most likely wrong, and the error is raised at once. A call is sent
-    again when its answer was lost: every function is safe to repeat. With `failed`, the first
-    try has been made already.
+    (not `connected`) the URL is most likely wrong: the error is raised after two short pauses,
+    unless the call was sent to a member of a group, which may be replaced. A call is sent again
+    when its answer was lost: every function is safe to repeat. With `failed`, the first try has
+    been made already.
     """
     address = None if failed is None else failed.address
-    attempt = _Attempt(command, durability, patience * DURABILITY_SHARE, address)
+    state = _CallState(command, durability, patience * DURABILITY_SHARE, address)
     give_up_at = (time.monotonic() if failed is None else failed.began) + patience
     pauses = None
     while True:
@@ -95,27 +98,27 @@ def call(
             if failed is not None:
                 problem, failed = failed.problem, None
                 raise problem
-            return (yield from attempt.once(route))
+            return (yield from state.once(route))
         except PROBLEMS as problem:
             pauses = pauses or _Pauses(give_up_at)
             fault = diagnose(problem, str(route.target), f"{command.title} on")
-            hopeless = not connected and not attempt.in_group(route)
+            hopeless = not connected and not state.in_group(route)
             if isinstance(problem, NotSent) and hopeless and pauses.made >= MAX_CONNECT_PAUSES:
                 raise fault.error from None
-            attempt.prepare_next(fault, problem, route)
+            state.prepare_next(fault, problem, route)
         if fault.remedy is Remedy.ROUTE and not route.can_change:
             # After a failover, a host name or a proxy may lead to another server, but an open
             # connection stays with the old one. Only a new connection shows where it leads now.
-            yield HangUp((yield from route.locate(attempt.key)))
+            yield HangUp((yield from route.locate(state.key)))
             continue
-        if attempt.needs_no_pause(fault):
-            attempt.count_turn()
+        if state.needs_no_pause(fault):
+            state.count_turn()
             continue
         # Also before giving up: otherwise the next call would start with the same server again.
-        route.forget(attempt.address)
-        attempt.start_over()
+        route.forget(state.address)
+        state.start_over()
         if (pause := pauses.next()) is None:
-            raise attempt.failure(fault) from None
+            raise state.failure(fault) from None
         yield pause
 
 
@@ -134,19 +137,19 @@ class _Pauses:
         return None if time.monotonic() + pause >= self._give_up_at else Pause(pause)
 
 
-class _Attempt:
+class _CallState:
     """The state of one call between its tries."""
 
     def __init__(
         self,
         command: Command[Any],
         durability: Durability,
-        within: float,
+        durability_timeout: float,
         address: Address | None,
     ) -> None:
         self.command = command
         self.durability = durability
-        self.within = within
+        self.durability_timeout = durability_timeout
         self.repeated = False
         """The server may have carried out an earlier try."""
         self.lacks_library: Address | None = None
@@ -190,8 +193,8 @@ class _Attempt:
         unclear = command.unclear_when_repeated
         if self.repeated and unclear is not None and unclear(result):
             raise Unanswered(
-                f"{command.title}: the answer to the first try was lost, and the answer to the "
-                "second does not show whether the first was carried out"
+                f"{command.title}: the answer to an earlier try was lost, and the answer to the "
+                "last one does not show whether the earlier one was carried out"
             )
         return result
 
@@ -200,12 +203,12 @@ class _Attempt:
         return route.is_group and self.address is not None
 
     def _durability_commands(self) -> tuple[tuple[Any, ...], ...]:
-        within = round(self.within * 1000)
+        timeout_ms = round(self.durability_timeout * 1000)
         match self.durability:
             case "fsynced":
-                return (("WAITAOF", 1, 0, within),)
+                return (("WAITAOF", 1, 0, timeout_ms),)
             case "replicated":
-                return (("WAIT", 1, within),)
+                return (("WAIT", 1, timeout_ms),)
             case _:
                 return ()
 
@@ -228,15 +231,15 @@ class _Attempt:
         if reached < 1:
             raise NotDurable(
                 f"{self.command.title} was accepted, but durability={self.durability!r} was not "
-                f"reached within {self.within:g} s. Check that a replica (or the disk) is there "
-                "and keeps up"
+                f"reached within {self.durability_timeout:g} s. Check that a replica (or the disk) "
+                "is there and keeps up"
             )
 
     def failure(self, fault: Fault) -> QueasyError:
         if self.repeated and not self.command.read_only:
             return Unanswered(
-                f"{self.command.title}: the answer was lost, and a second try failed "
-                f"({fault.error}). The first try may have been carried out"
+                f"{self.command.title}: the answer was lost, and later tries failed "
+                f"({fault.error}). An earlier try may have been carried out"
             )
         return fault.error
 
@@ -312,10 +315,12 @@ def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
             raise ProtocolError(
                 f"{route.target} has revision {revision} of the library, which is too old for this "
                 f"version of Queasy, and revision {library.revision()} cannot be loaded "
-                f"({problem}). Free memory, and connect a client with a user that may load it"
+                f"({problem}). Free memory if the server is full, or connect once with a user that "
+                "may run FUNCTION LOAD"
             ) from None
         log.warning(
             "%s has revision %d of the library, and revision %d cannot be loaded (%s). Using the "
-            "older one; free memory, and connect a client with a user that may load functions",
+            "older one. Free memory if the server is full, or connect once with a user that may "
+            "run FUNCTION LOAD",
             route.target, revision, library.revision(), problem,
         )  # fmt: skip

@@ -23,8 +23,8 @@ log = logging.getLogger("queasy")
 UndoCommand = Command[tuple[str, int]]
 """Answers "gone" when there was something to undo."""
 
-# A command that was given up without an answer may still be carried out later. Until the undo has
-# found something to undo, it is repeated this often.
+# A command that was given up without an answer may still be carried out later. So the undo is
+# attempted up to this many times, until it finds something to undo.
 UNDO_ATTEMPTS = 3
 UNDO_PAUSE_SECONDS = 1.0
 
@@ -74,8 +74,9 @@ async def undo_once_answered(
         except QueasyError as problem:
             if not unanswered or undo.expired:
                 log.warning(
-                    "cannot undo a lease that its caller never received; its job is not available "
-                    "until the lease expires: %s",
+                    "queue %r: cannot undo a lease that its caller never received; its job is not "
+                    "available until the lease expires: %s",
+                    undo.command.queue,
                     problem,
                 )
                 return
@@ -96,7 +97,7 @@ class SyncUndos:
         self._pending.append(_PendingUndo(command, expires_in, UNDO_ATTEMPTS))
 
     def attempt(self) -> None:
-        """Tries each pending undo once; stops when the server cannot be reached."""
+        """Tries each pending undo that is due; stops when the server cannot be reached."""
         for _ in range(len(self._pending)):
             try:
                 undo = self._pending.popleft()
@@ -116,7 +117,7 @@ class SyncUndos:
         try:
             state, _ = self._run(undo.command)
         except QueasyError as problem:
-            log.debug("%s failed and will be tried again: %s", undo.command.function, problem)
+            log.debug("%s failed and will be tried again: %s", undo.command.title, problem)
             return False
         undo.record(state)
         return True

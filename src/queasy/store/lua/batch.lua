@@ -1,6 +1,7 @@
--- The writes of one call. A call collects its writes while it computes and applies them at its end,
--- so that it reads and checks everything before it writes. The server has no rollback: if a write
--- fails all the same, `commit` undoes the writes before it.
+-- The writes of one step of a call (a dequeue has several: it ends leases, sweeps, takes jobs). A
+-- step collects its writes while it computes and applies them at its end, so that it reads and
+-- checks everything before it writes. The server has no rollback: if a write fails all the same,
+-- `commit` undoes the writes before it.
 
 local CHUNK, LONG_ENTRY = keys.CHUNK, keys.LONG_ENTRY
 local write_stats = stats.write_stats

@@ -19,7 +19,8 @@ local MAX_HANDOFF_BYTES = 65536
 -- with a longer lease than this receives no hand-off.
 local MAX_LEASE_LEFT_MS = 30000
 
--- Waiters that take hand-offs have a quarter of a millisecond in their entry: see `update_waiter`.
+-- Waiters that take hand-offs have a quarter of a millisecond in their score in `waiters`: see
+-- `update_waiter` in dequeue.lua.
 local function is_handoff_waiter(poll_at)
   return (tonumber(poll_at) or 0) % 0.5 == 0.25
 end
@@ -78,7 +79,7 @@ local function hand_off_or_wake(q)
     if ok and sent then
       return ensure_timely_poll(q)
     end
-    q.due = 1 -- also if the lease was undone
+    q.due = 1 -- `undo_lease` may have changed it
   end
   wake_after_call(q)
 end

@@ -1,11 +1,12 @@
 -- Ending many leases in one call.
 --
--- Most leases are plain, and most of those end in one of three ways: the job finishes, or its first
--- run fails, or its first run is retried. `settle` collects these and writes them in bulk. Without
--- its bulk path a job costs the server more instructions, from its dispatch to its end: 33 percent
--- (finish), 29 (fail), 20 (retry). Records are assembled as bytes, not packed from a table, which
--- saves 7 percent for a job that fails and 3 for one that is retried. tests/store/test_paths.py
--- compares the bulk paths with the general one in endings.lua.
+-- A lease is plain if no cancel was requested and it is not a pull lease: see `plain_lease_client`.
+-- Most leases are plain, and most plain leases end in one of three ways: the job finishes, or its
+-- first run fails, or its first run is retried. `settle` collects these and writes them in bulk.
+-- Without its bulk path a job costs the server more instructions, from its dispatch to its end: 33
+-- percent (finish), 29 (fail), 20 (retry). Records are assembled as bytes, not packed from a table,
+-- which saves 7 percent for a job that fails and 3 for one that is retried.
+-- tests/store/test_paths.py compares the bulk paths with the general one in endings.lua.
 
 local BULK, LONG_ENTRY, refuse = keys.BULK, keys.LONG_ENTRY, keys.refuse
 local parse_number, in_chunks, hmget_sparse = keys.parse_number, keys.in_chunks, keys.hmget_sparse
@@ -64,8 +65,8 @@ local function add_finishes(ids, n, finishes)
   end
 end
 
--- The infos of jobs. If there are more than three jobs, it reads only those of the first `n`, and
--- only if there are infos and one of these jobs does not finish: a finish needs no info.
+-- The infos of jobs. Up to three jobs: reads all infos. More: reads those of the first `n` jobs, if
+-- the queue has infos and any of these jobs does not finish. A finish needs no info.
 local function read_infos(q, argv, first, n, ids)
   -- A user that may only dispatch undoes a hand-off this way, and has no permission for HLEN.
   if #ids <= 3 then
@@ -91,8 +92,7 @@ local function info_of(q, id, read)
   return read
 end
 
--- Adds a plain lease (see `plain_lease_client`), without a held dispatch, to those that end in
--- bulk.
+-- Adds a plain lease of a job without a held dispatch to the leases that end in bulk.
 local function add_plain(plain, id, active, lease)
   plain = plain or { n = 0, ids = {}, active = {}, leases = {} }
   local n = plain.n + 1
@@ -123,8 +123,8 @@ local function pack_with_error(n, fields, problem, rest)
   return string.char(129 + n) .. fields .. '\165error' .. problem .. rest
 end
 
--- Dispatches the fail queue's jobs for jobs that were given up; `fields` are common to both
--- records.
+-- Dispatches the fail queue's jobs for jobs that were given up; `fields` are common to the failed
+-- record and the fail job's origin.
 local function dispatch_fail_jobs(fq, batch, ids, tokens, datas, fields, problems)
   local n, fail_ids = #ids, {}
   for i = 1, n do
@@ -152,7 +152,8 @@ local function dispatch_fail_jobs(fq, batch, ids, tokens, datas, fields, problem
 end
 
 -- Gives up plain leases of jobs without an info; each of the `problems` is packed, or ''. The bulk
--- form of `ENDINGS.fail`. Both queues share most of a record, so it is packed once.
+-- form of `ENDINGS.fail`. The failed record and the fail job's origin share most fields, so these
+-- are packed once.
 local function give_up_all(q, batch, plain, problems)
   local n, ids = plain.n, plain.ids
   local datas = in_chunks('HMGET', q.data, ids)
@@ -267,7 +268,7 @@ local function settle(q, argv, first, n, finishes, sender)
       ended[id], any = true, true
       if verb == 'finish' then
         finished, status = finished + 1, 'finished'
-        -- The result overwrites `ids` and `active`: entries up to here have been read.
+        -- `ids` and `active` are reused for the finished leases: entries up to here have been read.
         ids[finished], active[finished], leases[finished] = id, raw, lease
       else
         status = add_other(q, bulk, verb, id, raw, lease, argv[at + 3], packed[i])

@@ -14,7 +14,7 @@ local lease_jobs = lease.lease_jobs
 -- that a repeat of the request need not read all its leases.
 local FEW_LEASES = 100
 
--- How many suspects a client that skips them scans past, a page at a time.
+-- How many due jobs a client that skips suspects looks at, a page at a time.
 local SUSPECT_SCAN = 1000
 local PAGE = 100
 
@@ -67,8 +67,8 @@ end
 
 -- The first `limit` due jobs: ids, scores, infos. With `skips_suspects` it leaves suspects to other
 -- clients, unless there is nothing else among the first SUSPECT_SCAN jobs: then every client has to
--- help. The last result says whether these are all the due jobs for a client that skips suspects: a
--- call scans the suspects only once.
+-- help. The last result is true if no other due job is left for a client that skips suspects.
+-- `q.none_due_left` caches that none at all is left, so that a call scans the suspects only once.
 local function find_due(q, limit, skips_suspects)
   if skips_suspects and q.none_due_left then
     return {}, {}, {}, true

@@ -26,6 +26,8 @@ __all__ = ["AsyncListener", "AsyncSignal", "raise_if_denied"]
 CONNECTION_PROBLEMS = (ResponseError, OSError, NotSent, Lost, Unreachable)
 # A waiter without a subscription polls this often.
 UNSUBSCRIBED_POLL_SECONDS = 1.0
+# How long to wait before a message is published again, after its server could not be reached.
+REPUBLISH_PAUSE_SECONDS = 1.0
 # A connection may die without a sign: a firewall dropped it, or the host vanished. After this long
 # without a message it is checked, and replaced if no answer comes. In a group (Sentinel, Cluster)
 # another server may have taken over meanwhile, so it is checked more often.
@@ -148,8 +150,8 @@ class AsyncListener:
         return await self._transport.run(_publish(self._route, channel, message))
 
     def connection_of(self, channel: str) -> object | None:
-        """The connection that is subscribed to the channel. None if that is not known without a
-        call, which is rare.
+        """The connection that is subscribed to the channel. None if the channel is not confirmed,
+        or if finding its server needs a call (always in a Cluster).
         """
         address = self._route.known
         subscriber = None if address is None else self._subscribers.get(address)
@@ -162,7 +164,7 @@ class AsyncListener:
         """Subscribes; returns the connection once the server has confirmed it.
 
         Another object is returned after each loss of the connection, None when the server cannot
-        be reached or the channel keeps moving.
+        be reached or the channel keeps moving. Raises if the user may not subscribe.
         """
         if (connection := self.connection_of(channel)) is not None:
             return connection
@@ -320,7 +322,7 @@ def _publish(route: Route, channel: str, message: str) -> Generator[Effect, Any,
             route.forget()
             if turn == MAX_REDIRECTS or not route.is_group:
                 raise Unreachable(str(problem)) from problem
-            yield Pause(UNSUBSCRIBED_POLL_SECONDS)
+            yield Pause(REPUBLISH_PAUSE_SECONDS)
             continue
         if isinstance(received, MovedError):
             route.moved(int(received.slot_id), redirected(received, address))

@@ -43,8 +43,9 @@ MAX_JOBS_LOGGED = 5
 class ChildPool:
     """Keeps `options.processes` children running until it is closed.
 
-    `new_config` makes the configuration of a new child. `run_task` runs a child from its start to
-    its end. `give_up` is called if a child cannot start and none has served yet.
+    `new_config` makes the configuration of a new child. `run_task` starts a coroutine as a task
+    that the supervisor watches. `give_up` is called if a child cannot start and none has served
+    yet.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Returns the jobs of a child that is gone.
+"""Gives the jobs of a child that is gone back to their queues.
 
-If the child was killed for runs past their deadline, those runs timed out. If it died, every run
-that had started is stalled, and its job a suspect. All other jobs are released, which does not
-count as an attempt.
+If the child was killed for runs past their deadline, those runs timed out. If it crashed, or was
+killed for its memory or because it was frozen, each run that had started counts as a stall, and its
+job becomes a suspect. All other jobs are released, which does not count as an attempt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from queasy.worker.supervision.messages import Planned
 
 __all__ = ["GoneChild", "recover_jobs"]
 
-# After this long the leases have run out, and a sweep has returned the jobs.
+# After this long the leases have run out, and a sweep has given the jobs back.
 RETRY_FOR = 60.0
 # For a child that held no jobs: the server removes such a client by itself when its lease ends.
 RETRY_FOR_IF_NOTHING_HELD = 1.0
@@ -53,7 +53,7 @@ class GoneChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def recover_jobs(store: AsyncStore, child: GoneChild) -> int:
-    """Returns the jobs of the child in every queue; how many there were."""
+    """Give the child's jobs back to all its queues; return how many there were."""
     counts = await asyncio.gather(
         *(_recover_until_done(store, child, index) for index in range(len(child.planned.queues)))
     )
@@ -61,7 +61,10 @@ async def recover_jobs(store: AsyncStore, child: GoneChild) -> int:
 
 
 async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -> int:
-    """Returns the jobs of one queue; tries until the server answers, or the leases have run out."""
+    """Give the child's jobs back to one queue; return how many there were.
+
+    Tries until the server answers, or the leases have run out.
+    """
     retry_for = RETRY_FOR if child.held_jobs else RETRY_FOR_IF_NOTHING_HELD
     give_up_at = time.monotonic() + retry_for
     while True:
@@ -76,7 +79,7 @@ async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -
 
 
 async def _recover(store: AsyncStore, child: GoneChild, index: int) -> int:
-    """Returns the jobs of one queue."""
+    """Give the child's jobs back to one queue, in one try; return how many there were."""
     name, fail = child.planned.queues[index]
     commands = child.planned.place.commands(name, fail=fail)
     runs = [entry for entry in child.runs if entry.queue == index]

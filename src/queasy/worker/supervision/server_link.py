@@ -3,7 +3,7 @@
 1. It opens the connection when the first child says where the server is.
 2. It keeps the leases of all children alive, however busy they are.
 3. It receives orders to serve or unserve a queue.
-4. It returns the jobs of a child that is gone.
+4. It gives the jobs of a child that is gone back to their queues.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ServerLink:
             self._opened[1].forget(child.client)
 
     async def recover(self, child: ChildProcess) -> None:
-        """Returns the jobs of a child that is gone."""
+        """Gives the jobs of a child that is gone back to their queues, and logs how many."""
         state, planned = child.state, child.state.planned
         if self._opened is None or planned is None:
             return  # it never got as far as taking jobs

@@ -120,8 +120,8 @@ def _due(child: ChildSnapshot, entry: Entry) -> float:
 def _about_reports(child: ChildSnapshot, now: float) -> Action | None:
     """Nothing runs: does a blocked event loop keep outcomes from being reported?
 
-    A run that has just ended may have blocked the loop until now. So the loop has a lease's time
-    to turn, counted from when this was first seen.
+    A run that has just ended may have blocked the loop until now. So the loop may stay blocked for
+    LEASE seconds after the supervisor first saw it.
     """
     if child.blocked_since is not None and now - child.blocked_since > LEASE:
         return Kill(reason="blocked")

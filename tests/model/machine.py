@@ -105,7 +105,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "again": st.sampled_from((False, False, True)),
             "waits": st.integers(0, 3),
             "ended": no_endings,
-            "passes": st.booleans(),
+            "skips_suspects": st.booleans(),
         },
     ),
     "settle": (8, {"ended": endings}),
@@ -126,7 +126,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "pick": few,
             "started": started,
             "limit": batch_limits,
-            "passes": st.booleans(),
+            "skips_suspects": st.booleans(),
         },
     ),
     "extend": (1, {"pick": few, "token": tokens, "lease": leases}),
@@ -233,7 +233,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def dequeue(
         self, client: str, lease: int, limit: int, again: bool, waits: int, ended: list[Any],
-        passes: bool = False,
+        skips_suspects: bool = False,
     ) -> None:  # fmt: skip
         if not again and not client.startswith("~") and not self.model.alive(client):
             self.step("register", client=client, lease=lease, worker=b"")
@@ -243,7 +243,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.step(
             "dequeue", client=client, lease=lease, limit=limit, request=request,
             waiter=waiter, waits=0 if waits == 1 else 3000, endings=self.endings(ended),
-            passes=passes,
+            skips_suspects=skips_suspects,
         )  # fmt: skip
 
     def settle(self, ended: list[Any]) -> None:
@@ -267,13 +267,15 @@ class QueueMachine(RuleBasedStateMachine):
             case _:
                 self.step("evict", client=clients[0], verb=call, ids=[])
 
-    def crash(self, client: str, pick: int, started: list[int], limit: int, passes: bool) -> None:
+    def crash(
+        self, client: str, pick: int, started: list[int], limit: int, skips_suspects: bool
+    ) -> None:
         """A client with leases dies, and another takes the jobs that are due then: suspects, or
-        with `passes` the jobs after them.
+        with `skips_suspects` the jobs after them.
         """
         holders = [run.client for run in self.model.active.values()]
         self.evict(holders[pick % len(holders)] if holders else client, started)
-        self.dequeue(client, 30_000, limit, False, pick % 4, [], passes)
+        self.dequeue(client, 30_000, limit, False, pick % 4, [], skips_suspects)
 
     def evict(self, client: str, started: list[int]) -> None:
         """Evict a dead client. Its supervisor believes that these jobs had started."""

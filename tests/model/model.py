@@ -182,21 +182,21 @@ class Queue(Jobs):
 
     def dequeue(
         self, now: float, client: str, lease: int, limit: int, request: str, waiter: str,
-        waits: int, endings: Sequence[Ending], passes: bool = False,
+        waits: int, endings: Sequence[Ending], skips_suspects: bool = False,
     ) -> tuple[str, int, list[str], list[Any], list[tuple[str, int]]]:  # fmt: skip
         self.open(now)
         settled = self.end_all(endings)
         self.passed = False
-        state, ids = self.batch_for(client, lease, limit, request, passes)
+        state, ids = self.batch_for(client, lease, limit, request, skips_suspects)
         sleeps = waits > 0 and not ids and state != "lost"
-        sleeps = sleeps and not (limit == 0 and self.has_due_job(passes))
+        sleeps = sleeps and not (limit == 0 and self.has_due_job(skips_suspects))
         if sleeps and not client.startswith("~") and not self.runs_of(client):
             self.clients[client] = now + 2 * waits + lease  # it said when it polls again
             self.write()
         needs_time = limit == 0 or len(ids) < limit
-        next_poll = self.next_in(passes) if state != "lost" and needs_time else -1
+        next_poll = self.next_in(skips_suspects) if state != "lost" and needs_time else -1
         poll_in = (waits if next_poll < 0 else min(next_poll, waits)) if sleeps else None
-        self.set_waiter(waiter, poll_in, passes)
+        self.set_waiter(waiter, poll_in, skips_suspects)
         self.wake()
         if self.passed:
             self.wake_for_suspects()
@@ -206,7 +206,7 @@ class Queue(Jobs):
         return state, next_poll, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
 
     def batch_for(
-        self, client: str, lease: int, limit: int, request: str, passes: bool
+        self, client: str, lease: int, limit: int, request: str, skips_suspects: bool
     ) -> tuple[str, list[str]]:
         one_lease, known = client.startswith("~"), self.alive(client)
         if not known and (client in self.swept or not one_lease):
@@ -226,7 +226,7 @@ class Queue(Jobs):
             self.write()
         if self.settings.get("paused"):
             return "paused", []
-        return "ok", self.take(client, lease, limit, "" if one_lease else request, passes)
+        return "ok", self.take(client, lease, limit, "" if one_lease else request, skips_suspects)
 
     def is_overtaken(self, client: str, request: str) -> bool:
         """Whether a client that numbers its requests has sent a later one already."""
@@ -237,8 +237,10 @@ class Queue(Jobs):
         ids = [id_ for id_ in self.runs_of(client) if first <= self.active[id_].token <= last]
         return sorted(ids, key=lambda id_: self.active[id_].token)
 
-    def take(self, client: str, lease: int, limit: int, request: str, passes: bool) -> list[str]:
-        ids = self.within_bytes(self.due(limit, passes))
+    def take(
+        self, client: str, lease: int, limit: int, request: str, skips_suspects: bool
+    ) -> list[str]:
+        ids = self.within_bytes(self.due(limit, skips_suspects))
         suspects = [at for at, id_ in enumerate(ids) if self.waiting[id_].suspect]
         if suspects:  # a suspect is handed out alone
             ids = ids[: max(1, suspects[0])]
@@ -265,23 +267,23 @@ class Queue(Jobs):
             taken = ids[: len(taken) + READ_TOGETHER]
         return taken
 
-    def due(self, limit: int, passes: bool) -> list[str]:
+    def due(self, limit: int, skips_suspects: bool) -> list[str]:
         order = [(job.run_at, id_.encode(), id_) for id_, job in self.waiting.items()]
         due = [id_ for run_at, _, id_ in sorted(order) if run_at <= self.time]
-        if passes:
+        if skips_suspects:
             self.passed = self.passed or any(self.waiting[id_].suspect for id_ in due[:limit])
             due = [id_ for id_ in due if not self.waiting[id_].suspect]
         return due[:limit]
 
-    def has_due_job(self, passes: bool = False) -> bool:
-        return not self.settings.get("paused") and bool(self.due(1, passes))
+    def has_due_job(self, skips_suspects: bool = False) -> bool:
+        return not self.settings.get("paused") and bool(self.due(1, skips_suspects))
 
-    def set_waiter(self, waiter: str, poll_in: float | None, passes: bool) -> None:
+    def set_waiter(self, waiter: str, poll_in: float | None, skips_suspects: bool) -> None:
         if waiter and poll_in is not None:
             gone = [name for name, at in self.waiters.items() if at <= self.now - WAITER_GONE]
             for name in gone:
                 del self.waiters[name]
-            self.waiters[waiter] = math.floor(self.now + poll_in) - (0.5 if passes else 0)
+            self.waiters[waiter] = math.floor(self.now + poll_in) - (0.5 if skips_suspects else 0)
             self.write()
         elif self.waiters.pop(waiter, None) is not None:
             self.write()
@@ -299,9 +301,9 @@ class Queue(Jobs):
             times.append(max(last_call + CALL_EVERY, min(expiries) - CALL_EVERY))
         return min(times, default=None)
 
-    def next_in(self, passes: bool) -> int:
+    def next_in(self, skips_suspects: bool) -> int:
         """Milliseconds until there is a reason to poll again; -1 if there is none."""
-        at = self.next_event(passed=passes and not self.has_due_job(passes))
+        at = self.next_event(passed=skips_suspects and not self.has_due_job(skips_suspects))
         return -1 if at is None else max(0, math.ceil(at - self.now))
 
     def row(self, id_: str) -> tuple[Any, ...]:

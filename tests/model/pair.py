@@ -159,7 +159,7 @@ def _endings(endings: Sequence[Ending]) -> Args:
 
 def _dequeue(
     client: str, lease: int, limit: int, request: str, waiter: str, waits: int,
-    endings: Sequence[Ending], passes: bool = False, *, short: bool,
+    endings: Sequence[Ending], skips_suspects: bool = False, *, short: bool,
 ) -> Wire:  # fmt: skip
     """With `short`, the finishes at the end of the endings are sent as one packed list."""
     full = len(endings)
@@ -168,8 +168,8 @@ def _dequeue(
     finishes = [str(word) for _, id_, token, *_ in endings[full:] for word in (id_, token)]
     args: Args = [client, lease, limit, request, waiter, waits, full, *_endings(endings[:full])]
     if short:
-        args += ["pass" if passes else "", _packed(finishes)]
-    elif passes:
+        args += ["pass" if skips_suspects else "", _packed(finishes)]
+    elif skips_suspects:
         args.append("pass")
     return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2 if short else None))
 

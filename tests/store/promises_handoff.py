@@ -22,14 +22,14 @@ class Taker:
         h.join(name, lease=5)
         self.sleep()
 
-    def sleep(self, *, passes: bool = False, seconds: float = 3) -> None:
+    def sleep(self, *, skips_suspects: bool = False, seconds: float = 3) -> None:
         taken = self.h.dequeue(
             self.name,
             lease=5,
             waiter=self.name,
             waits=seconds,
             accepts_hand_off=True,
-            passes=passes,
+            skips_suspects=skips_suspects,
         )
         assert taken.jobs == []
 
@@ -182,7 +182,7 @@ def large_jobs_and_several_jobs_are_not_handed_off(h: Harness) -> None:
 @promise
 def a_waiter_that_skips_suspects_gets_hand_offs(h: Harness) -> None:
     taker = Taker(h)
-    taker.sleep(passes=True)
+    taker.sleep(skips_suspects=True)
     h.dispatch("a")
     assert taker.heard().startswith(b"job:")
 
@@ -197,7 +197,7 @@ def a_suspect_is_never_handed_off(h: Harness) -> None:
     h.call(h.commands.evict("dies", "stall", ["poison"]))
     assert h.row("due", "poison").suspect
     assert taker.heard() == b"wake"
-    h.dequeue("c1", lease=5, waiter="c1", waits=3, accepts_hand_off=True, passes=True)
+    h.dequeue("c1", lease=5, waiter="c1", waits=3, accepts_hand_off=True, skips_suspects=True)
     h.dispatch("a")
     assert h.commands.handed(taker.heard(), "c1").id == "a"
     assert h.rows("poison").keys() == {"due"}

@@ -174,7 +174,7 @@ def a_client_that_skips_suspects_takes_the_jobs_after_them(h: Harness) -> None:
     ids = [f"s{n}" for n in range(150)]
     _crash(h, *ids)
     h.dispatch_many("a", "b")
-    assert [job.id for job in h.take(limit=9, passes=True)] == ["a", "b"]
+    assert [job.id for job in h.take(limit=9, skips_suspects=True)] == ["a", "b"]
     assert h.waiting() == [f"s{n}" for n in range(150)]
 
 
@@ -182,7 +182,7 @@ def a_client_that_skips_suspects_takes_the_jobs_after_them(h: Harness) -> None:
 def a_client_that_skips_suspects_stays_within_its_limit(h: Harness) -> None:
     _crash(h, "x")
     h.dispatch_many(*"abcd")
-    assert [job.id for job in h.take(limit=3, passes=True)] == ["a", "b", "c"]
+    assert [job.id for job in h.take(limit=3, skips_suspects=True)] == ["a", "b", "c"]
     assert h.waiting() == ["x", "d"]
 
 
@@ -191,7 +191,7 @@ def a_suspect_is_recognised_by_its_record_not_by_a_word_in_it(h: Harness) -> Non
     h.dispatch("a")
     why = JobError(type="Boom", message="a suspect word")
     h.end(h.take_one(), RetryLater(why, after=0))
-    assert [job.id for job in h.take(limit=9, passes=True)] == ["a"]
+    assert [job.id for job in h.take(limit=9, skips_suspects=True)] == ["a"]
 
 
 @promise
@@ -202,16 +202,16 @@ def a_client_that_skips_suspects_takes_them_when_there_is_nothing_else(h: Harnes
     while h.take("dead", limit=1000):
         pass
     _evict_as_dead(h)
-    assert len(h.take(limit=9, passes=True)) == 1
+    assert len(h.take(limit=9, skips_suspects=True)) == 1
 
 
 @promise
 def a_client_that_skips_suspects_sleeps_while_suspects_are_due(h: Harness) -> None:
     _crash(h, "x")
     h.join("c1")
-    taken = h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True)
+    taken = h.dequeue("c1", limit=9, waiter="c1", waits=8, skips_suspects=True)
     assert (taken.jobs, taken.next_in) == ([], 46), "when its own lease expires"
-    assert h.dequeue("c1", limit=0, waiter="c1", waits=8, passes=True).next_in != 0
+    assert h.dequeue("c1", limit=0, waiter="c1", waits=8, skips_suspects=True).next_in != 0
     assert h.call(h.commands.counts()).waiters == 1
     assert h.dequeue(limit=0, waits=8).next_in == 0, "the suspect is due for other clients"
 
@@ -221,16 +221,16 @@ def a_client_that_skips_suspects_sleeps_until_the_next_job_is_due(h: Harness) ->
     _crash(h, "x")
     h.join("c1")
     h.dispatch("a", after=3)
-    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True).next_in == 3
+    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, skips_suspects=True).next_in == 3
     h.later(4)
-    assert [job.id for job in h.take("c1", limit=9, passes=True)] == ["a"]
+    assert [job.id for job in h.take("c1", limit=9, skips_suspects=True)] == ["a"]
 
 
-def _wait(h: Harness, *, passing: str, taking: str) -> None:
-    """Two waiters: `passing` skips suspects, `taking` accepts them."""
-    h.join(passing, taking)
-    for client, passes in ((passing, True), (taking, False)):
-        assert h.take(client, limit=9, waiter=client, waits=8, passes=passes) == []
+def _wait(h: Harness, *, skipping: str, taking: str) -> None:
+    """Two waiters: `skipping` skips suspects, `taking` accepts them."""
+    h.join(skipping, taking)
+    for client, skips_suspects in ((skipping, True), (taking, False)):
+        assert h.take(client, limit=9, waiter=client, waits=8, skips_suspects=skips_suspects) == []
 
 
 def _waiters(h: Harness) -> list[bytes]:
@@ -241,7 +241,7 @@ def _waiters(h: Harness) -> list[bytes]:
 def suspects_wake_only_waiters_that_accept_them(h: Harness) -> None:
     _crash(h, "x")
     suspect = h.take_one()
-    _wait(h, passing="c1", taking="c2")
+    _wait(h, skipping="c1", taking="c2")
     h.end(suspect, Release())
     assert _waiters(h) == [b"c1"]
     h.dispatch("a")
@@ -255,7 +255,7 @@ def a_client_that_skips_suspects_wakes_one_that_accepts_them(h: Harness) -> None
     h.end(suspect, Release())
     h.join("c1", "c2")
     h.redis.zadd(h.keys.base + "waiters", {"c2": h.time * 1000 + 8000})
-    assert h.take("c1", limit=9, waiter="c1", waits=8, passes=True) == []
+    assert h.take("c1", limit=9, waiter="c1", waits=8, skips_suspects=True) == []
     assert _waiters(h) == [b"c1"]
 
 
@@ -264,12 +264,12 @@ def a_client_that_skips_suspects_is_woken_in_time_for_the_next_job(h: Harness) -
     """It used to sleep while a suspect was due: jobs and sweeps came seconds late."""
     _crash(h, "x")
     h.join("c1", lease=60)
-    assert h.take("c1", limit=9, waiter="c1", waits=8, passes=True) == []
+    assert h.take("c1", limit=9, waiter="c1", waits=8, skips_suspects=True) == []
     h.dispatch("a", after=9)
     assert _waiters(h) == [b"c1"]
     h.dispatch("b", after=3)
     assert _waiters(h) == []
-    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, passes=True).next_in == 3
+    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, skips_suspects=True).next_in == 3
     h.dispatch("c", after=4)
     assert _waiters(h) == [b"c1"], "it polls in time itself"
     h.join("c2", lease=1)
@@ -302,7 +302,7 @@ def a_client_that_skips_suspects_scans_them_once(h: Harness) -> None:
 
     for limit in (9, 0):
         before = pages()
-        assert h.take("c1", limit=limit, waiter="c1", waits=8, passes=True) == []
+        assert h.take("c1", limit=limit, waiter="c1", waits=8, skips_suspects=True) == []
         assert pages() - before == 1 + 3, "the settings, and 150 in three pages"
 
 
@@ -312,6 +312,6 @@ def a_client_that_skips_suspects_polls_again_for_a_job_that_was_too_large(h: Har
     h.join("c1")
     for id_ in "abcdefgh":
         h.dispatch(id_, b"1" * 1_000_000)
-    taken = h.dequeue("c1", limit=9, passes=True)
+    taken = h.dequeue("c1", limit=9, skips_suspects=True)
     assert 0 < len(taken.jobs) < 8
     assert taken.next_in == 0

@@ -305,15 +305,15 @@ def dequeue_takes_a_suspect_alone(h: Harness) -> Command[Any]:
 @scenario
 def dequeue_skips_suspects(h: Harness) -> Command[Any]:
     _suspects(h)
-    return h.commands.dequeue("c1", lease=30, limit=5, request="r1", passes=True)
+    return h.commands.dequeue("c1", lease=30, limit=5, request="r1", skips_suspects=True)
 
 
 @scenario
 def dequeue_finds_only_suspects(h: Harness) -> Command[Any]:
     _suspects(h)
-    h.take("c1", limit=5, passes=True)
+    h.take("c1", limit=5, skips_suspects=True)
     return h.commands.dequeue(
-        "c1", lease=30, limit=5, request="r1", waiter="c1", waits=8, passes=True
+        "c1", lease=30, limit=5, request="r1", waiter="c1", waits=8, skips_suspects=True
     )
 
 

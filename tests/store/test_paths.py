@@ -158,7 +158,7 @@ class Pair:
                 limit=self.chance.choice([0, 1, 3, 8, 30]),
                 request=str(self.requests),
                 endings=self.endings(fail=fail),
-                passes=self.chance.random() < 0.3,
+                skips_suspects=self.chance.random() < 0.3,
             )
         )
         if isinstance(taken, Taken):

@@ -122,11 +122,11 @@ class QueueCommands:
         waiter: str = "",
         waits: float = 0,
         endings: Sequence[Ending] = (),
-        passes: bool = False,
+        skips_suspects: bool = False,
         accepts_hand_off: bool = False,
     ) -> Command[Taken]:
-        """End leases, sweep, and take due jobs, in one round trip. A client that `passes` takes no
-        suspects.
+        """End leases, sweep, and take due jobs, in one round trip. With `skips_suspects` the client
+        leaves suspects to others.
 
         A client that gets no job and `waits` (seconds) is woken when there is one. If it
         `accepts_hand_off`, it may be sent a job that was leased to it instead: see `handed`. If it
@@ -145,7 +145,7 @@ class QueueCommands:
         ]  # fmt: skip
         for ending in others:
             args.extend(ending.args())
-        args += (("pass " if passes else "") + ("hand" if accepts_hand_off else ""), packed)
+        args += (("pass " if skips_suspects else "") + ("hand" if accepts_hand_off else ""), packed)
 
         def read(reply: list[Any]) -> Taken:
             state, next_in, settled, jobs, cancels, lost, held = reply

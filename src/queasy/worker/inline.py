@@ -92,8 +92,8 @@ class InlineWorker:
             new_id(),
             InflightTable(queues, self._capacity),
             capacity=self._capacity,
-            safety=safety_interval(queues),
-            lost=self._on_declared_dead,
+            safety_poll_seconds=safety_interval(queues),
+            on_declared_dead=self._on_declared_dead,
         )
 
     async def _run_worker(self, worker: Worker) -> None:
@@ -175,7 +175,9 @@ class InlineWorker:
 
 
 @contextlib.contextmanager
-def _heartbeats(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generator[Heartbeat]:
+def _heartbeats(
+    worker: Worker, plan: Plan, on_declared_dead: Callable[[], None]
+) -> Generator[Heartbeat]:
     """Send heartbeats from a thread: the event loop may be blocked for longer than a lease."""
     loop = asyncio.get_running_loop()
 
@@ -192,7 +194,12 @@ def _heartbeats(worker: Worker, plan: Plan, lost: Callable[[], None]) -> Generat
     queues = [service.commands for service in plan.services]
     heartbeat.add(
         WorkerLeases(
-            worker.client, queues, worker.table, lambda: call_in_loop(lost), cancel, inline=True
+            worker.client,
+            queues,
+            worker.table,
+            lambda: call_in_loop(on_declared_dead),
+            cancel,
+            inline=True,
         )
     )
 

@@ -37,7 +37,10 @@ BEAT_EVERY = 1.0
 
 
 class Worker:
-    """Takes, runs and reports jobs. Calls `lost` once if the server declares it dead."""
+    """Takes, runs and reports jobs.
+
+    Calls `on_declared_dead` once if the server declares it dead.
+    """
 
     def __init__(
         self,
@@ -47,8 +50,8 @@ class Worker:
         table: InflightTable,
         *,
         capacity: int,
-        safety: float,
-        lost: Callable[[], None],
+        safety_poll_seconds: float,
+        on_declared_dead: Callable[[], None],
         max_jobs: int | None = None,
         job_limit_reached: Callable[[], None] = lambda: None,
     ) -> None:
@@ -64,12 +67,13 @@ class Worker:
             for index, service in enumerate(plan.services)
         ]
         self._scheduler = Scheduler(
-            self._subscriptions, table, capacity=capacity, safety=safety, lost=lost,
+            self._subscriptions, table, capacity=capacity, safety_poll_seconds=safety_poll_seconds,
+            on_declared_dead=on_declared_dead,
             max_jobs=max_jobs, job_limit_reached=job_limit_reached,
         )  # fmt: skip
         self._holdings = self._scheduler.holdings
         self._runs = self._holdings.runs
-        self._passed_suspects = table.passes_suspects
+        self._skipped_suspects = table.skips_suspects
         self._beating: asyncio.TimerHandle | None = None
         self._started = False
         self._record = b""
@@ -89,7 +93,7 @@ class Worker:
             if not subscription.state.serving:
                 self._begin_join_later(subscription)
         self._started = True
-        self._passed_suspects = self.table.passes_suspects
+        self._skipped_suspects = self.table.skips_suspects
         self._beat()
         self._scheduler.schedule_soon()
 
@@ -103,8 +107,8 @@ class Worker:
         report_suppressed(now)
         if self.table.stood_down:
             self._scheduler.schedule_soon()
-        if self.table.passes_suspects != self._passed_suspects:  # it may take due suspects now
-            self._passed_suspects = self.table.passes_suspects
+        if self.table.skips_suspects != self._skipped_suspects:  # it may take due suspects now
+            self._skipped_suspects = self.table.skips_suspects
             for queue in self._scheduler.queues:
                 queue.reconsider()
             self._scheduler.schedule_soon()

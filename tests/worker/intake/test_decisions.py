@@ -13,7 +13,7 @@ from queasy.worker.intake.decisions import (
     Decision,
     Dequeue,
     ForwardWakeUp,
-    NoteUnserved,
+    NotePassedOver,
     Probe,
     QueueView,
     Report,
@@ -68,23 +68,23 @@ def test_busy_worker_requests_no_more_than_fits() -> None:
 def test_queue_is_not_polled_before_its_time() -> None:
     found = decision(queue(poll_at=NOW + 3))
     assert found.actions == []
-    assert found.poll_at == NOW + 3
+    assert found.decide_again_at == NOW + 3
 
 
 def test_queue_with_a_suspect_is_not_polled_while_it_is_avoided() -> None:
     found = decision(queue(avoid_until=NOW + 2))
     assert found.actions == []
-    assert found.poll_at == NOW + 2
+    assert found.decide_again_at == NOW + 2
 
 
 @pytest.mark.parametrize("fields", [{"exclusive": True}, {"supervised": False}], ids=str)
 def test_jobs_that_could_not_run_are_not_requested(fields: dict[str, Any]) -> None:
-    assert actions(queue(), **fields) == [NoteUnserved(0)]
+    assert actions(queue(), **fields) == [NotePassedOver(0)]
 
 
 def test_async_handlers_that_compute_get_only_the_room_their_pace_allows() -> None:
     slow = room(used=10, pace=0.1)
-    assert actions(queue(size=10), room=slow) == [NoteUnserved(0)]
+    assert actions(queue(size=10), room=slow) == [NotePassedOver(0)]
     assert actions(queue(size=10, is_async=False), room=slow) == [Dequeue(0, limit=5, units=50)]
 
 
@@ -124,7 +124,7 @@ def test_prefetching_queue_requests_the_whole_capacity_and_reserves_a_third() ->
 def test_queue_that_stops_prefetching_waits_for_what_is_on_its_way() -> None:
     """More jobs are coming than room was reserved for."""
     assert actions(queue(size=1, reserved_ahead=33), room=room(used=10, reserved=33)) == [
-        NoteUnserved(0)
+        NotePassedOver(0)
     ]
 
 
@@ -166,36 +166,38 @@ def test_smaller_jobs_come_first() -> None:
 
 def test_queue_whose_job_does_not_fit_is_probed_after_a_while() -> None:
     full = room(used=95)
-    assert actions(queue(), room=full) == [NoteUnserved(0)]
-    waiting = queue(unserved_since=NOW - 0.05, probed_at=NOW - 0.05)
+    assert actions(queue(), room=full) == [NotePassedOver(0)]
+    waiting = queue(passed_over_since=NOW - 0.05, probed_at=NOW - 0.05)
     assert actions(waiting, room=full) == []
-    waiting = queue(unserved_since=NOW - 0.2, probed_at=NOW - 0.2)
+    waiting = queue(passed_over_since=NOW - 0.2, probed_at=NOW - 0.2)
     assert actions(waiting, room=full) == [Probe(0)]
 
 
 def test_starved_queue_is_probed_once_a_second() -> None:
-    starved = queue(starved=True, unserved_since=NOW - 9, probed_at=NOW - 0.5)
+    starved = queue(starved=True, passed_over_since=NOW - 9, probed_at=NOW - 0.5)
     assert actions(starved, room=room(used=95)) == []
     starved = msgspec.structs.replace(starved, probed_at=NOW - 1.1)
     assert actions(starved, room=room(used=95)) == [Probe(0)]
 
 
 def test_room_that_comes_free_is_left_to_the_starved_queue() -> None:
-    starved = queue(0, size=60, starved=True, unserved_since=NOW - 1, probed_at=NOW)
+    starved = queue(0, size=60, starved=True, passed_over_since=NOW - 1, probed_at=NOW)
     small = queue(1, size=1)
-    assert actions(starved, small, room=room(used=50)) == [NoteUnserved(1)]
+    assert actions(starved, small, room=room(used=50)) == [NotePassedOver(1)]
 
 
 def test_room_that_the_starved_queue_cannot_use_is_not_left_idle() -> None:
     """Its own run has to end first, and then it fits beside these."""
-    starved = queue(0, size=60, starved=True, unserved_since=NOW - 1, probed_at=NOW, own_units=60)
+    starved = queue(
+        0, size=60, starved=True, passed_over_since=NOW - 1, probed_at=NOW, own_units=60
+    )
     assert actions(starved, queue(1, size=1), room=room(used=60)) == [
         Dequeue(1, limit=33, units=33)
     ]
 
 
 def test_starved_queue_of_lower_priority_takes_no_room_from_a_higher_one() -> None:
-    starved = queue(0, size=60, priority=1, starved=True, unserved_since=NOW - 1, probed_at=NOW)
+    starved = queue(0, size=60, priority=1, starved=True, passed_over_since=NOW - 1, probed_at=NOW)
     high = queue(1, size=1, priority=2)
     assert Dequeue(1, limit=33, units=33) in actions(starved, high, room=room(used=50))
 
@@ -208,7 +210,7 @@ def test_starved_queue_of_lower_priority_takes_no_room_from_a_higher_one() -> No
 def test_outcomes_and_reconciling_do_not_wait_for_room(
     fields: dict[str, Any], serving: bool
 ) -> None:
-    owes = queue(serving=serving, unserved_since=NOW, probed_at=NOW, **fields)
+    owes = queue(serving=serving, passed_over_since=NOW, probed_at=NOW, **fields)
     assert actions(owes, room=room(used=100)) == [Report(0)]
     paused = msgspec.structs.replace(owes, paused_until=NOW + 1)
     assert actions(paused, room=room(used=100)) == []
@@ -218,7 +220,7 @@ def test_outcomes_and_reconciling_do_not_wait_for_room(
 def test_paused_queue_reports_after_its_pause_even_if_it_is_not_served(closing: bool) -> None:
     """Bug: no timer was set. The lease was kept for ever, and leaving the queue never ended."""
     paused = queue(serving=False, has_endings=True, paused_until=NOW + 1)
-    assert decision(paused, closing=closing).poll_at == NOW + 1
+    assert decision(paused, closing=closing).decide_again_at == NOW + 1
 
 
 def test_outcomes_are_reported_with_the_poll_where_there_is_room() -> None:
@@ -226,7 +228,7 @@ def test_outcomes_are_reported_with_the_poll_where_there_is_room() -> None:
 
 
 def test_wake_up_is_forwarded_without_room() -> None:
-    woken = queue(woken=True, unserved_since=NOW, probed_at=NOW)
+    woken = queue(woken=True, passed_over_since=NOW, probed_at=NOW)
     assert actions(woken, room=room(used=100)) == [ForwardWakeUp(0)]
     assert actions(msgspec.structs.replace(woken, has_endings=True), room=room(used=100)) == [
         Report(0),
@@ -235,12 +237,12 @@ def test_wake_up_is_forwarded_without_room() -> None:
 
 
 def test_worker_that_cannot_poll_in_time_stands_down() -> None:
-    late = queue(poll_at=NOW - 0.01, unserved_since=NOW, probed_at=NOW)
+    late = queue(poll_at=NOW - 0.01, passed_over_since=NOW, probed_at=NOW)
     assert actions(late, room=room(used=100)) == [StandDown(0)]
 
 
 def test_worker_does_not_stand_down_while_an_answer_may_free_its_room() -> None:
-    late = queue(poll_at=NOW - 0.01, unserved_since=NOW, probed_at=NOW)
+    late = queue(poll_at=NOW - 0.01, passed_over_since=NOW, probed_at=NOW)
     assert actions(late, room=room(used=50, reserved=50)) == []
 
 
@@ -281,7 +283,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
                 avoid_until=draw(times),
                 paused_until=draw(times),
                 woken=draw(st.booleans()),
-                unserved_since=NOW - 9 if starved else draw(st.none() | st.just(NOW - 1)),
+                passed_over_since=NOW - 9 if starved else draw(st.none() | st.just(NOW - 1)),
                 probed_at=draw(times),
                 starved=starved,
                 last_served=draw(times),
@@ -363,7 +365,7 @@ def test_nothing_is_requested_while_closing(now: Snapshot) -> None:
     found = decide(closing)
     assert not [action for action in found.actions if isinstance(action, (Dequeue, Probe))]
     owes = any(queue.has_endings or queue.needs_reconcile for queue in now.queues)
-    assert found.poll_at is None or owes
+    assert found.decide_again_at is None or owes
 
 
 @given(snapshots())

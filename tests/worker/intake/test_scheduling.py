@@ -22,7 +22,7 @@ from queasy.worker.intake.capacity import Room
 from queasy.worker.intake.decisions import (
     Action,
     Dequeue,
-    NoteUnserved,
+    NotePassedOver,
     Probe,
     Report,
     Snapshot,
@@ -122,7 +122,9 @@ class Simulation:
         decision = decide(snapshot)
         for action in decision.actions:
             self._carry_out(action)
-        later = decision.poll_at or (self.clock.now + 0.05 if decision.wanted_more else None)
+        later = decision.decide_again_at or (
+            self.clock.now + 0.05 if decision.wanted_more else None
+        )
         self._timer += 1
         if later is not None:
             timer = self._timer
@@ -143,7 +145,7 @@ class Simulation:
                 call = queue.begin("report")
                 queue.take_endings()
                 self._at(self.clock.now + ROUND_TRIP, lambda: queue.end(call))
-            case NoteUnserved():
+            case NotePassedOver():
                 queue.pass_over()
             case _:
                 queue.stand_down()
@@ -154,7 +156,7 @@ class Simulation:
         settled = ["finished"] * len(queue.take_endings())
         taken = Taken("ok", 0 if due else None, settled, [], len(seconds), 0, list)
         queue.plan_poll(taken, call.limit, 8.0, self.clock.now - ROUND_TRIP)
-        queue.answer(call, taken)
+        queue.note_answer(call, taken)
         queue.end(call)
         for length in seconds:
             self._start(queue, length)
@@ -172,7 +174,7 @@ class Simulation:
             self.used.add(-size, is_async=queue.is_async)
             self.running[queue.index] -= 1
             job = Job(id=str(token), queue="q", state="active", payload=b"", token=token)
-            queue.report_job(job, Finish())
+            queue.add_ending_of(job, Finish())
 
         self._at(self.clock.now + seconds, end)
 

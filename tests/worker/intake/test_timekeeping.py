@@ -14,7 +14,7 @@ from queasy.store.command import Command
 from queasy.store.records import Taken
 from queasy.store.store import AsyncStore
 from queasy.worker.execution.units import Units
-from queasy.worker.intake.decisions import NoteUnserved, StandDown, decide
+from queasy.worker.intake.decisions import NotePassedOver, StandDown, decide
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Running, Together
 from tests.worker.inline import until, until_empty, working
@@ -120,7 +120,7 @@ async def test_full_worker_with_an_overdue_poll_stops_being_the_waiter(
         snapshot = inner._scheduler.snapshot()
         busy = msgspec.structs.replace(snapshot.room, used=Units(awaited=100))
         decision = decide(msgspec.structs.replace(snapshot, room=busy, running=True))
-        assert decision.actions == [NoteUnserved(0), StandDown(0)]
+        assert decision.actions == [NotePassedOver(0), StandDown(0)]
 
 
 async def _waiters(queue: Queue) -> int:

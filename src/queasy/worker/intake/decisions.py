@@ -6,7 +6,7 @@ smaller jobs, then the one that was served longest ago. A portion is the jobs of
 1. If a queue has room and a reason to poll, the worker dequeues as many jobs as fit. It reports
    outcomes with the same call.
 2. If a queue's answers keep coming back full, the worker requests the next portion while the last
-   is on its way (prefetch).
+   is on its way.
 3. A queue of lower priority waits while one of higher priority may be about to receive jobs.
 4. If a queue's jobs do not fit, the worker asks after a while whether one of them is due (probe).
    If so the queue is starved: queues of the same or a lower priority leave it the room it needs.
@@ -29,7 +29,7 @@ __all__ = [
     "Decision",
     "Dequeue",
     "ForwardWakeUp",
-    "NoteUnserved",
+    "NotePassedOver",
     "Probe",
     "QueueView",
     "Report",
@@ -47,12 +47,16 @@ ANSWER_EXPECTED_WITHIN = 0.05
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One queue at one moment, as decisions see it. `QueueState` describes the other fields."""
+    """One queue at one moment, as decisions see it. Times are on the monotonic clock."""
 
     index: int
+    """The queue's place among the worker's queues. Actions name the queue by it."""
     priority: int = 100
+    """Queues with a higher priority take their turn first."""
     size: int
+    """Units of capacity that one job takes."""
     is_async: bool = True
+    """Whether the handler is async. Async and plain handlers have a pace each."""
     serving: bool = True
     """Whether the worker takes jobs of this queue."""
     calls: int = 0
@@ -60,20 +64,34 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asked_at: float = 0.0
     """When the last call in flight requested jobs; 0 if it requested none."""
     has_more: bool = False
+    """The last dequeue brought as many jobs as it requested, so more are likely."""
     prefetches: bool = False
+    """Jobs are short: whole portions end before the next one starts."""
     reserved_ahead: int = 0
+    """Units of capacity that are reserved for prefetching calls."""
     has_endings: bool = False
+    """Outcomes wait to be reported."""
     needs_reconcile: bool = False
+    """The queue's leases must be compared with those on the server."""
     poll_at: float = 0.0
     """When to poll; 0 for at once."""
     avoid_until: float = 0.0
+    """No poll before this time: the worker is too busy to isolate the queue's suspect."""
     paused_until: float = 0.0
+    """No report or reconciliation before this time, because something failed."""
     woken: bool = False
-    unserved_since: float | None = None
+    """A wake-up arrived that no poll has answered yet."""
+    passed_over_since: float | None = None
+    """Since when the queue has been passed over because its job, if any, does not fit; None if it
+    has not."""
     probed_at: float = 0.0
+    """When the queue was last probed or, if later, first passed over."""
     starved: bool = False
+    """A job that does not fit has waited long enough: other queues leave it room."""
     own_units: int = 0
+    """Units of capacity that the queue's own runs use. Only set if it is starved."""
     last_served: float = 0.0
+    """When jobs of the queue last arrived."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,21 +142,21 @@ class ForwardWakeUp(msgspec.Struct, frozen=True, gc=False):
     queue: int
 
 
-class NoteUnserved(msgspec.Struct, frozen=True, gc=False):
+class NotePassedOver(msgspec.Struct, frozen=True, gc=False):
     """From now on the queue counts as passed over: its job, if it has one, does not fit."""
 
     queue: int
 
 
-Action = Dequeue | Probe | Report | StandDown | ForwardWakeUp | NoteUnserved
+Action = Dequeue | Probe | Report | StandDown | ForwardWakeUp | NotePassedOver
 
 
 class Decision(msgspec.Struct, frozen=True):
     actions: list[Action]
     wanted_more: bool
     """More jobs would have been requested if there had been room."""
-    poll_at: float | None
-    """When to decide again although nothing happened."""
+    decide_again_at: float | None
+    """When to decide again if no event comes first."""
 
 
 class _Turns(msgspec.Struct):
@@ -168,7 +186,7 @@ def decide(snapshot: Snapshot) -> Decision:
     turns = _Turns(snapshot.room.copy(), [])
     for queue in _in_turn(snapshot.queues):
         if queue.calls:
-            _prefetch(snapshot, queue, turns)
+            _request_next_portion(snapshot, queue, turns)
         else:
             _poll_or_report(snapshot, queue, turns)
     return Decision(turns.actions, turns.wanted_more, _next_poll(snapshot))
@@ -181,11 +199,11 @@ def _in_turn(queues: Sequence[QueueView]) -> Sequence[QueueView]:
 
 
 def _turn(queue: QueueView) -> tuple[int, float, int, float]:
-    since = queue.unserved_since if queue.starved else None
+    since = queue.passed_over_since if queue.starved else None
     return (-queue.priority, math.inf if since is None else since, queue.size, queue.last_served)
 
 
-def _prefetch(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
+def _request_next_portion(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
     """The queue has calls in flight. Request a further portion, whole or not at all."""
     expects_more = queue.has_more and queue.serving and not snapshot.closing
     may_ask = expects_more and queue.calls == 1 and not queue.needs_reconcile
@@ -241,13 +259,13 @@ def _pass_over(queue: QueueView, turns: _Turns) -> None:
     turns.want_more()
     if queue.starved:
         turns.starved.append(queue)
-    if queue.unserved_since is None:
-        turns.actions.append(NoteUnserved(queue.index))
+    if queue.passed_over_since is None:
+        turns.actions.append(NotePassedOver(queue.index))
 
 
 def _is_probe_due(snapshot: Snapshot, queue: QueueView) -> bool:
     """Whether the worker asks now if a queue that it passed over has a job that is due."""
-    if queue.unserved_since is None:
+    if queue.passed_over_since is None:
         return False
     patience = PROBE_EVERY if queue.starved else STARVES_AFTER
     return snapshot.now - queue.probed_at > patience

@@ -80,7 +80,7 @@ class DeferredJobs:
         """Release the suspects of these queues. Successors wait for the earlier run in any case."""
         for held in self._suspects:
             if held.queue in queues:
-                held.queue.report_job(held.job, Release())
+                held.queue.add_ending_of(held.job, Release())
         self._suspects = [held for held in self._suspects if held.queue not in queues]
 
     def drop(self, queue: QueueState, leases: set[LeaseKey]) -> None:
@@ -106,7 +106,7 @@ class DeferredJobs:
         for held in self._suspects:
             if (held.queue.index, *held.lease) == (queue, id_, token):
                 self._suspects.remove(held)
-                held.queue.report_job(held.job, Cancel())
+                held.queue.add_ending_of(held.job, Cancel())
                 return True
         return False
 

@@ -14,23 +14,24 @@ class HandOffPolicy:
 
     A handler may block the event loop, and a blocked worker does not notice a job that it was
     handed. So only a worker with nothing to do accepts hand-offs, and only from the queue whose
-    jobs came last. When a job of another queue arrives, the worker stops accepting hand-offs, and
-    says so to the server before that job begins.
+    jobs came last. When a job of another queue arrives, the worker asks the server to stop these
+    hand-offs. Normally it sends that call before async jobs start. If the queue that hands jobs off
+    has a call in flight, the worker waits for that answer first.
     """
 
     def __init__(self, queues: Sequence[QueueState]) -> None:
         self._queues = queues
-        self._last_served = queues[0] if len(queues) == 1 else None
+        self._last_queue = queues[0] if len(queues) == 1 else None
         self._accepting: QueueState | None = None
 
     def note_job(self, queue: QueueState) -> None:
         """A job of this queue starts."""
-        self._last_served = queue
+        self._last_queue = queue
 
     def may_accept(self, queue: QueueState, *, idle: bool) -> bool:
         """Whether the next poll of this queue may accept a hand-off."""
         others_in_flight = any(other.calls for other in self._queues if other is not queue)
-        return queue is self._last_served and idle and not others_in_flight
+        return queue is self._last_queue and idle and not others_in_flight
 
     def note_poll(self, queue: QueueState, *, accepts: bool) -> None:
         """A poll is about to be sent that accepts a hand-off, or does not."""
@@ -44,11 +45,11 @@ class HandOffPolicy:
         if self._accepting is queue:
             self._accepting = None
 
-    def revoke_other_than(self, queue: QueueState) -> QueueState | None:
+    def revoke(self, queue: QueueState) -> QueueState | None:
         """Accept no more hand-offs: a job of `queue` arrived.
 
-        Returns the other queue that may hand jobs to this worker, if there is one: its server must
-        be told before the job begins.
+        Returns the other queue that may still hand jobs to this worker, if there is one: the caller
+        has to ask its server to stop.
         """
         accepting, self._accepting = self._accepting, None
         return None if accepting is queue else accepting

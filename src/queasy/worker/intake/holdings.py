@@ -41,7 +41,7 @@ class Holdings:
         self._queues = queues
         self._capacity = capacity
 
-    # What there is
+    # State
 
     def room(self) -> Room:
         pace, reserved = self.runs.pace, self.deferred.reserved()
@@ -65,7 +65,7 @@ class Holdings:
         later = {(ending.id, ending.token) for run in runs for ending in run.endings_after}
         return queue.held_leases() | {(job.id, job.token) for job in jobs} | later
 
-    # What arrives
+    # Arriving jobs
 
     def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
         """Jobs arrived: note whether those before them were short, and if so raise the pace."""
@@ -95,7 +95,7 @@ class Holdings:
         for job in taken.jobs[:fit]:
             self.accept(queue, job)
         for job in taken.jobs[fit:]:
-            queue.release_unfit()
+            queue.suspend_prefetch()
             self.accept(queue, job, fits=False)
         for cancelled in taken.cancels:
             self.cancel(queue.index, cancelled.id, cancelled.token)
@@ -110,7 +110,7 @@ class Holdings:
             self.deferred.add_successor(queue, job, size)
         elif self.closing or not queue.serving or not fits:
             # It was requested while the worker still took such jobs, or had room.
-            queue.report_job(job, Release())
+            queue.add_ending_of(job, Release())
         elif job.suspect:
             self.deferred.add_suspect(queue, job)
         else:
@@ -125,10 +125,10 @@ class Holdings:
         self.deferred.advance_suspects(busy=self.closing or expects_jobs)
         self.deferred.advance_successors(self.accept, closing=self.closing)
 
-    # What ends
+    # Ending
 
     def close(self) -> None:
-        """Take nothing more. What runs goes on."""
+        """Take no more jobs. Running jobs continue."""
         self.closing = True
         self.deferred.release_suspects(self._queues)
 

@@ -40,12 +40,14 @@ class LeaseLedger:
     # Staleness
 
     def mark_stale(self) -> None:
-        """The server may have forgotten its last writes, as after a crash or a failover."""
+        """Leases here and on the server may differ: the server forgot writes, or an answer or a
+        message was lost.
+        """
         self._stale_marks += 1
 
     @property
     def stale(self) -> bool:
-        """Whether no reconciliation that began after the last mark has ended yet."""
+        """Whether the leases were marked stale since the last completed reconciliation began."""
         return self._stale_marks != self._reconciled_marks
 
     def begin_reconcile(self) -> int:
@@ -83,8 +85,8 @@ class LeaseLedger:
         """A call was sent that sets the lease, which may now end as early as LEASE after `sent`."""
         self.confirmed_until = min(self.confirmed_until, sent + LEASE)
 
-    def take(self, sent: float) -> None:
-        """Jobs came that were requested at this time."""
+    def note_taken(self, sent: float) -> None:
+        """Jobs arrived that were requested at this time."""
         self.taken_at = sent
         self._table.set_requested_at(self._index, sent)
 
@@ -121,5 +123,5 @@ class LeaseLedger:
         self.hold(1)
         if now - max(requested, self._table.confirmed_at(self._index)) > CUT_OFF:
             return "expired"
-        self.take(requested)
+        self.note_taken(requested)
         return "held"

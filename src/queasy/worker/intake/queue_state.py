@@ -4,7 +4,7 @@ Phases, by what is in flight:
 
     idle           no call
     dequeuing      one dequeue
-    prefetching    a dequeue, while the jobs of the one before are about to start; or two dequeues
+    overlapping    a dequeue, while the jobs of the one before are about to start; or two dequeues
     probing        a dequeue of no jobs, which asks whether one that does not fit is due
     reporting      a report of outcomes, or a reconciliation of leases; no jobs are taken
     standing_down  a request that the server choose another client to poll in time
@@ -32,13 +32,13 @@ from queasy.worker.plan import DEFAULT_SIZE, LEASE, Service
 __all__ = ["RETRY_PAUSE", "Call", "Phase", "QueueState"]
 
 CallKind = Literal["dequeue", "probe", "report", "stand_down"]
-Phase = Literal["idle", "dequeuing", "prefetching", "probing", "reporting", "standing_down"]
+Phase = Literal["idle", "dequeuing", "overlapping", "probing", "reporting", "standing_down"]
 MAX_ENDINGS_PER_CALL = 1000
 # A worker that could not subscribe to wake-ups polls this often, in seconds.
 POLL_WITHOUT_WAKE_UPS = 1.0
 # How long a queue is left alone after an error, in seconds. The call itself waited already.
 RETRY_PAUSE = 2.0
-# A portion that ends within this time counts as short, in seconds.
+# Jobs count as short only if portions arrive faster than this one after the other, in seconds.
 SHORT_PORTION = 0.01
 # How long a queue does not prefetch after prefetched jobs did not fit, in seconds.
 NO_PREFETCH_AFTER_RELEASE = 1.0
@@ -86,7 +86,7 @@ class QueueState:
         self.reserved = 0
         """Units of capacity that are reserved for what calls may bring."""
         self.reserved_ahead = 0
-        """Those of them that calls reserved which prefetch."""
+        """The part of `reserved` that belongs to prefetching calls."""
         self._table = table
         self._endings: list[Ending] = []
         self._in_flight: list[Call] = []
@@ -96,11 +96,11 @@ class QueueState:
         self._no_prefetch_until = 0.0
         self._avoid_until = 0.0
         self._paused_until = 0.0
-        self._unserved_since: float | None = None
+        self._passed_over_since: float | None = None
         self._probed_at = 0.0
         self._last_served = 0.0
 
-    # What others read
+    # State
 
     @property
     def phase(self) -> Phase:
@@ -109,7 +109,7 @@ class QueueState:
         match self._in_flight[-1].kind:
             case "dequeue":
                 overlaps = len(self._in_flight) > 1 or self._arriving
-                return "prefetching" if overlaps else "dequeuing"
+                return "overlapping" if overlaps else "dequeuing"
             case "probe":
                 return "probing"
             case "report":
@@ -170,7 +170,7 @@ class QueueState:
             avoid_until=self._avoid_until,
             paused_until=self._paused_until,
             woken=self.woken,
-            unserved_since=self._unserved_since,
+            passed_over_since=self._passed_over_since,
             probed_at=self._probed_at,
             starved=self.starved,
             own_units=own_units,
@@ -219,11 +219,11 @@ class QueueState:
         """A poll is about to be sent: it answers a wake-up that came before."""
         self.woken = False
 
-    def answer(self, call: Call, taken: Taken) -> None:
-        """A poll was answered. Its jobs start with `start`."""
+    def note_answer(self, call: Call, taken: Taken) -> None:
+        """A poll was answered. Its jobs count as arriving until `jobs_started`."""
         self.starved = call.kind == "probe" and taken.next_in == 0
         if not self.starved:
-            self._unserved_since = None
+            self._passed_over_since = None
         # A single job may be a suspect, which runs alone.
         self.has_more = call.limit > 1 and taken.count == call.limit
         if call.limit:
@@ -245,8 +245,8 @@ class QueueState:
         self.prefetches = may_prefetch and (self.prefetches or ended_in_time)
         return ended_in_time
 
-    def start(self, call: Call) -> None:
-        """The jobs of an answer start now: their room counts as used, no longer as reserved."""
+    def jobs_started(self, call: Call) -> None:
+        """The jobs of an answer start now: their room is used, and not reserved any more."""
         self._arriving.pop(call, None)
         if call in self._reserving:
             self._reserving.remove(call)
@@ -257,8 +257,8 @@ class QueueState:
         if call.prefetch:
             self.reserved_ahead += units
 
-    def release_unfit(self) -> None:
-        """Prefetched jobs did not fit after all."""
+    def suspend_prefetch(self) -> None:
+        """Prefetched jobs did not fit after all: do not prefetch for a while."""
         self.prefetches = False
         self._no_prefetch_until = self._last_served + NO_PREFETCH_AFTER_RELEASE
 
@@ -274,15 +274,15 @@ class QueueState:
     def end(self, call: Call) -> None:
         """Nothing of the call is left."""
         self.end_flight(call)
-        self.start(call)
+        self.jobs_started(call)
 
     # When to poll
 
-    def plan_poll(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
+    def plan_poll(self, taken: Taken, limit: int, wait_seconds: float, sent: float) -> None:
         """Set when to poll next, after the answer to a call that was sent at `sent`.
 
-        With `waits`, the server counts on this worker to poll within that many seconds, and wakes
-        it when there is a job.
+        With `wait_seconds`, the server counts on this worker to poll within that many seconds, and
+        wakes it when there is a job.
         """
         now = time.monotonic()
         self.exhausted = taken.count < limit or not limit
@@ -290,18 +290,20 @@ class QueueState:
         if taken.count:
             # The supervisor bumps as soon as these jobs have ended.
             self._table.set_idle_until(self.index, LONG_AGO)
-        elif waits:
+        elif wait_seconds:
             held = self._table.held_of(self.index)
             if taken.held > held:
                 self.leases.mark_stale()  # a job was handed to us, and its message was lost
             elif not held:
-                self.leases.confirm(sent + 2 * waits + LEASE)
+                self.leases.confirm(sent + 2 * wait_seconds + LEASE)
                 self._table.set_idle_until(self.index, self.leases.confirmed_until)
-            until = now + (waits if self.leases.listens else min(waits, POLL_WITHOUT_WAKE_UPS))
+            if not self.leases.listens:
+                wait_seconds = min(wait_seconds, POLL_WITHOUT_WAKE_UPS)
+            until = now + wait_seconds
             if taken.next_in is not None:
                 # The server counted from when it answered, which was no earlier than `sent`.
                 until = min(until, sent + taken.next_in)
-            # A time that is just over is kept, too: a worker without room then stands down.
+            # Keep a poll time that has just passed: a worker without room must then stand down.
             if until > now or taken.next_in:
                 self.poll_at = until
         if self.woken:
@@ -358,15 +360,15 @@ class QueueState:
 
     def pass_over(self) -> None:
         """The queue's job, if it has one, does not fit."""
-        self._unserved_since = self._probed_at = time.monotonic()
+        self._passed_over_since = self._probed_at = time.monotonic()
 
     # Outcomes to report
 
-    def report(self, ending: Ending) -> None:
-        """Have an outcome reported with the next call."""
+    def add_ending(self, ending: Ending) -> None:
+        """Add an outcome, to be reported with the next call."""
         self._endings.append(ending)
 
-    def report_job(self, job: Job, outcome: Outcome) -> None:
+    def add_ending_of(self, job: Job, outcome: Outcome) -> None:
         self._endings.append(Ending(job.id, job.token, outcome))
 
     def take_endings(self) -> list[Ending]:

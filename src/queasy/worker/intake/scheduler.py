@@ -1,7 +1,8 @@
 """The intake of a worker: takes a snapshot, decides, and carries the decisions out.
 
-1. `_schedule` is the one place where calls to the server begin. It runs after every event that may
-   give the worker something to do: a run ended, an answer or a message arrived, a timer fired.
+1. `_schedule` begins all calls, except the stand-down that `_revoke_hand_off` sends. It runs after
+   every event that may give the worker something to do: a run ended, an answer or a message
+   arrived, a timer fired.
 2. Each call is one task. `holdings` starts, defers or releases the jobs it brings.
 3. Messages from the server wake the worker, hand it a job, or cancel a run.
 """
@@ -24,7 +25,7 @@ from queasy.worker.intake.decisions import (
     Action,
     Dequeue,
     ForwardWakeUp,
-    NoteUnserved,
+    NotePassedOver,
     Probe,
     QueueView,
     Report,
@@ -52,8 +53,8 @@ class Scheduler:
         table: InflightTable,
         *,
         capacity: int,
-        safety: float,
-        lost: Callable[[], None],
+        safety_poll_seconds: float,
+        on_declared_dead: Callable[[], None],
         max_jobs: int | None,
         job_limit_reached: Callable[[], None],
     ) -> None:
@@ -64,8 +65,8 @@ class Scheduler:
         self._subscriptions = subscriptions
         self._runs = self.holdings.runs
         self._table = table
-        self._safety = safety
-        self._lost = lost
+        self._safety_poll_seconds = safety_poll_seconds
+        self._on_declared_dead = on_declared_dead
         self._max_jobs = max_jobs
         self._job_limit_reached = job_limit_reached
         self._context = contextvars.copy_context()
@@ -74,7 +75,7 @@ class Scheduler:
         self._calls: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Take nothing more. What runs goes on."""
+        """Take no more jobs. Running jobs continue."""
         self.holdings.close()
         self.schedule_soon()
 
@@ -84,13 +85,13 @@ class Scheduler:
                 timer.cancel()
         self.holdings.dispose()
 
-    # What runs report
+    # Events from runs
 
     def run_ended(self, run: Run, ending: Ending) -> None:
         queue = self.queues[run.queue]
-        queue.report(ending)
+        queue.add_ending(ending)
         for later in run.endings_after:
-            queue.report(later)
+            queue.add_ending(later)
         if self._soon is None:
             self.schedule_soon()
 
@@ -128,7 +129,7 @@ class Scheduler:
             self._runs.note_unmet_demand()
         for action in decision.actions:
             self._carry_out(action)
-        self._set_timer(snapshot.now, decision.poll_at)
+        self._set_timer(snapshot.now, decision.decide_again_at)
         self._runs.go()  # after the calls are sent: the server works while these run
 
     def snapshot(self) -> Snapshot:
@@ -173,13 +174,13 @@ class Scheduler:
         for queue in self.queues:
             queue.become_waiter_again(not_before_pause=True)
 
-    def _set_timer(self, now: float, poll_at: float | None) -> None:
+    def _set_timer(self, now: float, decide_again_at: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if poll_at is not None:
+        if decide_again_at is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(poll_at - now, self.schedule_soon)
+            self._timer = loop.call_later(decide_again_at - now, self.schedule_soon)
 
     # Carrying out
 
@@ -198,7 +199,7 @@ class Scheduler:
                 self._begin(self._stand_down(subscription, queue.begin("stand_down")))
             case ForwardWakeUp():
                 subscription.forward_wake_up()
-            case NoteUnserved():
+            case NotePassedOver():
                 queue.pass_over()
 
     def _begin(self, call: Coroutine[Any, Any, None]) -> None:
@@ -209,7 +210,8 @@ class Scheduler:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            # Calls wait out errors of the server, so this is a bug in the worker.
+            # Dequeue, report and reconcile wait for an unreachable server, and a stand-down ignores
+            # errors. So this is a bug in the worker.
             event("internal_error", logging.ERROR, error=repr(problem))
             logging.getLogger("queasy").error("internal error in a worker", exc_info=problem)
 
@@ -234,18 +236,19 @@ class Scheduler:
         with self._in_flight(queue, call):
             taken = await self._poll(subscription, call)
             self.holdings.note_pace(queue, call, taken)
-            prefetches = queue.has_more and not was_exhausted and not self._needs_reconcile(queue)
-            if prefetches:
+            more_likely = queue.has_more and not was_exhausted
+            requests_more_first = more_likely and not self._needs_reconcile(queue)
+            if requests_more_first:
                 await self._request_more_first(queue, call)
             if call.prefetch:
                 await self.holdings.wait_for_room(queue, taken.count)
-            queue.start(call)
+            queue.jobs_started(call)
             must_stand_down = taken.count > 0 and self._revoke_hand_off(queue)
             if not self._start(queue, call, taken):
                 return
             if (was_exhausted or taken.count < call.limit) and not must_stand_down:
                 self._runs.go(at_once=True)  # there is no call to send first
-            if not prefetches:
+            if not requests_more_first:
                 await self._reconcile_if_needed(subscription)
 
     async def _probe(self, subscription: Subscription, call: Call) -> None:
@@ -276,8 +279,8 @@ class Scheduler:
         policy = self.holdings.hand_off
         hand_off = policy.may_accept(queue, idle=not self._runs)
         policy.note_poll(queue, accepts=hand_off)
-        taken = await subscription.dequeue(call.limit, self._safety, hand_off=hand_off)
-        queue.answer(call, taken)
+        taken = await subscription.dequeue(call.limit, self._safety_poll_seconds, hand_off=hand_off)
+        queue.note_answer(call, taken)
         return taken
 
     async def _request_more_first(self, queue: QueueState, call: Call) -> None:
@@ -289,7 +292,7 @@ class Scheduler:
     def _start(self, queue: QueueState, call: Call, taken: Taken) -> bool:
         """Start what came. Returns False if the server declared this worker dead instead."""
         if taken.state == "lost":
-            self._lost()
+            self._on_declared_dead()
             return False
         self.holdings.start(queue, call, taken)
         return True
@@ -346,7 +349,7 @@ class Scheduler:
             self.holdings.accept(queue, job)
             self._runs.go(at_once=True)
         elif job is not None:
-            queue.report_job(job, Release())
+            queue.add_ending_of(job, Release())
         self.schedule_soon()
 
     def _has_room_for(self, queue: QueueState) -> bool:
@@ -357,13 +360,13 @@ class Scheduler:
     def _revoke_hand_off(self, queue: QueueState) -> bool:
         """Accept no more hand-offs: a job of this queue arrived.
 
-        Returns whether the server must be told so for another queue before the job begins.
+        Returns whether another queue may hand jobs to this worker: its server is asked to stop.
         """
-        other = self.holdings.hand_off.revoke_other_than(queue)
+        other = self.holdings.hand_off.revoke(queue)
         if other is None:
             return False
         if other.calls:
-            other.require_forwarding()  # as soon as its call is answered
+            other.require_forwarding()  # after the answer to its call
         else:
             subscription = self._subscriptions[other.index]
             self._begin(self._stand_down(subscription, other.begin("stand_down")))

@@ -1,7 +1,8 @@
 """One queue's calls to the server: join, dequeue, report, reconcile, leave.
 
-At most two dequeues are in flight at once. The server handles the second after the first. Every
-call but a second dequeue waits out a server that is unreachable.
+At most two dequeues are in flight at once. The server handles the second after the first. Dequeue,
+report and reconcile wait for an unreachable server. If two dequeues are in flight, the one that
+fails raises GivenUp instead. Other calls are not repeated here.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ class Subscription:
             await self._store.run(forward_wakeup(self._commands, self._client))
 
     async def _listen(self) -> object | None:
-        """The connection that brings this queue's messages; None if subscribing is not allowed."""
+        """The connection that brings this queue's messages.
+
+        None if this worker is not subscribed: it is not allowed, or the server is unreachable.
+        """
         try:
             listener = await self._store.listener.subscribe(self._channel)
         except QueasyError as problem:  # the worker polls more often instead
@@ -115,7 +119,9 @@ class Subscription:
 
     # Dequeue and report
 
-    async def dequeue(self, limit: int, safety: float, *, hand_off: bool = False) -> Taken:
+    async def dequeue(
+        self, limit: int, safety_poll_seconds: float, *, hand_off: bool = False
+    ) -> Taken:
         """Report outcomes and take up to `limit` jobs in one round trip.
 
         With a limit of 0 it only asks whether a job is due. If so, `next_in` is 0; if not, the
@@ -127,8 +133,8 @@ class Subscription:
         last one.
         """
         state = self.state
-        waits = safety if state.exhausted or not limit else 0.0
-        if waits or self._leases.stale:
+        wait_seconds = safety_poll_seconds if state.exhausted or not limit else 0.0
+        if wait_seconds or self._leases.stale:
             await self._listen()
         state.begin_poll()
         endings = state.take_endings()
@@ -144,8 +150,8 @@ class Subscription:
                 return await self._store.run(
                     self._commands.dequeue(
                         self._client, lease=LEASE, limit=limit, request=request,
-                        waiter=self._client, waits=waits, endings=endings,
-                        passes=self._table.passes_suspects, accepts_hand_off=hand_off,
+                        waiter=self._client, waits=wait_seconds, endings=endings,
+                        skips_suspects=self._table.skips_suspects, accepts_hand_off=hand_off,
                     )
                 )  # fmt: skip
             except Unanswered:  # the lease may have begun
@@ -167,20 +173,20 @@ class Subscription:
             self._leases.drop(1)
             raise
         self._leases.hold(taken.count - len(endings) - 1)
-        self._note_answer(taken, limit, waits, sent)
-        if waits and self._leases.listens and not await self._still_listens():
+        self._note_answer(taken, limit, wait_seconds, sent)
+        if wait_seconds and self._leases.listens and not await self._still_listens():
             state.poll_now()  # the queue is on another server now, which does not wake us yet
         self._outcomes.log(endings, taken.settled)
         return taken
 
-    def _note_answer(self, taken: Taken, limit: int, waits: float, sent: float) -> None:
+    def _note_answer(self, taken: Taken, limit: int, wait_seconds: float, sent: float) -> None:
         if taken.state == "overtaken":
             # An earlier try of the same request may have taken jobs, which are unknown here.
             self._leases.mark_stale()
         if taken.count:
-            self._leases.take(sent)
+            self._leases.note_taken(sent)
             self._leases.confirm(sent + LEASE)
-        self.state.plan_poll(taken, limit, waits, sent)
+        self.state.plan_poll(taken, limit, wait_seconds, sent)
 
     async def _still_listens(self) -> bool:
         before = self._leases.listener
@@ -225,7 +231,6 @@ class Subscription:
                       error=refused)  # fmt: skip
                 why = Fail(JobError("EndingRefused", str(refused), "permanent"))
                 await self._store.run(self._commands.settle([Ending(ending.id, ending.token, why)]))
-
     async def _until_answered(
         self, call: Callable[[], Awaitable[T]], repeat: Callable[[], bool] = lambda: True
     ) -> T:
@@ -256,7 +261,7 @@ class Subscription:
             return None
         self.state.become_waiter_again()
         if verdict == "expired":
-            self.state.report_job(job, Release())
+            self.state.add_ending_of(job, Release())
         return job if verdict == "held" else None
 
     # Reconciling
@@ -266,10 +271,10 @@ class Subscription:
     ) -> tuple[set[LeaseKey], set[LeaseKey]]:
         """Compare the leases that this worker knows with those that the server has.
 
-        Returns the leases that only the server has (it forgot that they ended), and those that
-        only this worker has (the server forgot, or never learnt, that it gave them out). Leases
-        are compared by token, since the server may forget the end of one run of an id and the start
-        of the next.
+        Returns the leases that only the server has (the server forgot that they ended, or the
+        message or answer that brought them was lost), and those that only this worker has (the
+        server forgot, or after a failover never learnt, that it gave them out). Leases are compared
+        by token, since the server may forget the end of one run of an id and the start of the next.
         """
         mark = self._leases.begin_reconcile()
         try:
@@ -312,6 +317,6 @@ class Subscription:
         self.state.poll_now()  # a hand-off, if this was one, ended our place among the waiters
         ending = Ending(id_, token, Release())
         if run is None:
-            self.state.report(ending)
+            self.state.add_ending(ending)
         else:
             run.report_after(ending)

@@ -7,13 +7,13 @@ worker is a hint, and only the table of a dead worker is final. A hint never mix
 number is written in one piece (`struct` would write zeros first), and a run that ended while it
 was read is left out.
 
-    header   loop turned (f64), supervisor ran (f64), passes suspects (u32), declined (u32),
+    header   loop turned (f64), supervisor ran (f64), skips suspects (u32), declined (u32),
              stood down (u32)
     queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
 
 Each number has one writer. The supervisor (for an inline worker, its heartbeat thread) writes
-`supervisor ran`, `passes suspects` and `confirmed at`; the worker writes the rest. `declined` and
+`supervisor ran`, `skips suspects` and `confirmed at`; the worker writes the rest. `declined` and
 `stood down` are flags that one side sets and the other side clears.
 
 Times are of the monotonic clock, which the processes of one machine share.
@@ -39,7 +39,7 @@ SLOT_BYTES = SLOT.size + MAX_ID
 FLOAT, COUNT = 8, 4
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
 LOOP_TURNED, SUPERVISOR_RAN = 0, 1
-PASSES_SUSPECTS, DECLINED, STOOD_DOWN = 4, 5, 6
+SKIPS_SUSPECTS, DECLINED, STOOD_DOWN = 4, 5, 6
 IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT = 1, 2, 3
 DEADLINE, ID = SLOT.size - 8, SLOT.size
 
@@ -221,17 +221,17 @@ class InflightTable:
     # Suspects
 
     @property
-    def passes_suspects(self) -> bool:
+    def skips_suspects(self) -> bool:
         """Whether the worker must leave suspects to others; its supervisor decides."""
-        return self._counts[PASSES_SUSPECTS] != 0
+        return self._counts[SKIPS_SUSPECTS] != 0
 
     def take_suspects(self) -> None:
         """Lets the worker take suspects."""
-        self._counts[PASSES_SUSPECTS] = False
+        self._counts[SKIPS_SUSPECTS] = False
 
-    def pass_suspects(self) -> None:
+    def skip_suspects(self) -> None:
         """Makes the worker leave suspects to others."""
-        self._counts[PASSES_SUSPECTS] = True
+        self._counts[SKIPS_SUSPECTS] = True
 
     @property
     def declined(self) -> bool:

@@ -121,8 +121,8 @@ class Child:
         self._worker = Worker(
             plan, self._store, config.client, table,
             capacity=config.capacity,
-            safety=safety_interval(len(plan.services), config.processes),
-            lost=self._lost,
+            safety_poll_seconds=safety_interval(len(plan.services), config.processes),
+            on_declared_dead=self._on_declared_dead,
             max_jobs=config.max_jobs,
             job_limit_reached=lambda: self._report(JobLimitReached()),
         )  # fmt: skip
@@ -208,7 +208,7 @@ class Child:
         if not self._exit.done():
             self._exit.set_result(all_ended)
 
-    def _lost(self) -> None:
+    def _on_declared_dead(self) -> None:
         """The server has declared this worker dead: its jobs run elsewhere, so it exits at once."""
         event("worker_declared_dead", logging.WARNING, client=self._config.client,
               why="the server declared it dead; its jobs run elsewhere")  # fmt: skip

@@ -1,7 +1,7 @@
 """Which children take suspects: half of them, so that the others run everything else.
 
-A suspect runs alone, so it waits until the other runs of its process have ended. A child that
-releases a suspect again, because that takes too long, is relieved by one with fewer runs.
+A suspect runs alone: its child first waits until its other runs have ended. If they take too long
+to end, the child releases the suspect, and a child with fewer runs takes suspects instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def choose_suspect_takers(candidates: Sequence[Candidate], processes: int) -> li
     """For each child, whether it should take suspects from now on."""
     takes = [candidate.takes_suspects for candidate in candidates]
 
-    def passing() -> list[int]:
+    def skipping() -> list[int]:
         return [index for index, taking in enumerate(takes) if not taking]
 
     def runs(index: int) -> int:
@@ -37,13 +37,13 @@ def choose_suspect_takers(candidates: Sequence[Candidate], processes: int) -> li
 
     for taker, candidate in enumerate(candidates):
         if candidate.declined:
-            serving = [index for index in passing() if candidates[index].has_served]
+            serving = [index for index in skipping() if candidates[index].has_served]
             relief = min(serving, key=runs, default=taker)
             if runs(relief) < runs(taker):
                 takes[taker], takes[relief] = False, True
     missing = (processes + 1) // 2 - sum(takes)
     # A child that has not started yet may take long to start, or never do.
-    best = sorted(passing(), key=lambda index: (not candidates[index].has_served, runs(index)))
+    best = sorted(skipping(), key=lambda index: (not candidates[index].has_served, runs(index)))
     for index in best[: max(0, missing)]:
         takes[index] = True
     return takes
@@ -59,11 +59,11 @@ def share_out_suspects(children: Sequence[ChildProcess], processes: int) -> None
         if takes and not candidate.takes_suspects:
             child.table.take_suspects()
         elif candidate.takes_suspects and not takes:
-            child.table.pass_suspects()
+            child.table.skip_suspects()
 
 
 def _candidate(child: ChildProcess) -> Candidate:
     table = child.table
     return Candidate(
-        not table.passes_suspects, table.declined, child.state.has_served, table.run_count
+        not table.skips_suspects, table.declined, child.state.has_served, table.run_count
     )

@@ -217,20 +217,23 @@ class Subscription:
     async def _settle_each(self, endings: list[Ending], problem: Exception) -> None:
         """Report outcomes one by one, because the server refused them together.
 
-        A job whose outcome is refused by itself fails. It must not hold up the others.
+        A job whose outcome is refused by itself fails. It must not hold up the others. Wait for an
+        unreachable server: a report that is repeated changes nothing.
         """
         if not endings:
             raise problem
         for ending in endings:
             try:
-                await self._store.run(self._commands.settle([ending]))
-            except (ServerError, EmbeddedServerError):
-                raise
+                await self._settle(ending)
             except Exception as refused:
                 event("outcome_rejected", logging.ERROR, queue=self.state.name, job=ending.id,
                       error=refused)  # fmt: skip
                 why = Fail(JobError("EndingRefused", str(refused), "permanent"))
-                await self._store.run(self._commands.settle([Ending(ending.id, ending.token, why)]))
+                await self._settle(Ending(ending.id, ending.token, why))
+
+    async def _settle(self, ending: Ending) -> None:
+        await self._until_answered(partial(self._store.run, self._commands.settle([ending])))
+
     async def _until_answered(
         self, call: Callable[[], Awaitable[T]], repeat: Callable[[], bool] = lambda: True
     ) -> T:

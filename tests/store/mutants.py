@@ -793,7 +793,7 @@ mutant(
 mutant(
     "every_dequeue_gets_seven_values",
     "a_dequeue_without_a_list_of_finishes_gets_five_values",
-    ("  if not args.gives_finishes then", "  if false then"),
+    ("  if not args.packed_finishes then", "  if false then"),
 )
 
 # Values that another program wrote

@@ -31,7 +31,7 @@ local explain = failure.explain
 
 local API = {}
 
-local VERSION = { 1, 5 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 6 } -- protocol, revision: a loader never replaces a higher revision
 
 -- dispatch: create or update jobs.
 --   keys   the first 8; optionally calls, callers
@@ -111,7 +111,7 @@ end
 function API.settle(keys, argv)
   local n = group_count(2, #argv, 5, 'leases')
   local q = open_queue(keys, 1, argv[1])
-  local settled = settle(q, argv, 2, n, {})
+  local settled = settle(q, argv, 2, n)
   wake_all(q)
   return settled
 end

@@ -1,7 +1,6 @@
 -- The arguments of a call: parsed, or refused before anything is written.
 
 local CHUNK, refuse, parse_number = keys.CHUNK, keys.refuse, keys.parse_number
-local unpack_table = job.unpack_table
 
 -- The remaining arguments: the ids or clients that a call is about. Bounded, as every call is.
 local function rest_args(argv, first, last)
@@ -53,19 +52,6 @@ local function call_arg(q, keys, n, argv)
   return { caller = client_arg(argv[last + 1]), number = number }, last
 end
 
--- Finished leases as a packed list: id, token, id, token ... as text.
-local function finishes_arg(packed, endings)
-  if not packed or packed == '' then
-    return {}
-  end
-  local finishes = unpack_table(packed) or refuse('expected the leases to finish as a packed list')
-  local n = #finishes
-  if n % 2 ~= 0 or n == 0 and next(finishes) ~= nil or n / 2 + endings > CHUNK then
-    refuse('expected id and token of each lease to finish, at most ' .. CHUNK .. ' in one call')
-  end
-  return finishes
-end
-
 -- Client ids, from argv[first] on.
 local function clients_arg(argv, first)
   local clients = rest_args(argv, first)
@@ -94,8 +80,7 @@ local function dequeue_arg(argv)
     client = client, lease_ms = count_arg(argv[3], 'the lease'),
     limit = count_arg(argv[4], 'the limit', CHUNK), request = argv[5], waiter = waiter,
     waits_ms = count_arg(argv[7], 'the time to wait'),
-    first_ending = 9, endings = endings, finishes = finishes_arg(packed, endings),
-    gives_finishes = packed ~= nil,
+    first_ending = 9, endings = endings, packed_finishes = packed,
     skips_suspects = words:find('pass', 1, true) ~= nil,
     takes_handoffs = words:find('hand', 1, true) ~= nil,
   }

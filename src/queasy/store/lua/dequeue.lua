@@ -155,7 +155,8 @@ end
 local function dequeue(q, args, argv)
   local client, limit = args.client, args.limit
   local sender = client:byte(1) ~= 126 and client -- '~'
-  local settled, lost = settle(q, argv, args.first_ending, args.endings, args.finishes, sender)
+  local settled, lost =
+    settle(q, argv, args.first_ending, args.endings, args.packed_finishes, sender)
   local state, jobs = sweep_and_take(q, args)
   local waits, lease_count = is_to_wait(q, args, state, jobs), 0
   if waits then
@@ -172,7 +173,7 @@ local function dequeue(q, args, argv)
   end
   wake_others(q, args, state, jobs, next_poll_in)
   local cancels = cancels_of(q, client)
-  if not args.gives_finishes then -- a client of an older revision expects five values
+  if not args.packed_finishes then -- a client of an older revision expects five values
     return { state, next_poll_in, settled, jobs, cancels }
   end
   return { state, next_poll_in, settled, jobs, cancels, lost, lease_count }

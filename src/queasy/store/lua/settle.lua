@@ -8,14 +8,14 @@
 -- which saves 7 percent for a job that fails and 3 for one that is retried.
 -- tests/store/test_paths.py compares the bulk paths with the general one in endings.lua.
 
-local BULK, LONG_ENTRY, refuse = keys.BULK, keys.LONG_ENTRY, keys.refuse
+local BULK, LONG_ENTRY, CHUNK, refuse = keys.BULK, keys.LONG_ENTRY, keys.CHUNK, keys.refuse
 local parse_number, in_chunks, hmget_sparse = keys.parse_number, keys.in_chunks, keys.hmget_sparse
 local presized, settings_of, fail_queue_of = keys.presized, keys.settings_of, keys.fail_queue_of
 local tick, schedule = keys.tick, keys.schedule
 local count = stats.count
 local avoid_listpacks, new_batch = batch.avoid_listpacks, batch.new
 local ORIGIN, RETRIED, plain_lease_client = job.ORIGIN, job.RETRIED, job.plain_lease_client
-local limit_of, backoff = job.limit_of, job.backoff
+local limit_of, backoff, unpack_table = job.limit_of, job.backoff, job.unpack_table
 local count_due = waking.count_due
 local add_record = records.add_record
 local read_run, free_fail_id, ENDINGS = endings.read_run, endings.free_fail_id, endings.ENDINGS
@@ -54,15 +54,25 @@ local function read_endings(argv, first, n)
   return ids, problems, packed
 end
 
--- Adds the ids in `finishes` to the `n` in `ids`, so that `ids` names all leases to end.
-local function add_finishes(ids, n, finishes)
-  for i = 1, #finishes / 2 do
+-- Unpacks the leases to finish: id, token, id, token ... Adds their ids to the `n` in `ids`, so that
+-- `ids` names all leases to end.
+local function read_finishes(packed, ids, n)
+  if not packed or packed == '' then
+    return {}
+  end
+  local finishes = unpack_table(packed) or refuse('expected the leases to finish as a packed list')
+  local size = #finishes
+  if size % 2 ~= 0 or size == 0 and next(finishes) ~= nil or size / 2 + n > CHUNK then
+    refuse('expected id and token of each lease to finish, at most ' .. CHUNK .. ' in one call')
+  end
+  for i = 1, size / 2 do
     local id = finishes[2 * i - 1]
     if type(id) ~= 'string' or type(finishes[2 * i]) ~= 'string' then
       refuse('expected ids and tokens of the leases to finish as text')
     end
     ids[n + i] = id
   end
+  return finishes
 end
 
 -- The infos of jobs. Up to three jobs: reads all infos. More: reads those of the first `n` jobs, if
@@ -239,15 +249,15 @@ local function write_bulk(q, batch, bulk, finished)
 end
 
 -- Ends leases: `n` of them from argv[first] on (verb, id, token, when, error of each), and those in
--- `finishes`, which finish (id, token of each). Most belong to the client `sender`. Returns the
--- status of each lease in argv, and the positions in `finishes` of leases that were lost.
-local function settle(q, argv, first, n, finishes, sender)
+-- the packed list of finishes, if there is one. Most belong to the client `sender`. Returns the
+-- status of each lease in argv, and the positions in the list of leases that were lost.
+local function settle(q, argv, first, n, packed_finishes, sender)
+  local ids, problems, packed = read_endings(argv, first, n)
+  local finishes = read_finishes(packed_finishes, ids, n)
   local all = n + #finishes / 2
   if all == 0 then
     return {}, {}
   end
-  local ids, problems, packed = read_endings(argv, first, n)
-  add_finishes(ids, n, finishes)
   local active, helds = in_chunks('HMGET', q.active, ids), hmget_sparse(q.blocked, ids)
   local infos = read_infos(q, argv, first, n, ids)
   local batch, bulk, replies, lost, ended, any = new_batch(), { errors = {} }, {}, {}, {}, false

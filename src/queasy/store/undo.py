@@ -35,12 +35,21 @@ class _PendingUndo:
     def __init__(self, command: UndoCommand, expires_in: float, attempts: int) -> None:
         self.command = command
         self.attempts_left = attempts
-        self.next_attempt_at = 0.0
+        self._next_attempt_at = 0.0
         self._expires_at = time.monotonic() + expires_in
 
     def record(self, state: str) -> None:
         """Counts an attempt that the server answered."""
         self.attempts_left = 0 if state == "gone" else self.attempts_left - 1
+
+    def begin_attempt(self) -> None:
+        """The next attempt is due after a pause."""
+        self._next_attempt_at = time.monotonic() + UNDO_PAUSE_SECONDS
+
+    @property
+    def due(self) -> bool:
+        """Whether the pause after the last attempt is over."""
+        return time.monotonic() >= self._next_attempt_at
 
     @property
     def expired(self) -> bool:
@@ -104,7 +113,7 @@ class SyncUndos:
             except IndexError:  # other threads take from it, too
                 return
             failed = False
-            if time.monotonic() >= undo.next_attempt_at:
+            if undo.due:
                 failed = not self._attempt(undo)
             if undo.attempts_left and not undo.expired:
                 self._pending.append(undo)
@@ -113,7 +122,7 @@ class SyncUndos:
 
     def _attempt(self, undo: _PendingUndo) -> bool:
         """Tries one undo; returns whether the server answered."""
-        undo.next_attempt_at = time.monotonic() + UNDO_PAUSE_SECONDS
+        undo.begin_attempt()
         try:
             state, _ = self._run(undo.command)
         except QueasyError as problem:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from queasy.store.embedded import server as embedded
-from queasy.store.net.connection import Endpoint, limit_of, pack
+from queasy.store.net.connection import Endpoint, RawCommands, limit_of, pack
 from queasy.store.net.faults import NotSent
 from queasy.store.net.topology import Effect, EnsureEmbedded, Exchange, HangUp, Pause
 from queasy.store.net.url import Address, Target, parse_url
@@ -37,12 +37,56 @@ CLOSE_TIMEOUT_SECONDS = 1.0
 class _ServerConnections:
     """The connections to one server: one that is shared, and others for one call at a time."""
 
-    def __init__(self, endpoint: Endpoint, connections: int) -> None:
-        self.endpoint = endpoint
+    def __init__(
+        self, endpoint: Endpoint, connections: int, open_wire: Callable[[Endpoint], Wire]
+    ) -> None:
+        self._endpoint = endpoint
+        self._open_wire = open_wire
         self.shared: Wire | None = None
-        self.idle: list[Wire] = []
+        self._idle: list[Wire] = []
         # Calls that need a connection of their own wait here, in order.
-        self.turns = asyncio.Semaphore(max(1, connections - 1))
+        self._turns = asyncio.Semaphore(max(1, connections - 1))
+
+    def open_shared(self) -> Wire:
+        """A new shared connection, in place of one that is over."""
+        self.shared = self._open_wire(self._endpoint)
+        return self.shared
+
+    async def call_alone(self, commands: RawCommands) -> list[Any]:
+        """The replies over a connection that no other call uses meanwhile."""
+        deadline = asyncio.get_running_loop().time() + self._endpoint.limit
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turns.acquire()
+        except TimeoutError as problem:
+            raise NotSent(self._endpoint.late) from problem
+        wire = None
+        try:
+            while self._idle and (wire is None or wire.over is not None):
+                wire = self._idle.pop()
+            if wire is None or wire.over is not None:
+                wire = self._open_wire(self._endpoint)
+            # Packed only now: a call that waits for its turn must not need twice the memory.
+            replies = await wire.call(pack(commands), len(commands), deadline)
+            self._idle.append(wire)
+            return replies
+        except BaseException:
+            if wire is not None:  # the server may still be busy with the abandoned call
+                wire.end()
+            raise
+        finally:
+            self._turns.release()
+
+    def hang_up(self) -> None:
+        """Retires open connections. One that is still being opened may stay: its name was just
+        looked up, so it leads to the current server.
+        """
+        if self.shared is not None and self.shared.greeted:
+            self.shared.retire()
+            self.shared = None
+        idle, self._idle = self._idle, []
+        for wire in idle:
+            wire.retire()
 
 
 class AsyncTransport:
@@ -96,7 +140,9 @@ class AsyncTransport:
                 log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
             case HangUp(address=address):
-                return self._hang_up(address)
+                if (server := self._servers.get((address, False))) is not None:
+                    server.hang_up()
+                return None
 
     def exchange(self, exchange: Exchange) -> Awaitable[list[Any]]:
         """The replies to commands."""
@@ -104,44 +150,20 @@ class AsyncTransport:
         if server is None:
             server = self._add_server(exchange.address, exchange.sentinel)
         if exchange.alone:
-            return self._exchange_alone(exchange, server)
+            return server.call_alone(exchange.commands)
         commands = exchange.commands
         packed = pack(commands)
         if len(packed) > LARGE_CALL_BYTES:
-            return self._exchange_alone(exchange, server)
+            return server.call_alone(commands)
         wire = server.shared
         if wire is None or wire.over is not None:
-            wire = server.shared = self._open(server.endpoint)
+            wire = server.open_shared()
         return wire.call(packed, len(commands))
-
-    async def _exchange_alone(self, exchange: Exchange, server: _ServerConnections) -> list[Any]:
-        """Uses a connection that no other call uses meanwhile."""
-        deadline = asyncio.get_running_loop().time() + server.endpoint.limit
-        try:
-            async with asyncio.timeout_at(deadline):
-                await server.turns.acquire()
-        except TimeoutError as problem:
-            raise NotSent(server.endpoint.late) from problem
-        wire = None
-        try:
-            while server.idle and (wire is None or wire.over is not None):
-                wire = server.idle.pop()
-            if wire is None or wire.over is not None:
-                wire = self._open(server.endpoint)
-            # Packed only now: a call that waits for its turn must not need twice the memory.
-            replies = await wire.call(pack(exchange.commands), len(exchange.commands), deadline)
-            server.idle.append(wire)
-            return replies
-        except BaseException:
-            if wire is not None:  # the server may still be busy with the abandoned call
-                wire.end()
-            raise
-        finally:
-            server.turns.release()
 
     def _add_server(self, address: Address, sentinel: bool) -> _ServerConnections:
         endpoint = Endpoint.to(self._target, address, self._timeout, sentinel)
-        server = self._servers[address, sentinel] = _ServerConnections(endpoint, self._connections)
+        server = _ServerConnections(endpoint, self._connections, self._open)
+        self._servers[address, sentinel] = server
         return server
 
     def _open(self, endpoint: Endpoint) -> Wire:
@@ -153,20 +175,6 @@ class AsyncTransport:
         self._wires.add(wire)
         wire.gone.add_done_callback(lambda _: self._wires.discard(wire))
         return wire
-
-    def _hang_up(self, address: Address) -> None:
-        """Retires open connections. One that is still being opened may stay: its name was just
-        looked up, so it leads to the current server.
-        """
-        server = self._servers.get((address, False))
-        if server is None:
-            return
-        if server.shared is not None and server.shared.greeted:
-            server.shared.retire()
-            server.shared = None
-        idle, server.idle = server.idle, []
-        for wire in idle:
-            wire.retire()
 
     async def open_push_connection(
         self, address: Address, on_push: Callable[[Any], None], on_lost: Callable[[Exception], None]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
@@ -79,27 +78,135 @@ class AsyncSignal:
 
 
 class _Subscriber:
-    """One connection to one server, and the channels it is subscribed to."""
+    """One connection to one server, and the channels it is subscribed to.
 
-    def __init__(self) -> None:
-        self.wire: Wire | None = None
+    It opens by itself. It reports messages, and the loss of channels, to its listener. Once it has
+    ended, the listener opens another.
+    """
+
+    def __init__(
+        self, address: Address, transport: AsyncTransport, silence: float, listener: AsyncListener
+    ) -> None:
+        self.address = address
+        self._transport = transport
+        self._silence = silence
+        self._listener = listener
+        self._wire: Wire | None = None
         """Set when the connection is open."""
-        self.confirmed: dict[str, asyncio.Future[None]] = {}
+        self._confirmed: dict[str, asyncio.Future[None]] = {}
         """For each channel: done when the server has confirmed the subscription."""
-        self.requested: deque[str] = deque()
+        self._requested: deque[str] = deque()
         """Channels in the order of the replies to come: an error reply names no channel."""
-        self.problem: Exception | None = None
-        """Why the connection was dropped."""
-        self.opening: asyncio.Task[None] | None = None
-        self.received_at = 0.0
-        self.checked_at = 0.0
+        self._ended = False
+        self._problem: Exception | None = None
+        """Why the connection has ended."""
+        self._received_at = 0.0
+        self._checked_at = 0.0
         """When the connection was last checked."""
-        self.timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.opening = asyncio.create_task(self._open())
 
-    def request(self, *channels: str) -> None:
-        assert self.wire is not None
-        self.requested.extend(channels)
-        self.wire.send([("SSUBSCRIBE", channel) for channel in channels])
+    def is_subscribed(self, channel: str) -> bool:
+        """Whether the server has confirmed the subscription."""
+        confirmed = self._confirmed.get(channel)
+        if confirmed is None or not confirmed.done() or confirmed.cancelled():
+            return False
+        return confirmed.exception() is None
+
+    async def subscribe(self, channel: str) -> None:
+        """Returns once the server has confirmed the subscription."""
+        confirmed = self._confirmed.get(channel)
+        if confirmed is None:
+            confirmed = asyncio.get_running_loop().create_future()
+            self._confirmed[channel] = confirmed
+            if self._wire is not None:
+                self._request(self._wire, channel)
+        if not confirmed.done():
+            try:
+                async with self._transport.in_time():
+                    await asyncio.wait([confirmed])
+            except TimeoutError as late:
+                self.end(late)  # the next subscribe opens another one
+                raise
+        if confirmed.cancelled():
+            raise self._problem or NotSent("closed")
+        confirmed.result()
+
+    def end(self, problem: Exception | None = None) -> None:
+        """Ends the connection; `problem` is raised where a subscription awaits confirmation."""
+        if self._ended:
+            return
+        self._ended, self._problem = True, problem
+        self._listener.on_end(self, problem)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._wire is not None:
+            self._wire.end()
+        elif self.opening is not asyncio.current_task():
+            self.opening.cancel()
+        for channel, confirmed in self._confirmed.items():
+            self._lose(channel, confirmed)
+
+    async def _open(self) -> None:
+        try:
+            wire = await self._transport.open_push_connection(self.address, self._on_push, self.end)
+        except CONNECTION_PROBLEMS as problem:
+            self.end(problem)
+            return
+        self._wire = wire
+        self._received_at = asyncio.get_running_loop().time()
+        # All at once, without an await: later subscriptions find the wire and send their own.
+        self._request(wire, *self._confirmed)
+        self._check_silence(wire)
+
+    def _request(self, wire: Wire, *channels: str) -> None:
+        self._requested.extend(channels)
+        wire.send([("SSUBSCRIBE", channel) for channel in channels])
+
+    def _on_push(self, reply: Any) -> None:
+        """Handles what the server sends. The wire calls it directly, for speed."""
+        self._received_at = asyncio.get_running_loop().time()
+        if isinstance(reply, ResponseError) and self._requested:
+            self._refuse(reply)
+        elif isinstance(reply, Exception):
+            self.end(reply)
+        else:
+            kind, raw_channel, *rest = reply
+            channel = raw_channel.decode()
+            if kind == b"smessage":
+                self._listener.on_message(channel, rest[0])
+            elif kind == b"ssubscribe":
+                self._requested.popleft()
+                if channel in self._confirmed and not self._confirmed[channel].done():
+                    self._confirmed[channel].set_result(None)
+            elif (confirmed := self._confirmed.pop(channel, None)) is not None:
+                self._lose(channel, confirmed)  # the slot moved away
+        if not self._confirmed:
+            self.end()
+
+    def _refuse(self, problem: ResponseError) -> None:
+        """One channel is elsewhere or forbidden; the others of this connection stay subscribed."""
+        confirmed = self._confirmed.pop(self._requested.popleft(), None)
+        if confirmed is not None and not confirmed.done():
+            confirmed.set_exception(problem)
+            confirmed.exception()  # marks it as read: asyncio warns if nothing awaits it
+
+    def _lose(self, channel: str, confirmed: asyncio.Future[None]) -> None:
+        self._listener.on_channel_lost(channel, was_confirmed=confirmed.done())
+        confirmed.cancel()
+
+    def _check_silence(self, wire: Wire) -> None:
+        """Checks the connection after a long silence; ends it if no answer comes."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._checked_at > self._received_at:
+            self.end(TimeoutError("no answer"))
+            return
+        if (check_at := self._received_at + self._silence) <= now:
+            self._checked_at, check_at = now, now + self._transport.limit
+            # The server confirms a repeated subscription like the first one.
+            self._request(wire, next(iter(self._confirmed)))
+        self._timer = loop.call_at(check_at, self._check_silence, wire)
 
 
 class AsyncListener:
@@ -155,10 +262,9 @@ class AsyncListener:
         """
         address = self._route.known
         subscriber = None if address is None else self._subscribers.get(address)
-        confirmed = None if subscriber is None else subscriber.confirmed.get(channel)
-        if confirmed is None or not confirmed.done() or confirmed.cancelled():
+        if subscriber is None or not subscriber.is_subscribed(channel):
             return None
-        return subscriber if confirmed.exception() is None else None
+        return subscriber
 
     async def subscribe(self, channel: str) -> object | None:
         """Subscribes; returns the connection once the server has confirmed it.
@@ -185,126 +291,45 @@ class AsyncListener:
     async def _subscribe(self, address: Address, channel: str) -> _Subscriber:
         subscriber = self._subscribers.get(address)
         if subscriber is None:
-            subscriber = self._subscribers[address] = _Subscriber()
-            subscriber.opening = asyncio.create_task(self._open(address, subscriber))
-        confirmed = subscriber.confirmed.get(channel)
-        if confirmed is None:
-            confirmed = asyncio.get_running_loop().create_future()
-            subscriber.confirmed[channel] = confirmed
-            if subscriber.wire is not None:
-                subscriber.request(channel)
-        if not confirmed.done():
-            try:
-                async with self._transport.in_time():
-                    await asyncio.wait([confirmed])
-            except TimeoutError as late:
-                self._drop(address, subscriber, late)  # the next subscribe opens another one
-                raise
-        if confirmed.cancelled():
-            raise subscriber.problem or NotSent("closed")
-        confirmed.result()
+            silence = SILENCE_IN_GROUP_SECONDS if self._route.is_group else SILENCE_SECONDS
+            subscriber = _Subscriber(address, self._transport, silence, self)
+            self._subscribers[address] = subscriber
+        await subscriber.subscribe(channel)
         return subscriber
 
-    async def _open(self, address: Address, subscriber: _Subscriber) -> None:
-        on_push = functools.partial(self._on_push, address, subscriber)
-        on_lost = functools.partial(self._drop, address, subscriber)
-        try:
-            subscriber.wire = await self._transport.open_push_connection(address, on_push, on_lost)
-        except CONNECTION_PROBLEMS as problem:
-            self._drop(address, subscriber, problem)
-            return
-        subscriber.received_at = asyncio.get_running_loop().time()
-        # All at once, without an await: later subscriptions find the wire and send their own.
-        subscriber.request(*subscriber.confirmed)
-        self._watch(address, subscriber)
+    # Events of a subscriber
 
-    def _on_push(self, address: Address, subscriber: _Subscriber, reply: Any) -> None:
-        """Handles what the server sends. The wire calls it directly, for speed."""
-        subscriber.received_at = asyncio.get_running_loop().time()
-        if isinstance(reply, ResponseError) and subscriber.requested:
-            self._refuse(subscriber, reply)
-        elif isinstance(reply, Exception):
-            self._drop(address, subscriber, reply)
-        else:
-            kind, raw_channel, *rest = reply
-            channel = raw_channel.decode()
-            if kind == b"smessage":
-                self._deliver(channel, rest[0])
-            elif kind == b"ssubscribe":
-                subscriber.requested.popleft()
-                if channel in subscriber.confirmed and not subscriber.confirmed[channel].done():
-                    subscriber.confirmed[channel].set_result(None)
-            elif (confirmed := subscriber.confirmed.pop(channel, None)) is not None:
-                self._lose(channel, confirmed)  # the slot moved away
-        if not subscriber.confirmed:
-            self._drop(address, subscriber)
-
-    def _watch(self, address: Address, subscriber: _Subscriber) -> None:
-        """Checks the connection after a long silence; drops it if no answer comes."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        silence = SILENCE_IN_GROUP_SECONDS if self._route.is_group else SILENCE_SECONDS
-        if subscriber.checked_at > subscriber.received_at:
-            self._route.forget(address)
-            self._drop(address, subscriber, TimeoutError("no answer"))
-            return
-        if (check_at := subscriber.received_at + silence) <= now:
-            subscriber.checked_at, check_at = now, now + self._transport.limit
-            # The server confirms a repeated subscription like the first one.
-            subscriber.request(next(iter(subscriber.confirmed)))
-        subscriber.timer = loop.call_at(check_at, self._watch, address, subscriber)
-
-    def _refuse(self, subscriber: _Subscriber, problem: ResponseError) -> None:
-        """One channel is elsewhere or forbidden; the others of this connection stay subscribed."""
-        confirmed = subscriber.confirmed.pop(subscriber.requested.popleft(), None)
-        if confirmed is not None and not confirmed.done():
-            confirmed.set_exception(problem)
-            confirmed.exception()  # marks it as read: asyncio warns if nothing awaits it
-
-    def _deliver(self, channel: str, message: bytes) -> None:
+    def on_message(self, channel: str, message: bytes) -> None:
         if channel in self._callbacks:
             self._callbacks[channel](message)
         elif not self._set_one_signal(channel) and channel in self._on_unwanted:
             self._on_unwanted[channel]()
 
-    def _set_one_signal(self, channel: str) -> bool:
-        """Wakes one waiter of the channel; False when none sleeps."""
-        return any(signal.set() for signal in self._signals.get(channel, ()))
-
-    def _drop(
-        self, address: Address, subscriber: _Subscriber, problem: Exception | None = None
-    ) -> None:
-        """Ends a connection; `problem` is raised where a subscription awaits confirmation."""
-        if self._subscribers.get(address) is not subscriber:
-            return
-        del self._subscribers[address]
-        subscriber.problem = problem
-        if subscriber.timer is not None:
-            subscriber.timer.cancel()
-        if subscriber.wire is not None:
-            subscriber.wire.end()
-        elif subscriber.opening is not None and subscriber.opening is not asyncio.current_task():
-            subscriber.opening.cancel()
-        for channel, confirmed in subscriber.confirmed.items():
-            self._lose(channel, confirmed)
-
-    def _lose(self, channel: str, confirmed: asyncio.Future[None]) -> None:
+    def on_channel_lost(self, channel: str, was_confirmed: bool) -> None:
         """Wakes the waiters of a channel, so that they poll and subscribe again."""
-        for signal in self._signals.get(channel, ()) if confirmed.done() else ():
+        for signal in self._signals.get(channel, ()) if was_confirmed else ():
             signal.set()
         if channel in self._callbacks:
             self._callbacks[channel](b"")
-        confirmed.cancel()
+
+    def on_end(self, subscriber: _Subscriber, problem: Exception | None) -> None:
+        del self._subscribers[subscriber.address]
+        if isinstance(problem, TimeoutError):  # another server may have taken over
+            self._route.forget(subscriber.address)
+
+    def _set_one_signal(self, channel: str) -> bool:
+        """Wakes one waiter of the channel; False when none sleeps."""
+        return any(signal.set() for signal in self._signals.get(channel, ()))
 
     async def close(self) -> None:
         """Ends every subscription; the waiters raise."""
         for signal in [signal for signals in self._signals.values() for signal in signals]:
             signal.close()
-        subscribers = list(self._subscribers.items())
-        for address, subscriber in subscribers:
-            self._drop(address, subscriber)
-        if opening := [one.opening for _, one in subscribers if one.opening is not None]:
-            await asyncio.wait(opening)
+        subscribers = list(self._subscribers.values())
+        for subscriber in subscribers:
+            subscriber.end()
+        if subscribers:
+            await asyncio.wait([subscriber.opening for subscriber in subscribers])
 
 
 def _publish(route: Route, channel: str, message: str) -> Generator[Effect, Any, int]:

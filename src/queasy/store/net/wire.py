@@ -49,6 +49,11 @@ class _PendingCall:
         self.deadline = deadline
         self.replies: list[Any] = []
 
+    def take_packed(self) -> bytes:
+        """The bytes to write. They are not kept: replies may take long, and calls be large."""
+        packed, self.packed = self.packed, b""
+        return packed
+
     def fail(self, problem: Exception, cause: BaseException | None = None) -> None:
         if not self.answer.done():
             if cause is not None:
@@ -248,10 +253,10 @@ class Wire(asyncio.BufferedProtocol):
         if not calls:
             return
         self._sent.extend(calls)
-        data = calls[0].packed if len(calls) == 1 else b"".join([call.packed for call in calls])
-        for call in calls:
-            call.packed = b""
-        self._transport.write(data)
+        if len(calls) == 1:
+            self._transport.write(calls[0].take_packed())
+        else:
+            self._transport.write(b"".join([call.take_packed() for call in calls]))
 
     def _check_deadlines(self) -> None:
         """Ends the connection when the oldest call is late. One timer serves all calls."""

@@ -65,13 +65,27 @@ def load(reference: str) -> Application:
     found: Any = module
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise HandlerNotFound(f"app: {module_name!r} has no {attribute!r}")
+            raise HandlerNotFound(
+                f"app: {module_name!r} has no {attribute!r}; {_clients_in(module)}"
+            )
         found = getattr(found, name)
     if not isinstance(found, Application):
         raise InvalidInput(
             f"app: expected {reference!r} to be a queasy.Client, got {type(found).__name__}"
         )
     return found
+
+
+def _clients_in(module: types.ModuleType) -> str:
+    """What to write instead of a name that the module does not have."""
+    names = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, Application) and not isinstance(value, type)
+    ]
+    if not names:
+        return "it has no global that is a queasy.Client"
+    return "it has " + " and ".join(map(repr, names))
 
 
 def _module(name: str) -> types.ModuleType:

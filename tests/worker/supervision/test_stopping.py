@@ -182,13 +182,21 @@ def test_queue_without_a_handler_stops_the_worker_from_starting(
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("app", ["tests.worker.nowhere:client", "tests.worker.app:absent", "app"])
+@pytest.mark.parametrize(
+    ("app", "says"),
+    [
+        ("tests.worker.nowhere:client", "module 'tests.worker.nowhere' was not found"),
+        ("tests.worker.app:absent", "'tests.worker.app' has no 'absent'; it has 'client'"),
+        ("tests.worker.inline:client", "has no 'client'; it has no global that is a queasy.Client"),
+        ("app", "expected module:client"),
+    ],
+)
 def test_missing_application_stops_the_worker_from_starting(
-    fleet: Fleet, app: str, processes: int
+    fleet: Fleet, app: str, says: str, processes: int
 ) -> None:
     worker = fleet.start("--processes", str(processes), app=app)
     assert worker.process.wait(SOON) not in (0, None)
-    assert re.search(r"nowhere|absent|expected module:client", worker.log), worker.log
+    assert says in worker.log
     assert "Traceback" not in worker.log
 
 

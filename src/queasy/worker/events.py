@@ -13,12 +13,22 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Flood", "event", "log", "log_error", "report_suppressed", "tell"]
+__all__ = [
+    "MAX_JOBS_LOGGED",
+    "Flood",
+    "event",
+    "log",
+    "log_error",
+    "log_event",
+    "report_suppressed",
+]
 
 log = logging.getLogger("queasy.worker")
 
 # More lines of one kind in a second cannot be read, and writing them would be most of the work.
 MAX_LINES_PER_SECOND = 100
+# An event about many jobs names this many of them.
+MAX_JOBS_LOGGED = 5
 
 
 class Flood:
@@ -31,7 +41,7 @@ class Flood:
         self._lines = 0
         _floods.add(self)
 
-    def lets(self) -> bool:
+    def permits(self) -> bool:
         """Counts one more line; whether to write it."""
         self.report_suppressed(time.monotonic())
         self._lines += 1
@@ -44,7 +54,7 @@ class Flood:
             self._second_ends = time.monotonic() + 1.0
             if suppressed > 0:
                 fields = {"what": self._what, "count": suppressed}
-                tell(self._logger, logging.WARNING, "log_lines_suppressed", fields)
+                log_event(self._logger, logging.WARNING, "log_lines_suppressed", fields)
 
 
 _floods: weakref.WeakSet[Flood] = weakref.WeakSet()
@@ -58,15 +68,15 @@ def report_suppressed(now: float = math.inf) -> None:
 
 def event(what: str, level: int = logging.INFO, /, **fields: Any) -> None:
     """Logs an event. Fields that are None, "" or [] are left out."""
-    tell(log, level, what, fields)
+    log_event(log, level, what, fields)
 
 
 def log_error(what: str, error: BaseException, /, **fields: Any) -> None:
     """Logs an event with the traceback of an error."""
-    tell(log, logging.ERROR, what, fields, error)
+    log_event(log, logging.ERROR, what, fields, error)
 
 
-def tell(
+def log_event(
     logger: logging.Logger,
     level: int,
     what: str,

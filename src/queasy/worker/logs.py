@@ -16,7 +16,7 @@ __all__ = ["FORMATS", "LogFormat", "set_up"]
 LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")
 MAX_QUEUED_RECORDS = 10_000
-CLOSE_TIMEOUT = 2.0
+LAST_LINES_SECONDS = 2.0
 
 
 # The attributes of every record; the application added all others with `extra`.
@@ -82,7 +82,7 @@ class BackgroundHandler(logging.Handler):
         """Waits a moment for the last records, at the end of the process."""
         with contextlib.suppress(queue.Full):
             self._records.put_nowait(None)
-        self._thread.join(CLOSE_TIMEOUT)
+        self._thread.join(LAST_LINES_SECONDS)
         super().close()
 
 

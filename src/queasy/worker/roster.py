@@ -15,7 +15,7 @@ from queasy.worker.record import WorkerRecord
 
 __all__ = ["WorkerInfo", "roster"]
 
-PAGE = 1000
+ROWS_PER_CALL = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +87,16 @@ def _read_queue(place: Place, name: str, seen: dict[str, _Seen]) -> Operation[No
     commands = place.commands(name[1:-6] if fail else name, fail=fail)
     holders: set[str] = set()
     offset = 0
-    while page := (yield commands.clients(offset, PAGE)):
+    while page := (yield commands.clients(offset, ROWS_PER_CALL)):
         for client in page:
             record = WorkerRecord.read(client.worker)
             if record is not None and client.expires_in > 0:  # else dead, but not yet swept
                 seen.setdefault(client.id, _Seen(record)).queues.append(name)
                 holders |= {client.id} if client.leases else set()
-        offset += PAGE
+        offset += ROWS_PER_CALL
     cursor = b""
     while holders:
-        jobs, cursor = yield commands.jobs("active", cursor, PAGE)
+        jobs, cursor = yield commands.jobs("active", cursor, ROWS_PER_CALL)
         for job in jobs:
             if job.client in holders:
                 seen[job.client].jobs.append(job)

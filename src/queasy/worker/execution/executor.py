@@ -13,7 +13,7 @@ from queasy.handler import OnException
 from queasy.job import Job, JobError
 from queasy.options import epoch, seconds
 from queasy.outcomes import Broken, Fail, Failure, Finish, Outcome, Retry, RetryLater
-from queasy.worker.events import Flood, log, tell
+from queasy.worker.events import Flood, log, log_event
 from queasy.worker.plan import Service
 
 __all__ = ["execute", "execute_plain", "outcome_of_error"]
@@ -89,13 +89,13 @@ def _outcome_of_result(service: Service, job: Job, result: object) -> Outcome:
 
 def _log_error(service: Service, job: Job, error: BaseException) -> None:
     """Log an exception with its traceback, and a Retry or Failure with its message only."""
-    if not _flood.lets():
+    if not _flood.permits():
         return
     fields = {"queue": service.name, "job": job.id, "retries": job.retry_count}
     if not isinstance(error, (Retry, Failure)):
-        tell(handler_log, logging.WARNING, "handler_raised", fields, error)
+        log_event(handler_log, logging.WARNING, "handler_raised", fields, error)
     elif message := str(error):
-        tell(handler_log, logging.INFO, "handler_message", {**fields, "message": message})
+        log_event(handler_log, logging.INFO, "handler_message", {**fields, "message": message})
 
 
 def outcome_of(result: object) -> Outcome:

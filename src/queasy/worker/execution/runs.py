@@ -21,7 +21,7 @@ from queasy.job import Job, JobError
 from queasy.outcomes import Cancel, Finish, Outcome, Release, RetryLater, TimedOut
 from queasy.store.records import Ending
 from queasy.trace import trace_of
-from queasy.worker.events import event
+from queasy.worker.events import MAX_JOBS_LOGGED, event
 from queasy.worker.execution.executor import execute, execute_plain, outcome_of_error
 from queasy.worker.execution.pace import PACE_TICK, Pace
 from queasy.worker.execution.run import NOT_IN_TABLE, EndReason, Run
@@ -37,7 +37,6 @@ __all__ = ["END_GRACE", "RunListener", "Runs"]
 END_GRACE = 1.0
 # An event loop that is this late is worth a log line, in seconds.
 REPORT_LATENESS = 1.0
-MAX_JOBS_LOGGED = 5
 
 
 class RunListener(Protocol):

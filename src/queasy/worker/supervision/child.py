@@ -51,7 +51,7 @@ from queasy.worker.worker import Worker
 
 __all__ = ["main"]
 
-CLOSE_TIMEOUT = 1.0
+CLIENT_CLOSE_SECONDS = 1.0
 SWITCH_INTERVAL = 0.0005
 
 
@@ -140,7 +140,7 @@ class Child:
             reading.cancel()
             self._writer.close()
             with contextlib.suppress(QueasyError, TimeoutError, OSError):
-                async with asyncio.timeout(CLOSE_TIMEOUT):
+                async with asyncio.timeout(CLIENT_CLOSE_SECONDS):
                     await self._store.close()
                     await self._writer.wait_closed()
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from queasy.errors import CannotWork
-from queasy.worker.events import event
+from queasy.worker.events import MAX_JOBS_LOGGED, event
 from queasy.worker.supervision.child_process import ChildProcess
 from queasy.worker.supervision.child_state import Phase
 from queasy.worker.supervision.messages import (
@@ -35,9 +35,6 @@ from queasy.worker.supervision.server_link import ServerLink
 from queasy.worker.supervision.start_backoff import StartBackoff
 
 __all__ = ["ChildPool"]
-
-# The log line about a child that died names at most this many job ids.
-MAX_JOBS_LOGGED = 5
 
 
 class ChildPool:

@@ -35,7 +35,7 @@ __all__ = ["ChildProcess"]
 EXIT_TIMEOUT = 5.0
 # Reports that were written before the exit are read for this long after it.
 LAST_REPORTS_TIMEOUT = 0.1
-PAGE = os.sysconf("SC_PAGE_SIZE")
+MEMORY_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ChildProcess:
@@ -217,7 +217,7 @@ class ChildProcess:
     def _memory(self) -> int:
         """Bytes of its resident memory; 0 on systems without /proc."""
         try:
-            return int(Path(f"/proc/{self.pid}/statm").read_bytes().split()[1]) * PAGE
+            return int(Path(f"/proc/{self.pid}/statm").read_bytes().split()[1]) * MEMORY_PAGE_BYTES
         except (OSError, IndexError):
             return 0
 

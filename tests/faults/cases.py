@@ -197,7 +197,8 @@ def state_of(queue: Any) -> dict[str, Any]:
 
 
 def _without_times(job: Any) -> tuple[str, ...]:
-    id_ = job.id if re.fullmatch("[a-z ]+", job.id) else "*"
+    # A generated id has twelve characters; one in 50,000 has lower-case letters only.
+    id_ = job.id if re.fullmatch("[a-z ]{1,11}", job.id) else "*"
     counted = (job.retry_count, job.stall_count, job.timeout_count)
     error = job.error and job.error.message
     known = (job.state, id_, job.data, counted, job.cancelled, job.suspect, job.options, error)

@@ -101,7 +101,7 @@ def _add_worker(commands: Any) -> None:
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="seconds that jobs may continue after SIGTERM (default: %(default)g)",
+        help="seconds that running jobs have to end after SIGTERM (default: %(default)g)",
     )
     worker.add_argument(
         "--capacity",
@@ -111,34 +111,43 @@ def _add_worker(commands: Any) -> None:
         help="total size of the jobs that one process runs at a time (default: %(default)s)",
     )
     worker.add_argument(
-        "--max-jobs", type=int, metavar="N", help="replace a process after it ran N jobs"
+        "--max-jobs", type=int, metavar="N", help="replace a process after N jobs (default: never)"
     )
     worker.add_argument(
         "--max-memory",
         type=_bytes,
         metavar="BYTES",
-        help="replace a process that uses more memory, such as 512M or 2G",
+        help="replace a process that uses more memory, such as 512M or 2G (default: no limit)",
     )
     worker.add_argument(
         "--reload",
         action="store_true",
-        help="restart the processes when a Python file changes (for development)",
+        help="start new processes when a Python file changes (for development)",
     )
     worker.add_argument(
         "--log-errors",
         choices=("traceback", "type"),
         default="traceback",
-        help="how much of a handler's exception to log; its message may quote the data",
+        help="how much of a handler's exception to log: traceback and message may quote the data "
+        "(default: %(default)s)",
     )
-    worker.add_argument("--log-format", choices=FORMATS, default="text")
     worker.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="how to write a line of the log (default: %(default)s)",
+    )
+    worker.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="the least level to log; debug logs every job that finished (default: %(default)s)",
     )
     worker.set_defaults(command=_worker)
 
 
 def _add_workers(commands: Any) -> None:
-    workers = commands.add_parser("workers", help="list the workers and what they run")
+    workers = commands.add_parser("workers", help="list the running workers and their load")
     _app(workers)
     workers.add_argument("--json", action="store_true", help="print a JSON object for each worker")
     workers.set_defaults(command=_workers)
@@ -146,7 +155,7 @@ def _add_workers(commands: Any) -> None:
 
 def _add_health(commands: Any) -> None:
     health = commands.add_parser(
-        "health", help="check the server and the workers; exit code 0 if all is well, else 1"
+        "health", help="check the server and the workers; exit code 0 if both are ready, else 1"
     )
     _app(health)
     health.add_argument("--json", action="store_true", help="print one JSON object")
@@ -160,19 +169,19 @@ def _add_orders(commands: Any) -> None:
     ):
         order = commands.add_parser(do, help=what)
         _app(order)
-        order.add_argument("queue")
+        order.add_argument("queue", help="the name of the queue")
         order.add_argument(
             "--worker",
             action="append",
             dest="workers",
             metavar="GROUP",
-            help="only this group, as `queasy workers` shows it (default: all)",
+            help="only this group, as `queasy workers` shows it; may be repeated (default: all)",
         )
         if do == "unserve":
             order.add_argument(
                 "--release",
                 action="store_true",
-                help="release the jobs that run now, instead of letting them end",
+                help="release the running jobs of the queue, instead of letting them end",
             )
         order.set_defaults(command=_order, do=do, release=False)
 

@@ -1,4 +1,4 @@
-"""Every error Queasy raises, in one tree.
+"""Every error that Queasy raises, in one tree.
 
 QueasyError
 ├── InvalidInput            an argument was refused before anything was written
@@ -9,24 +9,24 @@ QueasyError
 │   ├── InvalidPayload      not encodable, or over the limit
 │   └── InvalidUrl
 ├── ServerError             the server failed or refused
-│   ├── Unreachable         no answer; the message says which address
+│   ├── Unreachable         the server did not answer; the message has its address
 │   │   ├── NotRunning      no server listens at that address
 │   │   └── Unanswered      the answer was lost: the call may have been carried out
 │   ├── AccessDenied        wrong password, or a permission is missing
-│   ├── NotReady            it refuses for now: loading, busy, disk full, failover
-│   ├── ReadOnly            this is a replica
-│   ├── OutOfMemory         the server refuses to grow
+│   ├── NotReady            the server cannot serve now: loading, busy, disk full, failover
+│   ├── ReadOnly            the server is a replica
+│   ├── OutOfMemory         the server's memory limit is reached
 │   ├── NotDurable          accepted, but not as durable as requested
-│   ├── Unsupported         too old, or a newer protocol than this one
+│   ├── Unsupported         the server is too old, or its protocol is newer than ours
 │   └── ProtocolError       an answer that Queasy does not understand
 ├── EmbeddedServerError     the embedded server could not be started
 ├── CannotWork              no worker process could start
-├── HandlerNotFound         a handler that cannot be imported
-├── UndecodablePayload      bytes in the queue that the codec refuses
-└── LeaseLost               the lease ended before you ended it
+├── HandlerNotFound         a handler, or the client of a worker, cannot be imported
+├── UndecodablePayload      the codec refuses the bytes of a job
+└── LeaseLost               the lease was over before the call
 
-`queasy.Interrupted` is not an error of Queasy's but a BaseException, raised inside a plain handler
-to end its run: see `queasy.outcomes`.
+`queasy.Interrupted` is not in this tree. It is a BaseException that a worker raises inside a plain
+handler to end its run: see `queasy.outcomes`.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class ServerError(QueasyError):
 
 
 class Unreachable(ServerError, ConnectionError):
-    """No answer from the server."""
+    """The server did not answer."""
 
 
 class NotRunning(Unreachable):
-    """No server listens at the address: it is down, for all clients."""
+    """No server listens at the address, so it is down for all clients."""
 
 
 class Unanswered(Unreachable):
@@ -128,11 +128,11 @@ class NotDurable(ServerError):
 
 
 class Unsupported(ServerError):
-    """The server is too old, or holds a newer protocol than this version speaks."""
+    """The server is too old, or its protocol is newer than that of this client."""
 
 
 class ProtocolError(ServerError):
-    """The server answered something Queasy does not understand."""
+    """The server answered something that Queasy does not understand."""
 
 
 class EmbeddedServerError(QueasyError):
@@ -144,7 +144,7 @@ class CannotWork(QueasyError):
 
 
 class HandlerNotFound(QueasyError):
-    """A handler that cannot be imported; the message says which, and why."""
+    """A handler, or the client of a worker, cannot be imported; the message says which, and why."""
 
 
 class UndecodablePayload(QueasyError):
@@ -152,4 +152,4 @@ class UndecodablePayload(QueasyError):
 
 
 class LeaseLost(QueasyError):
-    """The lease ended (expired, evicted, or ended by another client) before this call."""
+    """The lease was over before this call: expired, evicted, or ended by an earlier call."""

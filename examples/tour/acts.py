@@ -136,7 +136,7 @@ async def kill(tour: Tour) -> None:
     await tour.dispatch(errands, ({"errand": n} for n in range(500)))
 
     def killed_a_busy_worker() -> bool:
-        """Kill at once: a run takes 100 ms, so one that began 50 ms ago is still running."""
+        """Kill at once: a run takes 100 ms, so one that began less than 50 ms ago still runs."""
         entries = tour.journal.entries(errands.name)
         fresh = [entry for entry in unfinished(entries) if time.time() - entry.at < 0.05]
         if len(entries) < 200 or not fresh:

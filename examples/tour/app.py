@@ -104,7 +104,7 @@ async def export(data: dict[str, Any], job: Job) -> None:
 
 @imports.handler(timeout=1, max_timeouts=2, min_backoff=0.2)
 def load(data: dict[str, Any], job: Job) -> None:
-    """Python cannot interrupt this. The supervisor kills the process once its other jobs end."""
+    """Python cannot interrupt this. The supervisor kills the process after its other jobs end."""
     note("start", job)
     time.sleep(3600)
 

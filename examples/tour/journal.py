@@ -1,7 +1,7 @@
 """What the jobs of the tour did: a file to which every process appends.
 
-Each line is one write to the end of the file, so the lines stand in the order in which things
-happened, whichever process wrote them.
+Each line is one write to the end of the file. So the lines of all processes are in the order in
+which things happened.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Queasy: a job queue on Redis and Valkey.
 
-On a healthy server, no accepted job is lost and no id runs twice at once.
+On a healthy server, no accepted job is lost and no id is leased twice at once.
 """
 
 from queasy.client import Client

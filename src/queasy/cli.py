@@ -128,8 +128,8 @@ def _add_worker(commands: Any) -> None:
         "--log-errors",
         choices=("traceback", "type"),
         default="traceback",
-        help="how much of a handler's exception to log: traceback and message may quote the data "
-        "(default: %(default)s)",
+        help="log the traceback of a handler's exception, or only its type: traceback and message "
+        "may quote the data (default: %(default)s)",
     )
     worker.add_argument(
         "--log-format",

@@ -11,7 +11,7 @@ WORKER = ROOT / "src/queasy/worker"
 PAGE = ROOT / "docs/reference/log-events.md"
 LEVELS = {"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"}
 # Where the name of the event and its level are among the arguments.
-POSITIONS = {"event": (0, 1), "log_error": (0, None), "tell": (2, 1)}
+POSITIONS = {"event": (0, 1), "log_error": (0, None), "log_event": (2, 1)}
 
 
 def listed() -> dict[str, set[str]]:

@@ -157,7 +157,7 @@ class Queue(HandledQueue):
         return await self._store.run(self._commands.counts())
 
     async def stats(self) -> list[Stat]:
-        """Counters: totals, and for each of the last 60 minutes."""
+        """Counters: totals, and for each of the last 60 minutes, without zeros, in no order."""
         return await self._store.run(self._commands.stats())
 
     async def clients(self) -> list[ClientInfo]:
@@ -201,7 +201,10 @@ class Queue(HandledQueue):
         return await run_operation(self._store, self._trim_operation(keep, kind))
 
     async def sweep(self) -> int:
-        """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too."""
+        """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too.
+
+        Return how many; 0 if no client is dead. A dead client without jobs may count as one.
+        """
         return await run_operation(self._store, self._sweep_operation())
 
     async def evict(self, client: str, *, died: bool = True) -> int:

@@ -148,6 +148,7 @@ class Client:
         )
         self._registry = Registry()
         self.id = new_id()
+        """A random id, different for each client object."""
 
     def queue(self, name: str, codec: CodecName | Codec = "json") -> Queue:
         """The queue of this name. The first dispatch creates it.

@@ -28,9 +28,14 @@ class JobError(msgspec.Struct, frozen=True):
     """Why a run did not finish."""
 
     type: str = ""
+    """The name of the exception's class; empty for an error given as text."""
     message: str = ""
+    """At most 2,000 characters."""
     kind: ErrorKind = "retriable"
+    """What ended the run: an exception that is final or retried, a stall, a timeout, or a payload
+    that cannot be decoded."""
     traceback: str = ""
+    """Its last 8,000 characters; empty if there was no exception."""
 
     @classmethod
     def of(cls, error: object, kind: ErrorKind = "retriable") -> JobError | None:
@@ -95,33 +100,43 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     queue: str
+    """The name of its queue; `{name}-fail` for a fail queue."""
     state: State
+    """Where it was when it was read. The value does not change afterwards."""
     payload: bytes
     """The bytes that were dispatched: the encoded data."""
     token: int = 0
-    """The token of its lease, or of the last one; 0 for none. Tokens increase: use them to fence
-    outside systems."""
+    """The token of its lease or, if it failed, of its last lease; otherwise 0. Tokens increase: use
+    them to fence outside systems."""
     client: str = ""
-    """The id of the client that holds it."""
+    """The id of the client that holds its lease; empty if it is not active."""
     retry_count: int = 0
+    """How often it was retried."""
     stall_count: int = 0
+    """How often its client died or froze."""
     timeout_count: int = 0
+    """How often a run took too long."""
     options: JobOptions = NO_OPTIONS
-    """The job's own options; the rest are those of its queue. For a job that a worker runs: all
-    options in force."""
+    """The job's own options; the rest are those of its queue. For a job that a handler runs: all
+    options in force. For the job that a fail handler gets: none."""
     error: JobError | None = None
-    """Why the last run did not finish."""
+    """Why the last run did not finish; None if no run failed, or no error was given."""
     readable: bool = True
     """False when its record on the server cannot be decoded; `error` says why."""
     suspect: bool = False
     """It was running when a worker died: it next runs alone, or with fewer other jobs."""
     flag: CancelFlag = NOT_CANCELLED
+    """Set by the worker that runs it; read `cancelled` instead."""
     origin: Job | None = None
     """In a fail queue: the job that was given up."""
     run_at_epoch: float = 0.0
+    """`run_at` as seconds since the epoch; 0 for none."""
     dispatched_at_epoch: float = 0.0
+    """`dispatched_at` as seconds since the epoch; 0 for none."""
     ended_at_epoch: float = 0.0
+    """`ended_at` as seconds since the epoch; 0 for none."""
     codec: Codec | None = None
+    """Decodes the payload; None: `data` is the payload."""
 
     def __repr__(self) -> str:
         """The fields that are set; never the payload, which may be large or secret."""
@@ -146,14 +161,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def leased_at(self) -> datetime | None:
-        """When its lease, or its last one, began."""
+        """When its lease began or, if it failed, its last lease; otherwise None."""
         # Tokens follow the server's clock, in microseconds.
         plausible = EARLIEST_EPOCH * 1e6 <= self.token < LATEST_EPOCH * 1e6
         return _time(self.token / 1e6) if plausible else None
 
     @property
     def run_at(self) -> datetime | None:
-        """When it is, or was, due."""
+        """When it is, or was, due; None for a failed or broken job."""
         return _time(self.run_at_epoch)
 
     @property
@@ -163,7 +178,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ended_at(self) -> datetime | None:
-        """When it was given up or set aside."""
+        """When it was given up or set aside as broken; None for other jobs."""
         return _time(self.ended_at_epoch)
 
 

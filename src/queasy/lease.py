@@ -31,8 +31,11 @@ class BaseLease:
 
     def __init__(self, job: Job, commands: QueueCommands) -> None:
         self.job = job
+        """The job as it was when it was leased."""
         self.data: Any = job.data
+        """The data of the job."""
         self.token = job.token
+        """The token of the lease: it increases with every lease."""
         self.cancelled = job.cancelled
         """Whether the cancellation of this job was requested; updated by `extend`."""
         self.ended: str | None = None
@@ -138,7 +141,7 @@ class Lease(BaseLease):
         return await self._settle(self._ending(Release()))
 
     async def cancel(self) -> bool:
-        """Accept a cancel request: the job is deleted."""
+        """Delete the job: accept a cancel request, or cancel without one."""
         return await self._settle(self._ending(Cancel()))
 
     async def extend(self, seconds: Seconds) -> bool:

@@ -44,6 +44,7 @@ class Retry(Exception):
         """Seconds since the epoch, and seconds from the end of the run; at most one is set."""
         super().__init__(message)
         self.message = message
+        """Kept with the job, in `Job.error`."""
 
 
 def check_retry_time(at: When | None, after: Seconds | None) -> tuple[float | None, float | None]:
@@ -65,6 +66,7 @@ class Failure(Exception):
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
         self.message = message
+        """Kept with the job, in `Job.error`."""
 
 
 class PermanentError(Failure):

@@ -64,7 +64,7 @@ class Queue(HandledQueue):
         If the id is waiting, that job is updated: its data, its run_at (True, False, "if_later" or
         "if_earlier"), the options named (True: those given), and its counts (by default they are
         reset when the data is updated). A job that is due keeps its place. While the id is running
-        the dispatch is blocked, and applied when the run ends, so one id never runs twice at once.
+        the dispatch is blocked, and applied when the run ends, so one id is never leased twice at once.
 
         `run_at` is a time, `delay` a duration by the server's clock; without either the job
         is due now. `durability` waits until the write is on disk ("fsynced") or on a replica
@@ -157,7 +157,7 @@ class Queue(HandledQueue):
         return await self._store.run(self._commands.counts())
 
     async def stats(self) -> list[Stat]:
-        """Counters: totals, and for each of the last 60 minutes."""
+        """Counters: totals, and for each of the last 60 minutes, without zeros, in no order."""
         return await self._store.run(self._commands.stats())
 
     async def clients(self) -> list[ClientInfo]:
@@ -201,7 +201,10 @@ class Queue(HandledQueue):
         return await run_operation(self._store, self._trim_operation(keep, kind))
 
     async def sweep(self) -> int:
-        """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too."""
+        """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too.
+
+        Return how many; 0 if no client is dead. A dead client without jobs may count as one.
+        """
         return await run_operation(self._store, self._sweep_operation())
 
     async def evict(self, client: str, *, died: bool = True) -> int:

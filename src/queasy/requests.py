@@ -40,12 +40,15 @@ class QueueRequests:
 
     def __init__(self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int) -> None:
         self.keys = keys
+        """The names of its keys on the server."""
         self.codec = codec_of(codec)
+        """Encodes and decodes the data of its jobs."""
         self._max_payload = max_payload
         self._commands = QueueCommands(keys, self.codec)
 
     @property
     def name(self) -> str:
+        """The name; that of a fail queue is `{name}-fail`."""
         return self.keys.name
 
     def __repr__(self) -> str:

@@ -53,7 +53,10 @@ class SyncLease(BaseLease):
     def retry(
         self, *, at: When | None = None, after: Seconds | None = None, error: object = None
     ) -> bool:
-        """Run the job again, at a time, after some seconds, or (default) after its backoff."""
+        """Run the job again, at a time, after some seconds, or (default) after its backoff.
+
+        A job without retries left is given up instead: `ended` is "failed".
+        """
         return self._settle(self._retry(at, after, error))
 
     def fail(self, error: object = None) -> bool:
@@ -65,7 +68,7 @@ class SyncLease(BaseLease):
         return self._settle(self._ending(Release()))
 
     def cancel(self) -> bool:
-        """Accept a cancel request: the job is deleted."""
+        """Delete the job: accept a cancel request, or cancel without one."""
         return self._settle(self._ending(Cancel()))
 
     def extend(self, seconds: Seconds) -> bool:
@@ -142,7 +145,10 @@ class SyncQueue(QueueRequests):
         return put_all_sync(self._store, self._commands, items, durability)
 
     def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
-        """Remove a waiting job or a blocked dispatch; with `running`, cancel a run, too."""
+        """Remove a waiting job, or a blocked dispatch; True if there was one.
+
+        With `running`, a run is cancelled, too; without it, a run continues: see `Queue.cancel`.
+        """
         return was_cancelled(self._store.run(self._cancel_command(id, running)))
 
     @overload
@@ -182,7 +188,7 @@ class SyncQueue(QueueRequests):
         return self._store.run(self._commands.counts())
 
     def stats(self) -> list[Stat]:
-        """Counters: totals, and for each of the last 60 minutes."""
+        """Counters: totals, and for each of the last 60 minutes, without zeros, in no order."""
         return self._store.run(self._commands.stats())
 
     def clients(self) -> list[ClientInfo]:
@@ -222,7 +228,10 @@ class SyncQueue(QueueRequests):
         return run_operation_sync(self._store, self._trim_operation(keep, kind))
 
     def sweep(self) -> int:
-        """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too."""
+        """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too.
+
+        Return how many; 0 if no client is dead. A dead client without jobs may count as one.
+        """
         return run_operation_sync(self._store, self._sweep_operation())
 
     def evict(self, client: str, *, died: bool = True) -> int:
@@ -259,6 +268,7 @@ class SyncClient:
             self._settings.target, self._settings.timeout, self._settings.folder
         )
         self.id = new_id()
+        """A random id, different for each client object."""
 
     def queue(self, name: str, codec: CodecName | Codec = "json") -> SyncQueue:
         """The queue of this name. The first dispatch creates it."""

@@ -96,10 +96,45 @@ def test_handlers_and_commands_of_the_guides_do_what_they_say(tmp_path: Path) ->
             assert done.stderr == ""
 
 
-def test_project_of_the_layout_guide_runs(tmp_path: Path) -> None:
+def write_project(folder: Path) -> None:
     for file, code in files_of_a_project("shop").items():
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text(code)
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(code)
+
+
+TEST_OF_A_PROJECT = """
+import asyncio
+from program import run_until_empty
+from shop.handlers import client, confirmations
+
+
+def test_order_is_confirmed(capsys):
+    asyncio.run(confirm())
+    assert "confirmed order-1" in capsys.readouterr().out
+
+
+async def confirm():
+    async with client:
+        assert "{development}" not in str(client)
+        await confirmations.dispatch({{"order": "order-1"}}, id="order-1")
+        await run_until_empty(client, confirmations)
+"""
+
+
+def test_project_of_the_layout_guide_is_tested_on_a_server_of_its_own(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    (tmp_path / "program.py").write_text(program("test_emails.py"))
+    (tmp_path / "shop" / "test_shop.py").write_text(
+        TEST_OF_A_PROJECT.format(development=tmp_path / ".queasy")
+    )
+    done = python("-m", "pytest", "-q", "-W", "error", "shop", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert not (tmp_path / ".queasy").exists()
+
+
+def test_project_of_the_layout_guide_runs(tmp_path: Path) -> None:
+    write_project(tmp_path)
     guide = (DOCS / "guides" / "project-layout.md").read_text()
     assert "\nqueasy worker shop.handlers:client\n" in guide
     assert "\npython -m shop.web\n" in guide
@@ -129,7 +164,11 @@ def test_project_of_the_layout_guide_runs(tmp_path: Path) -> None:
 
 def test_web_application_of_the_layout_guide_imports_no_handler() -> None:
     files = files_of_a_project("shop")
-    assert sorted(files) == ["shop/handlers.py", "shop/queues.py", "shop/web.py"]
+    assert sorted(set(files) - {"shop/conftest.py"}) == [
+        "shop/handlers.py",
+        "shop/queues.py",
+        "shop/web.py",
+    ]
     assert "shop.handlers" not in files["shop/web.py"] + files["shop/queues.py"]
 
 

@@ -28,6 +28,7 @@ class Dispatched(msgspec.Struct, frozen=True, gc=False):
     """
 
     id: str
+    """The job's id, as given or as generated."""
     status: DispatchStatus
 
 
@@ -106,19 +107,29 @@ class Counts:
     """How many jobs are in each state."""
 
     waiting: int
+    """Jobs that are due or scheduled."""
     due: int
+    """Waiting jobs whose time has come."""
     active: int
+    """Jobs that are leased."""
     blocked: int
+    """Dispatches that are held until the active run of the same id ends."""
     failed: int
+    """Entries of the failed record."""
     broken: int
+    """Entries of the broken record."""
     clients: int
+    """Workers and pull leases; a dead one counts until it is swept."""
     waiters: int
+    """Clients that wait for a job."""
     paused: bool
+    """Whether `pause` was called, and not `resume`."""
     latency: float
     """Seconds since the first waiting job was due; 0 if none is due."""
 
     @property
     def scheduled(self) -> int:
+        """Waiting jobs whose time has not come."""
         return self.waiting - self.due
 
 
@@ -127,9 +138,13 @@ class ClientInfo:
     """One client of a queue: a worker, or a pull lease."""
 
     id: str
+    """The id of a pull lease begins with "~"."""
     expires_in: float
+    """Seconds until it counts as dead; negative if it is dead and not yet swept."""
     leases: int
+    """How many jobs of this queue it holds."""
     worker: bytes
+    """What a worker says about itself, as JSON; empty for a pull lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +152,9 @@ class Stat:
     """A counter: of all time (minute None), or of one minute (epoch seconds of its start)."""
 
     kind: str
+    """The event that is counted, as in "finished"."""
     minute: float | None
+    """When the minute began, in seconds since the epoch; None for the total of all time."""
     count: int
 
 

@@ -121,7 +121,7 @@ def safety_interval(queues: int, processes: int = 1) -> float:
     """Seconds between polls of a queue from which no wake-up arrives.
 
     The server wakes workers; these polls cover a lost message. Together the workers of one
-    supervisor poll less than once a second, if queues times processes is less than 60.
+    supervisor poll less than once a second, if queues times processes is less than 48.
     """
     return min(60.0, max(8.0, 1.25 * queues * processes))
 

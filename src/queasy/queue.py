@@ -64,7 +64,7 @@ class Queue(HandledQueue):
         If the id is waiting, that job is updated: its data, its run_at (True, False, "if_later" or
         "if_earlier"), the options named (True: those given), and its counts (by default they are
         reset when the data is updated). A job that is due keeps its place. While the id is running
-        the dispatch is blocked, and applied when the run ends, so one id is never leased twice at once.
+        the dispatch is blocked, and applied when the run ends: one id has one lease at a time.
 
         `run_at` is a time, `delay` a duration by the server's clock; without either the job
         is due now. `durability` waits until the write is on disk ("fsynced") or on a replica

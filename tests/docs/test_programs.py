@@ -121,13 +121,17 @@ async def confirm():
 """
 
 
-def test_project_of_the_layout_guide_is_tested_on_a_server_of_its_own(tmp_path: Path) -> None:
+def test_project_of_the_layout_guide_is_tested_on_a_server_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("QUEASY_URL", "redis://127.0.0.1:1/shared")
     write_project(tmp_path)
     (tmp_path / "program.py").write_text(program("test_emails.py"))
     (tmp_path / "shop" / "test_shop.py").write_text(
         TEST_OF_A_PROJECT.format(development=tmp_path / ".queasy")
     )
-    done = python("-m", "pytest", "-q", "-W", "error", "shop", cwd=tmp_path)
+    done = python("-m", "pytest", "-q", "-p", "no:asyncio", "-W", "error", "shop", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
     assert not (tmp_path / ".queasy").exists()

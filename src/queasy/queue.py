@@ -124,7 +124,7 @@ class Queue(HandledQueue):
         have been away: then every lease lasts ten seconds longer.)
         """
         operation = self._take_operation(
-            seconds, timeout, self._waiter, lambda: self._store.connected
+            seconds, timeout, self._waiter, lambda: self._store.was_reached
         )
 
         async def take() -> Lease | None:

@@ -165,7 +165,9 @@ class SyncQueue(QueueRequests):
         extended within `seconds`, the job goes to another client.
         """
         # Each call is a waiter of its own, because threads wait at the same time.
-        operation = self._take_operation(seconds, timeout, new_id(), lambda: self._store.connected)
+        operation = self._take_operation(
+            seconds, timeout, new_id(), lambda: self._store.was_reached
+        )
         job = run_operation_sync(self._store, operation)
         return None if job is None else SyncLease(job, self._commands, self._store)
 

@@ -61,7 +61,7 @@ def test_layers_are_those_that_are_checked() -> None:
 
 
 STANDARD_LIBRARY = {
-    "self.over.__cause__",
+    "self.closing_error.__cause__",
     "problem.__cause__",
     "context.check_hostname",
     "context.verify_mode",

@@ -93,7 +93,7 @@ class Pair:
         keys = self.keys[queue]
         if name in FAIL_KEYS:
             return keys.with_fail_queue
-        return keys.for_dispatch if name in DISPATCH_KEYS else keys.most
+        return keys.for_dispatch if name in DISPATCH_KEYS else keys.without_calls
 
     def _compare(self, dumped: list[Any]) -> None:
         audits: list[bytes] = []

@@ -174,7 +174,7 @@ def test_when_a_connection_breaks_written_calls_are_lost_and_the_rest_not_sent(
             arrived = {int(number) for number in re.findall(rb"<(\d+)>", fake.got)}
             assert arrived
             assert arrived <= set(lost)
-            assert wire.over is not None
+            assert wire.closing_error is not None
 
     run(work())
 
@@ -265,7 +265,7 @@ def test_a_reply_without_a_call_ends_the_connection(run: Run) -> None:
             assert await echo(wire, "first") == [b"yes"]
             fake.transport.write(b"+and another\r\n")
             await fake.left.wait()
-            assert "a reply without a call" in str(wire.over)
+            assert "a reply without a call" in str(wire.closing_error)
 
     run(work())
 

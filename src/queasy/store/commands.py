@@ -99,8 +99,8 @@ class QueueCommands:
         if call is not None:
             numbered = keys.for_numbered_put if alone else keys.for_numbered_dispatch
             return Command(function, numbered, (*args, *call), read)
-        few = keys.most if alone else keys.for_dispatch
-        return Command(function, few, tuple(args), read, call_keys=keys.of_calls)
+        unnumbered = keys.without_calls if alone else keys.for_dispatch
+        return Command(function, unnumbered, tuple(args), read, call_keys=keys.of_calls)
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """Cancel waiting jobs and, if `running`, request the cancellation of runs.
@@ -108,7 +108,9 @@ class QueueCommands:
         The answers are cancelled, requested, active or absent.
         """
         args = (self._now, _flag(running), *map(encode_id, ids))
-        return Command("cancel", self.keys.most, args, _words, call_keys=self.keys.of_calls)
+        return Command(
+            "cancel", self.keys.without_calls, args, _words, call_keys=self.keys.of_calls
+        )
 
     # Taking and ending
 
@@ -183,14 +185,14 @@ class QueueCommands:
     def extend(self, id_: str, token: int, lease: float) -> Command[str]:
         """Extend a lease: ok, cancel (its cancellation was requested) or lost."""
         args = (self._now, encode_id(id_), token, _whole_ms(lease))
-        return Command("extend", self.keys.most, args, _word)
+        return Command("extend", self.keys.without_calls, args, _word)
 
     # Clients
 
     def register(self, client: str, lease: float, worker: bytes = b"") -> Command[str]:
         """Create a client: ok, or lost if it was swept before."""
         args = (self._now, client, _whole_ms(lease), worker)
-        return Command("register", self.keys.most, args, _word)
+        return Command("register", self.keys.without_calls, args, _word)
 
     def bump(
         self, clients: Sequence[str], lease: float
@@ -248,19 +250,21 @@ class QueueCommands:
             "" if broken_limit is None else broken_limit,
             "" if paused is None else _flag(paused),
         )
-        return Command("configure", self.keys.most, args, _word)
+        return Command("configure", self.keys.without_calls, args, _word)
 
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
         """Put failed or broken jobs back: requeued, exists, absent or later (call again)."""
         args = (self._now, kind, *map(encode_id, ids))
-        return Command("requeue", self.keys.most, args, _words, call_keys=self.keys.of_calls)
+        return Command(
+            "requeue", self.keys.without_calls, args, _words, call_keys=self.keys.of_calls
+        )
 
     def drop(self, kind: RecordKind, ids: Sequence[str]) -> Command[int]:
         """Delete the records of failed or broken jobs; how many there were."""
         args = (self._now, kind, *map(encode_id, ids))
         return Command(
             "drop",
-            self.keys.most,
+            self.keys.without_calls,
             args,
             int,
             unclear_when_repeated=lambda dropped: dropped < len(ids),
@@ -268,7 +272,7 @@ class QueueCommands:
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:
         """Keep the newest records only; call again while it answers more than 0."""
-        return Command("trim", self.keys.most, (self._now, kind, keep), int)
+        return Command("trim", self.keys.without_calls, (self._now, kind, keep), int)
 
     # Reading
 
@@ -319,7 +323,7 @@ class QueueCommands:
         return Command("audit", self.keys.all, args, read, read_only=True)
 
     def _read_only(self, function: str, read: Any, *args: Any) -> Command[Any]:
-        return Command(function, self.keys.most, (self._now, *args), read, read_only=True)
+        return Command(function, self.keys.without_calls, (self._now, *args), read, read_only=True)
 
 
 def version() -> Command[tuple[int, int]]:

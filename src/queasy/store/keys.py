@@ -34,7 +34,7 @@ class QueueKeys:
         return tuple(self.base + name for name in NAMES)
 
     @cached_property
-    def most(self) -> tuple[str, ...]:
+    def without_calls(self) -> tuple[str, ...]:
         """The keys for functions that need not recognise a repeated call."""
         return self.all[:QUEUE_KEYS]
 
@@ -53,14 +53,14 @@ class QueueKeys:
 
     @cached_property
     def for_numbered_put(self) -> tuple[str, ...]:
-        return self.most + self.of_calls
+        return self.without_calls + self.of_calls
 
     @cached_property
     def with_fail_queue(self) -> tuple[str, ...]:
         """The keys for functions that may give a job up. A fail queue has no fail queue itself."""
         if self.fail:
-            return self.most
-        return self.most + QueueKeys(self.prefix, self.queue, fail=True).for_dispatch
+            return self.without_calls
+        return self.without_calls + QueueKeys(self.prefix, self.queue, fail=True).for_dispatch
 
     @property
     def name(self) -> str:

@@ -77,14 +77,14 @@ def call(
     route: Route,
     *,
     patience: float,
-    connected: bool = True,
+    was_reached: bool = True,
     durability: Durability = "ack",
     failed: FailedTry | None = None,
 ) -> Generator[Effect, Any, T]:
     """The answer to a command; raises the error if it fails.
 
     Waits up to `patience` seconds for a server that is away. If the server was never reached
-    (not `connected`) the URL is most likely wrong: the error is raised after two short pauses,
+    (not `was_reached`) the URL is most likely wrong: the error is raised after two short pauses,
     unless the call was sent to a member of a group, which may be replaced. A call is sent again
     when its answer was lost: every function is safe to repeat. With `failed`, the first try has
     been made already.
@@ -98,11 +98,11 @@ def call(
             if failed is not None:
                 problem, failed = failed.problem, None
                 raise problem
-            return (yield from state.once(route))
+            return (yield from state.try_once(route))
         except PROBLEMS as problem:
             pauses = pauses or _Pauses(give_up_at)
             fault = diagnose(problem, str(route.target), f"{command.title} on")
-            hopeless = not connected and not state.in_group(route)
+            hopeless = not was_reached and not state.in_group(route)
             if isinstance(problem, NotSent) and hopeless and pauses.made >= MAX_CONNECT_PAUSES:
                 raise fault.error from None
             state.prepare_next(fault, problem, route)
@@ -150,7 +150,7 @@ class _CallState:
         self.command = command
         self.durability = durability
         self.durability_timeout = durability_timeout
-        self.repeated = False
+        self.maybe_carried_out = False
         """The server may have carried out an earlier try."""
         self.lacks_library: Address | None = None
         """A server without the library. The route may not know it as a primary yet."""
@@ -164,7 +164,7 @@ class _CallState:
         """Tries that followed without a pause since the last one."""
         self.key = command.keys[0] if command.keys else None
 
-    def once(self, route: Route) -> Generator[Effect, Any, Any]:
+    def try_once(self, route: Route) -> Generator[Effect, Any, Any]:
         """One try: the answer, or an exception of `PROBLEMS`."""
         if self.lacks_library is not None:
             try:
@@ -191,7 +191,7 @@ class _CallState:
         if waits:
             self._check_durability(replies[-1])
         unclear = command.unclear_when_repeated
-        if self.repeated and unclear is not None and unclear(result):
+        if self.maybe_carried_out and unclear is not None and unclear(result):
             raise Unanswered(
                 f"{command.title}: the answer to an earlier try was lost, and the answer to the "
                 "last one does not show whether the earlier one was carried out"
@@ -236,7 +236,7 @@ class _CallState:
             )
 
     def failure(self, fault: Fault) -> QueasyError:
-        if self.repeated and not self.command.read_only:
+        if self.maybe_carried_out and not self.command.read_only:
             return Unanswered(
                 f"{self.command.title}: the answer was lost, and later tries failed "
                 f"({fault.error}). An earlier try may have been carried out"
@@ -245,7 +245,7 @@ class _CallState:
 
     def prepare_next(self, fault: Fault, problem: Exception, route: Route) -> None:
         """Prepares the next try as the remedy says, or raises when nothing helps."""
-        self.repeated |= fault.uncertain
+        self.maybe_carried_out |= fault.uncertain
         match fault.remedy:
             case Remedy.NONE:
                 raise self.failure(fault) from None
@@ -290,7 +290,7 @@ class _CallState:
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
     """Makes sure that the server can serve and has the library, this version's if possible."""
     pauses = _Pauses(time.monotonic() + patience)
-    _, revision = yield from call(version(), route, patience=patience, connected=False)
+    _, revision = yield from call(version(), route, patience=patience, was_reached=False)
     while True:
         try:
             if revision < library.revision():

@@ -92,7 +92,7 @@ class AsyncStore:
                 self._connected = True
 
     @property
-    def connected(self) -> bool:
+    def was_reached(self) -> bool:
         """Whether the server was ever reached."""
         return self._connected
 
@@ -208,7 +208,7 @@ class SyncStore:
                 self._connected = True
 
     @property
-    def connected(self) -> bool:
+    def was_reached(self) -> bool:
         """Whether the server was ever reached."""
         return self._connected
 

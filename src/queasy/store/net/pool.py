@@ -62,9 +62,9 @@ class _ServerConnections:
             raise NotSent(self._endpoint.late) from problem
         wire = None
         try:
-            while self._idle and (wire is None or wire.over is not None):
+            while self._idle and (wire is None or wire.closing_error is not None):
                 wire = self._idle.pop()
-            if wire is None or wire.over is not None:
+            if wire is None or wire.closing_error is not None:
                 wire = self._open_wire(self._endpoint)
             # Packed only now: a call that waits for its turn must not need twice the memory.
             replies = await wire.call(pack(commands), len(commands), deadline)
@@ -156,7 +156,7 @@ class AsyncTransport:
         if len(packed) > LARGE_CALL_BYTES:
             return server.call_alone(commands)
         wire = server.shared
-        if wire is None or wire.over is not None:
+        if wire is None or wire.closing_error is not None:
             wire = server.open_shared()
         return wire.call(packed, len(commands))
 

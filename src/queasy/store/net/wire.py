@@ -38,13 +38,13 @@ LATE_READ_SECONDS = 0.05
 class _PendingCall:
     """Commands that were written or wait to be, and the future of their replies."""
 
-    __slots__ = ("answer", "awaited", "deadline", "packed", "replies")
+    __slots__ = ("answer", "deadline", "packed", "replies", "reply_count")
 
     def __init__(
-        self, packed: bytes, awaited: int, answer: asyncio.Future[list[Any]], deadline: float
+        self, packed: bytes, reply_count: int, answer: asyncio.Future[list[Any]], deadline: float
     ) -> None:
         self.packed = packed
-        self.awaited = awaited
+        self.reply_count = reply_count
         self.answer = answer
         self.deadline = deadline
         self.replies: list[Any] = []
@@ -92,7 +92,7 @@ class Wire(asyncio.BufferedProtocol):
         self.greeted = False
         self.ready = False
         """The greeting was answered, and the socket accepts writes."""
-        self.over: Exception | None = None
+        self.closing_error: Exception | None = None
         """Why no more calls are accepted."""
         self.gone = self._loop.create_future()
         """Done when the socket is closed."""
@@ -113,7 +113,7 @@ class Wire(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(endpoint.limit):
                 await self._connect()
-                if not self._given_up():  # ended while connecting
+                if not self._has_ended():  # ended while connecting
                     await self._greet()
         except (Lost, NotSent) as problem:
             self._end(str(problem), problem)
@@ -124,8 +124,8 @@ class Wire(asyncio.BufferedProtocol):
         except BaseException:
             self._end("closed")
             raise
-        if self.over is not None and self._given_up():
-            raise self.over
+        if self.closing_error is not None and self._has_ended():
+            raise self.closing_error
         self.greeted = self.ready = True
         self._flush()
         if self._retired:
@@ -154,9 +154,9 @@ class Wire(asyncio.BufferedProtocol):
 
     def retire(self) -> None:
         """Accepts no more calls, and ends after the last reply."""
-        if self.over is None:
+        if self.closing_error is None:
             self._retired = True
-            self.over = NotSent("closed")
+            self.closing_error = NotSent("closed")
             self._close_if_done()
 
     def _end(
@@ -165,16 +165,16 @@ class Wire(asyncio.BufferedProtocol):
         sent, unsent = self._sent, self._unsent
         self._sent, self._unsent = deque(), deque()
         self.ready = False
-        if not self._given_up():
+        if not self._has_ended():
             self._retired = False
-            self.over = refusal or NotSent(why)
-            self.over.__cause__ = cause if refusal is None else refusal.__cause__
+            self.closing_error = refusal or NotSent(why)
+            self.closing_error.__cause__ = cause if refusal is None else refusal.__cause__
             for call in sent:
                 call.fail(Lost(why), cause)
             for call in unsent:
                 call.fail(refusal or NotSent(why), None if refusal else cause)
             if self._on_lost is not None:
-                self._on_lost(self.over)
+                self._on_lost(self.closing_error)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -186,9 +186,9 @@ class Wire(asyncio.BufferedProtocol):
             self._opening.cancel()
         self._opening = None
 
-    def _given_up(self) -> bool:
+    def _has_ended(self) -> bool:
         """Whether the connection has ended for the calls in flight, too."""
-        return self.over is not None and not self._retired
+        return self.closing_error is not None and not self._retired
 
     def _close_if_done(self) -> None:
         if not self._sent and not self._unsent:
@@ -203,16 +203,16 @@ class Wire(asyncio.BufferedProtocol):
     # Calling
 
     def call(
-        self, packed: bytes, awaited: int, deadline: float | None = None
+        self, packed: bytes, reply_count: int, deadline: float | None = None
     ) -> asyncio.Future[list[Any]]:
-        """Sends packed commands; the future's result is a list of `awaited` replies.
+        """Sends packed commands; the future's result is a list of `reply_count` replies.
 
         Cancelling the future does not affect other calls.
         """
-        if self.over is not None:
-            raise NotSent(str(self.over)) from self.over
+        if self.closing_error is not None:
+            raise NotSent(str(self.closing_error)) from self.closing_error
         answer: asyncio.Future[list[Any]] = self._loop.create_future()
-        call = _PendingCall(packed, awaited, answer, deadline or self._deadline())
+        call = _PendingCall(packed, reply_count, answer, deadline or self._deadline())
         if self._timer is None:
             self._timer = self._loop.call_at(call.deadline, self._check_deadlines)
         idle = self.ready and not self._sent and not self._unsent
@@ -227,7 +227,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def send(self, commands: RawCommands) -> None:
         """Sends commands; their replies, if any, go to `on_push`."""
-        if self.over is None:
+        if self.closing_error is None:
             self._transport.write(pack(commands))
 
     def _deadline(self) -> float:
@@ -281,7 +281,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        if self._given_up():  # while connecting
+        if self._has_ended():  # while connecting
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -294,12 +294,12 @@ class Wire(asyncio.BufferedProtocol):
             while (reply := reader.gets()) is not INCOMPLETE:
                 if not sent:
                     self._on_push(reply)
-                    if self.over is not None:
+                    if self.closing_error is not None:
                         return
                     continue
                 call = sent[0]
                 call.replies.append(reply)
-                if len(call.replies) == call.awaited:
+                if len(call.replies) == call.reply_count:
                     sent.popleft()
                     if not call.answer.done():
                         call.answer.set_result(call.replies)
@@ -321,7 +321,7 @@ class Wire(asyncio.BufferedProtocol):
         self.ready = False
 
     def resume_writing(self) -> None:
-        if self.greeted and not self._given_up():
+        if self.greeted and not self._has_ended():
             self.ready = True
             self._flush()
 

@@ -65,10 +65,10 @@ class SyncWire:
             return opened
         return context.wrap_socket(opened, server_hostname=address.host)
 
-    def call(self, packed: bytes, awaited: int) -> list[Any]:
-        """Sends packed commands and returns `awaited` replies, errors as values."""
+    def call(self, packed: bytes, reply_count: int) -> list[Any]:
+        """Sends packed commands and returns `reply_count` replies, errors as values."""
         self._send(packed)
-        return [self.read() for _ in range(awaited)]
+        return [self.read() for _ in range(reply_count)]
 
     def send(self, commands: RawCommands) -> None:
         self._send(pack(commands))

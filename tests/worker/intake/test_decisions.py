@@ -77,7 +77,7 @@ def test_queue_with_a_suspect_is_not_polled_while_it_is_avoided() -> None:
     assert found.decide_again_at == NOW + 2
 
 
-@pytest.mark.parametrize("fields", [{"exclusive": True}, {"supervised": False}], ids=str)
+@pytest.mark.parametrize("fields", [{"exclusive": True}, {"leases_are_kept": False}], ids=str)
 def test_jobs_that_could_not_run_are_not_requested(fields: dict[str, Any]) -> None:
     assert actions(queue(), **fields) == [NotePassedOver(0)]
 
@@ -305,7 +305,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         room=free,
         closing=draw(st.booleans()),
         exclusive=draw(st.booleans()),
-        supervised=draw(st.booleans()),
+        leases_are_kept=draw(st.booleans()),
         running=used > 0,
     )
 
@@ -351,7 +351,7 @@ def test_lower_priority_is_not_served_where_a_higher_one_wants_jobs_that_fit(
 @given(snapshots())
 def test_highest_priority_is_served_if_its_jobs_fit(now: Snapshot) -> None:
     """The queue whose turn is first is served if it wants jobs and has room."""
-    startable = now.supervised and not now.exclusive and not now.closing
+    startable = now.leases_are_kept and not now.exclusive and not now.closing
     first = max(now.queues, key=lambda queue: queue.priority)
     alone = [queue for queue in now.queues if queue.priority == first.priority] == [first]
     wants = first.serving and not first.calls and max(first.poll_at, first.avoid_until) <= NOW

@@ -61,7 +61,7 @@ class Runs:
     def __init__(self, table: InflightTable, capacity: int, listener: RunListener) -> None:
         self.pace = Pace()
         self.used = Units()
-        self.ended = 0
+        self.ended_count = 0
         """How many runs have ended."""
         self._wanted_more = False
         self._table = table
@@ -189,7 +189,7 @@ class Runs:
         # A run that was asked to end may have finished all the same.
         if outcome is None or (run.end_reason is not None and not isinstance(outcome, Finish)):
             outcome = _outcome_without_result(run, problem)
-        self.ended += 1
+        self.ended_count += 1
         self._listener.run_ended(run, Ending(run.job.id, run.job.token, outcome))
 
     def cancel(self, queue: int, id_: str, token: int) -> None:
@@ -277,12 +277,12 @@ class Runs:
 def _outcome_without_result(run: Run, problem: BaseException | None) -> Outcome:
     """The outcome of a run that was asked to end, or that raised something unexpected."""
     try:
-        return _describe(run, problem)
+        return _outcome_of_end_reason(run, problem)
     except BaseException as raised:  # by the handler's exception, when its text was asked for
         return RetryLater(JobError(type(raised).__qualname__, "its error cannot be shown"))
 
 
-def _describe(run: Run, problem: BaseException | None) -> Outcome:
+def _outcome_of_end_reason(run: Run, problem: BaseException | None) -> Outcome:
     match run.end_reason:
         case None:
             problem = problem or asyncio.CancelledError("the handler cancelled its own task")

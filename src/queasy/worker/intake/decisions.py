@@ -104,7 +104,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The worker takes no more jobs."""
     exclusive: bool = False
     """A suspect runs, or is about to: nothing else may start."""
-    supervised: bool = True
+    leases_are_kept: bool = True
     """The supervisor, if there is one, was seen lately: leases are kept alive."""
     running: bool = False
     """Any job runs."""
@@ -249,7 +249,7 @@ def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None
 
 def _limit(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> int:
     """How many jobs to request: 0 beside a suspect, and while nothing keeps leases alive."""
-    if snapshot.exclusive or not snapshot.supervised:
+    if snapshot.exclusive or not snapshot.leases_are_kept:
         return 0
     return turns.room.jobs(queue, turns.starved)
 
@@ -267,8 +267,8 @@ def _is_probe_due(snapshot: Snapshot, queue: QueueView) -> bool:
     """Whether the worker asks now if a queue that it passed over has a job that is due."""
     if queue.passed_over_since is None:
         return False
-    patience = PROBE_EVERY if queue.starved else STARVES_AFTER
-    return snapshot.now - queue.probed_at > patience
+    interval = PROBE_EVERY if queue.starved else STARVES_AFTER
+    return snapshot.now - queue.probed_at > interval
 
 
 def _misses_its_poll(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> bool:

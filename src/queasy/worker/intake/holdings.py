@@ -78,11 +78,11 @@ class Holdings:
 
     async def wait_for_room(self, queue: QueueState, jobs: int) -> None:
         """Wait while runs keep ending: there may be more prefetched jobs than room for them."""
-        passes, ended = 0, self.runs.ended
+        passes, ended = 0, self.runs.ended_count
         while self._startable(queue) < jobs and passes < MAX_PASSES_WITHOUT_PROGRESS:
             await asyncio.sleep(0)
-            passes = passes + 1 if self.runs.ended == ended else 0
-            ended = self.runs.ended
+            passes = passes + 1 if self.runs.ended_count == ended else 0
+            ended = self.runs.ended_count
 
     def _startable(self, queue: QueueState) -> int:
         """How many prefetched jobs of the queue can start now."""

@@ -27,9 +27,9 @@ class LeaseLedger:
         """Lower bound on when the server expires this client."""
         self.taken_at = 0.0
         """When the jobs that came last were requested: their lease began no earlier."""
-        self.listener: object | None = None
+        self.connection: object | None = None
         """The connection that brings wake-ups now, if there is one."""
-        self._last_listener: object | None = None
+        self._last_connection: object | None = None
         self._stale_marks = self._reconciled_marks = 0
         self._released: set[LeaseKey] = set()
         """Released leases whose hand-off message may still arrive."""
@@ -61,19 +61,19 @@ class LeaseLedger:
 
     @property
     def listens(self) -> bool:
-        return self.listener is not None
+        return self.connection is not None
 
-    def note_listener(self, listener: object | None) -> None:
+    def note_connection(self, connection: object | None) -> None:
         """Messages come over this connection now. Those of another one may have been lost."""
-        self.listener = listener
-        if listener is not None:
-            if self._last_listener not in (None, listener):
+        self.connection = connection
+        if connection is not None:
+            if self._last_connection not in (None, connection):
                 self._released.clear()  # their messages cannot arrive any more
                 self.mark_stale()
-            self._last_listener = listener
+            self._last_connection = connection
 
-    def forget_listener(self) -> None:
-        self._last_listener = None
+    def forget_connection(self) -> None:
+        self._last_connection = None
 
     # How long the leases last
 

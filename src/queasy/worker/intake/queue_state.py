@@ -195,7 +195,7 @@ class QueueState:
         self.leases.confirm(confirmed_until)
         self._table.set_idle_until(self.index, confirmed_until)
         self.serving, self.exhausted, self.poll_at = True, True, 0.0
-        self.leases.forget_listener()
+        self.leases.forget_connection()
 
     def abandon(self) -> None:
         """Nothing keeps the leases alive any more."""

@@ -70,7 +70,7 @@ class Scheduler:
         self._max_jobs = max_jobs
         self._job_limit_reached = job_limit_reached
         self._context = contextvars.copy_context()
-        self._soon: asyncio.Handle | None = None
+        self._pending_pass: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -80,7 +80,7 @@ class Scheduler:
         self.schedule_soon()
 
     def dispose(self) -> None:
-        for timer in (self._soon, self._timer):
+        for timer in (self._pending_pass, self._timer):
             if timer is not None:
                 timer.cancel()
         self.holdings.dispose()
@@ -92,7 +92,7 @@ class Scheduler:
         queue.add_ending(ending)
         for later in run.endings_after:
             queue.add_ending(later)
-        if self._soon is None:
+        if self._pending_pass is None:
             self.schedule_soon()
 
     def thread_refused(self, run: Run) -> None:
@@ -104,20 +104,20 @@ class Scheduler:
     # Deciding
 
     def schedule_soon(self) -> None:
-        if self._soon is None:
+        if self._pending_pass is None:
             # In the scheduler's own context: the caller may be a handler with one of its own.
             loop = asyncio.get_running_loop()
-            self._soon = loop.call_soon(self._schedule, context=self._context)
+            self._pending_pass = loop.call_soon(self._schedule, context=self._context)
 
     def _schedule_now(self) -> None:
         """Schedule at once, not in the next pass of the event loop: a job is waiting."""
         self.schedule_soon()
-        if self._soon is not None:
-            self._soon.cancel()
+        if self._pending_pass is not None:
+            self._pending_pass.cancel()
         self._context.run(self._schedule)
 
     def _schedule(self) -> None:
-        self._soon = None
+        self._pending_pass = None
         self.changed.set()
         self._report_job_limit()
         self.holdings.advance_deferred()
@@ -141,7 +141,7 @@ class Scheduler:
             room=self.holdings.room(),
             closing=self.holdings.closing,
             exclusive=self.holdings.deferred.exclusive,
-            supervised=self._is_supervised(now),
+            leases_are_kept=self._leases_are_kept(now),
             running=bool(self._runs),
         )
 
@@ -159,12 +159,12 @@ class Scheduler:
         leaves = self.holdings.closing and not self._runs
         return queue.leases.stale and queue.joined and not leaves
 
-    def _is_supervised(self, now: float) -> bool:
+    def _leases_are_kept(self, now: float) -> bool:
         seen = self._table.supervisor_ran_at
         return not seen or now - seen <= SUPERVISOR_SILENCE
 
     def _report_job_limit(self) -> None:
-        if self._max_jobs is not None and self._runs.ended >= self._max_jobs:
+        if self._max_jobs is not None and self._runs.ended_count >= self._max_jobs:
             self._max_jobs = None
             self._job_limit_reached()
 
@@ -190,24 +190,24 @@ class Scheduler:
         match action:
             case Dequeue(limit=limit, units=units):
                 call = queue.begin("dequeue", limit, units)
-                self._begin(self._dequeue(subscription, call))
+                self._begin_call(self._dequeue(subscription, call))
             case Probe():
-                self._begin(self._probe(subscription, queue.begin("probe")))
+                self._begin_call(self._probe(subscription, queue.begin("probe")))
             case Report():
-                self._begin(self._report(subscription, queue.begin("report")))
+                self._begin_call(self._report(subscription, queue.begin("report")))
             case StandDown():
-                self._begin(self._stand_down(subscription, queue.begin("stand_down")))
+                self._begin_call(self._stand_down(subscription, queue.begin("stand_down")))
             case ForwardWakeUp():
                 subscription.forward_wake_up()
             case NotePassedOver():
                 queue.pass_over()
 
-    def _begin(self, call: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(call)
+    def _begin_call(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._calls.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._call_ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _call_ended(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
             # Dequeue, report and reconcile wait for an unreachable server, and a stand-down ignores
@@ -243,10 +243,10 @@ class Scheduler:
             if call.prefetch:
                 await self.holdings.wait_for_room(queue, taken.count)
             queue.jobs_started(call)
-            must_stand_down = taken.count > 0 and self._revoke_hand_off(queue)
+            other_may_hand_off = taken.count > 0 and self._revoke_hand_off(queue)
             if not self._start(queue, call, taken):
                 return
-            if (was_exhausted or taken.count < call.limit) and not must_stand_down:
+            if (was_exhausted or taken.count < call.limit) and not other_may_hand_off:
                 self._runs.go(at_once=True)  # there is no call to send first
             if not requests_more_first:
                 await self._reconcile_if_needed(subscription)
@@ -353,7 +353,7 @@ class Scheduler:
         self.schedule_soon()
 
     def _has_room_for(self, queue: QueueState) -> bool:
-        if self.holdings.deferred.exclusive or not self._is_supervised(time.monotonic()):
+        if self.holdings.deferred.exclusive or not self._leases_are_kept(time.monotonic()):
             return False
         return self.holdings.room().jobs(self._view(queue)) > 0
 
@@ -369,7 +369,7 @@ class Scheduler:
             other.require_forwarding()  # after the answer to its call
         else:
             subscription = self._subscriptions[other.index]
-            self._begin(self._stand_down(subscription, other.begin("stand_down")))
+            self._begin_call(self._stand_down(subscription, other.begin("stand_down")))
         return True
 
     def cancel(self, queue: int, id_: str, token: int) -> None:

@@ -110,12 +110,12 @@ class Subscription:
         None if this worker is not subscribed: it is not allowed, or the server is unreachable.
         """
         try:
-            listener = await self._store.listener.subscribe(self._channel)
+            connection = await self._store.listener.subscribe(self._channel)
         except QueasyError as problem:  # the worker polls more often instead
             self._connectivity.cannot_subscribe(problem)
-            listener = None
-        self._leases.note_listener(listener)
-        return listener
+            connection = None
+        self._leases.note_connection(connection)
+        return connection
 
     # Dequeue and report
 
@@ -139,12 +139,12 @@ class Subscription:
         state.begin_poll()
         endings = state.take_endings()
         self._leases.hold(1)  # so that the supervisor bumps, however long the answer takes
-        request, sent, unclear = self._next_request(), 0.0, False
+        request, sent, maybe_leased = self._next_request(), 0.0, False
 
         async def call() -> Taken:
-            nonlocal sent, unclear
+            nonlocal sent, maybe_leased
             # A lease may have begun with an earlier try that was not answered: count from there.
-            sent = sent if unclear else time.monotonic()
+            sent = sent if maybe_leased else time.monotonic()
             self._leases.shorten(sent)
             try:
                 return await self._store.run(
@@ -155,12 +155,12 @@ class Subscription:
                     )
                 )  # fmt: skip
             except Unanswered:  # the lease may have begun
-                unclear = True
+                maybe_leased = True
                 raise
 
         try:
             try:
-                taken = await self._until_answered(call, repeat=lambda: state.calls < 2)
+                taken = await self._until_answered(call, may_repeat=lambda: state.calls < 2)
             except GivenUp:
                 raise
             except Exception as problem:  # most likely one of the outcomes is refused: find it
@@ -189,7 +189,7 @@ class Subscription:
         self.state.plan_poll(taken, limit, wait_seconds, sent)
 
     async def _still_listens(self) -> bool:
-        before = self._leases.listener
+        before = self._leases.connection
         return await self._listen() is before
 
     def _next_request(self) -> str:
@@ -235,16 +235,16 @@ class Subscription:
         await self._until_answered(partial(self._store.run, self._commands.settle([ending])))
 
     async def _until_answered(
-        self, call: Callable[[], Awaitable[T]], repeat: Callable[[], bool] = lambda: True
+        self, call: Callable[[], Awaitable[T]], may_repeat: Callable[[], bool] = lambda: True
     ) -> T:
-        """Repeat a call until the server answers it. Raise GivenUp if `repeat` says not to."""
+        """Repeat a call until the server answers it. Raise GivenUp if `may_repeat` says not to."""
         while True:
             try:
                 answer = await call()
             except (ServerError, EmbeddedServerError) as problem:
                 self._connectivity.failed(self.state.name, problem)
                 self._leases.mark_stale()
-                if not repeat():
+                if not may_repeat():
                     raise GivenUp from problem
                 await asyncio.sleep(random.uniform(0.2, RETRY_PAUSE))
             else:

@@ -74,7 +74,7 @@ class Worker:
         self._holdings = self._scheduler.holdings
         self._runs = self._holdings.runs
         self._skipped_suspects = table.skips_suspects
-        self._beating: asyncio.TimerHandle | None = None
+        self._beat_timer: asyncio.TimerHandle | None = None
         self._started = False
         self._record = b""
         self._stop_by = math.inf
@@ -112,7 +112,7 @@ class Worker:
             for queue in self._scheduler.queues:
                 queue.reconsider()
             self._scheduler.schedule_soon()
-        self._beating = asyncio.get_running_loop().call_later(BEAT_EVERY, self._beat)
+        self._beat_timer = asyncio.get_running_loop().call_later(BEAT_EVERY, self._beat)
 
     async def _join(self, subscription: Subscription) -> None:
         subscription.state.order_serve()
@@ -242,8 +242,8 @@ class Worker:
                 raise problem
 
     def dispose(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
         for task in self._joining_later:
             task.cancel()
         for subscription in self._subscriptions:

@@ -64,7 +64,7 @@ def test_the_first_reason_for_a_kill_counts() -> None:
     state = ChildState(NOW)
     state.kill("overdue", NOW)
     state.kill("stop", NOW + 1)
-    assert (state.killed, state.killed_at) == ("overdue", NOW)
+    assert (state.kill_reason, state.killed_at) == ("overdue", NOW)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_process_has_a_lease_to_report_the_run_that_blocked_it(reports: bool) 
     """
     state, entry, beat = ChildState(NOW), run("a"), NOW
     state.observed_runs(1, [entry], 1, beat, NOW + LEASE + 5)
-    assert state.blocked_since is None, "a run blocks it"
+    assert state.cannot_report_since is None, "a run blocks it"
     state.observed_runs(0, [], 1, beat, NOW + LEASE + 5.1)
     if reports:
         state.observed_runs(0, [], 1, NOW + LEASE + 6.5, NOW + LEASE + 6.6)
-    assert state.blocked_since == (None if reports else NOW + LEASE + 5.1)
+    assert state.cannot_report_since == (None if reports else NOW + LEASE + 5.1)
 
 
 def test_a_thawed_process_is_not_frozen_any_more() -> None:

@@ -99,8 +99,8 @@ def test_a_process_frozen_for_longer_than_a_lease_is_killed() -> None:
 
 
 def test_a_blocked_loop_that_keeps_outcomes_unreported_is_killed_after_a_lease() -> None:
-    assert decided(child(held=1, blocked_since=NOW - LEASE + 1)) == []
-    assert decided(child(held=1, blocked_since=NOW - LEASE - 1)) == [Kill(reason="blocked")]
+    assert decided(child(held=1, cannot_report_since=NOW - LEASE + 1)) == []
+    assert decided(child(held=1, cannot_report_since=NOW - LEASE - 1)) == [Kill(reason="blocked")]
 
 
 def test_nothing_is_done_about_a_child_that_was_killed() -> None:

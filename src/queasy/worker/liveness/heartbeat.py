@@ -42,9 +42,9 @@ STAND_DOWN_AT_MOST_EVERY = 1.0
 class WorkerLeases:
     """The leases of one worker: when each is due for a bump, and when it was last confirmed.
 
-    `lost` is called when the server has declared the worker dead, `cancel` for each run that is
-    to be cancelled. With `inline` the worker shares its event loop with an application, which may
-    block it.
+    `on_declared_dead` is called when the server has declared the worker dead, `cancel` for each run
+    that is to be cancelled. With `inline` the worker shares its event loop with an application,
+    which may block it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class WorkerLeases:
         client: str,
         queues: Sequence[QueueCommands],
         table: InflightTable,
-        lost: Callable[[], None],
+        on_declared_dead: Callable[[], None],
         cancel: Callable[[int, Cancelled], None],
         *,
         inline: bool = False,
@@ -64,7 +64,7 @@ class WorkerLeases:
         self.gone = False
         """The worker has ended, and its table is closed."""
         self.cancel = cancel
-        self._lost = lost
+        self._on_declared_dead = on_declared_dead
         self._inline = inline
         self._bumped: dict[int, float] = {}
         """When a bump of each queue was last sent."""
@@ -124,7 +124,7 @@ class WorkerLeases:
         self._idle_until[queue] = sent + lease if lease == IDLE_LEASE else 0.0
         # "lost" is expected if the worker left the queue while the call was in flight.
         if word == "lost" and self.table.idle_until(queue):
-            self._lost()
+            self._on_declared_dead()
 
     def publish(self, now: float) -> None:
         """Writes into the worker's table when the leases of each queue were last in order."""
@@ -172,13 +172,13 @@ class Heartbeat:
         """Bumps until it is cancelled."""
         try:
             while True:
-                self._beat()
+                self._start_due_bumps()
                 await asyncio.sleep(CHECK_EVERY)
         finally:
             for task in [*self._bumping.values(), *self._standing_down]:
                 task.cancel()
 
-    def _beat(self) -> None:
+    def _start_due_bumps(self) -> None:
         """Starts the bumps that are due: one task for each queue, so that none delays another."""
         now = time.monotonic()
         due: dict[tuple[str, float], list[tuple[WorkerLeases, int]]] = {}

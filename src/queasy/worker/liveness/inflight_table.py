@@ -67,7 +67,7 @@ class InflightTable:
         """The offset of each slot."""
         self._free = list(reversed(self._slots))
         # Computed once: a worker reads it before every run.
-        self._requested_at = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
+        self._requested_at_index = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
 
     @staticmethod
     def create_file(queues: int, slots: int) -> int:
@@ -162,11 +162,11 @@ class InflightTable:
 
     def set_requested_at(self, queue: int, sent: float) -> None:
         """Records when the worker requested the jobs it took last: their leases begin then."""
-        self._floats[self._requested_at[queue]] = sent
+        self._floats[self._requested_at_index[queue]] = sent
 
     def requested_at(self, queue: int) -> float:
         """When the worker requested the jobs of the queue that it took last."""
-        return self._floats[self._requested_at[queue]]
+        return self._floats[self._requested_at_index[queue]]
 
     def set_confirmed_at(self, queue: int, confirmed: float) -> None:
         """Records when the server last confirmed the leases; 0: the worker holds none."""

@@ -196,7 +196,7 @@ class ChildPool:
     def _note_end(self, child: ChildProcess, code: int | None) -> None:
         """Logs how a child ended, and whether that delays the start of the next."""
         state, now = child.state, time.monotonic()
-        fields = {"pid": child.pid, "client": child.client, "why": state.killed}
+        fields = {"pid": child.pid, "client": child.client, "why": state.kill_reason}
         if state.ended_in_order:
             event("process_exited", **fields)
             if not state.has_served:

@@ -187,7 +187,7 @@ class ChildProcess:
     # Observations
 
     def observe(
-        self, now: float, *, with_memory: bool = False, with_process: bool = False
+        self, now: float, *, with_memory: bool = False, with_frozen: bool = False
     ) -> ChildSnapshot:
         """A snapshot for the watchdog.
 
@@ -198,7 +198,7 @@ class ChildProcess:
         entries = table.entries() if runs else ()
         held = table.held_total(len(state.planned.queues)) if state.planned is not None else 0
         state.observed_runs(runs, entries, held, last_beat, now)
-        if with_process:
+        if with_frozen:
             state.observed_frozen(self._is_frozen(), now)
         return ChildSnapshot(
             runs=runs,
@@ -206,10 +206,10 @@ class ChildProcess:
             held=held,
             last_beat=last_beat,
             cancels=dict(state.cancels),
-            killed=state.killed is not None,
+            killed=state.kill_reason is not None,
             kill_by=state.kill_by,
-            blocked_since=state.blocked_since,
-            frozen_since=state.frozen_since if with_process else None,
+            cannot_report_since=state.cannot_report_since,
+            frozen_since=state.frozen_since if with_frozen else None,
             memory=self._memory() if with_memory else 0,
             is_settled=state.is_settled(now),
         )

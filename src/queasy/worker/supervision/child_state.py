@@ -75,7 +75,7 @@ class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that it was asked to cancel, and when."""
     killed: bool = False
     kill_by: float | None = None
-    blocked_since: float | None = None
+    cannot_report_since: float | None = None
     frozen_since: float | None = None
     memory: int = 0
     """Bytes of resident memory; 0 if it was not read, because it is not limited."""
@@ -97,11 +97,11 @@ class ChildState:
         """The server and the queues of the child, once it has imported the application."""
         self.announced_exit = False
         """The child reported that it exits, so no job is to blame for its end."""
-        self.killed: KillReason | None = None
+        self.kill_reason: KillReason | None = None
         self.killed_at = 0.0
         self.kill_by: float | None = None
         """A run does not end: the child is killed then, or once its other jobs have ended."""
-        self.blocked_since: float | None = None
+        self.cannot_report_since: float | None = None
         """Since when its event loop has not turned although it holds jobs and runs none."""
         self.frozen_since: float | None = None
         """Since when it has been stopped by SIGSTOP."""
@@ -130,12 +130,12 @@ class ChildState:
     @property
     def ended_in_order(self) -> bool:
         """Whether it exited by itself, or was killed at the end of a stop."""
-        return self.announced_exit or self.killed == "stop"
+        return self.announced_exit or self.kill_reason == "stop"
 
     @property
     def runs_are_suspect(self) -> bool:
         """Whether one of its runs may have caused its end."""
-        return not self.announced_exit and self.killed in (None, "memory", "frozen")
+        return not self.announced_exit and self.kill_reason in (None, "memory", "frozen")
 
     @property
     def cancels(self) -> Mapping[RunKey, float]:
@@ -178,8 +178,8 @@ class ChildState:
     def kill(self, reason: KillReason, now: float) -> None:
         """It was sent SIGKILL; the first reason counts."""
         self._end(Phase.KILLED)
-        if self.killed is None:
-            self.killed, self.killed_at = reason, now
+        if self.kill_reason is None:
+            self.kill_reason, self.killed_at = reason, now
 
     def announce_exit(self) -> None:
         """It reported that it exits."""
@@ -200,14 +200,14 @@ class ChildState:
     ) -> None:
         """Forgets cancelled runs that have ended, and notes since when its loop is blocked."""
         if runs:
-            self.blocked_since = None
+            self.cannot_report_since = None
             self._forget_cancels(entries, now)
             return
         self._cancels.clear()
         if now - last_beat <= LOOP_BLOCKED or not held:
-            self.blocked_since = None
-        elif self.blocked_since is None:
-            self.blocked_since = now
+            self.cannot_report_since = None
+        elif self.cannot_report_since is None:
+            self.cannot_report_since = now
 
     def _forget_cancels(self, entries: Sequence[Entry], now: float) -> None:
         """Forgets runs that have ended.

@@ -91,7 +91,7 @@ class ServerLink:
                 runs=child.table.entries(),
                 runs_are_suspect=state.runs_are_suspect,
                 cancelled=frozenset(state.cancels),
-                overdue_at=state.killed_at if state.killed == "overdue" else None,
+                overdue_at=state.killed_at if state.kill_reason == "overdue" else None,
                 held_jobs=child.table.held_total(len(planned.queues)) > 0,
             ),
         )

@@ -48,7 +48,7 @@ __all__ = ["Supervisor"]
 
 WATCH_EVERY = 0.25
 # Whether a child is frozen is read from /proc in every fourth round only.
-ROUNDS_PER_PROCESS_CHECK = 4
+ROUNDS_PER_FROZEN_CHECK = 4
 
 
 class Supervisor:
@@ -130,7 +130,7 @@ class Supervisor:
                 child.table.supervisor_ran(now)
                 if child.pid:
                     try:
-                        self._check(child, now, rounds % ROUNDS_PER_PROCESS_CHECK == 0)
+                        self._check(child, now, rounds % ROUNDS_PER_FROZEN_CHECK == 0)
                     except Exception as problem:  # the other children must be checked all the same
                         log_error("internal_error", problem, where="watchdog", pid=child.pid)
             try:
@@ -139,10 +139,10 @@ class Supervisor:
                 log_error("internal_error", problem, where="suspect policy")
             await asyncio.sleep(WATCH_EVERY)
 
-    def _check(self, child: ChildProcess, now: float, with_process: bool) -> None:
+    def _check(self, child: ChildProcess, now: float, with_frozen: bool) -> None:
         """Carries out what the watchdog decides about a child."""
         with_memory = self._limits.max_memory is not None
-        snapshot = child.observe(now, with_memory=with_memory, with_process=with_process)
+        snapshot = child.observe(now, with_memory=with_memory, with_frozen=with_frozen)
         for action in decide(snapshot, now, self._limits):
             self._carry_out(child, action)
         if child.state.kill_by is not None:

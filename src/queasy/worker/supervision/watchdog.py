@@ -123,7 +123,7 @@ def _about_reports(child: ChildSnapshot, now: float) -> Action | None:
     A run that has just ended may have blocked the loop until now. So the loop may stay blocked for
     LEASE seconds after the supervisor first saw it.
     """
-    if child.blocked_since is not None and now - child.blocked_since > LEASE:
+    if child.cannot_report_since is not None and now - child.cannot_report_since > LEASE:
         return Kill(reason="blocked")
     return None
 

@@ -58,7 +58,7 @@ end
 --   args   running (1, 0), id ...; with calls: caller, number
 --   reply  cancelled | requested | active | absent for each
 --   writes waiting, data, info, blocked, calls, callers; with running: active, cancels, and
---          notifies the holder. A repeat: as dispatch
+--          notifies the holder. A repeat is answered as in dispatch
 function API.cancel(keys, argv)
   local q = open_queue(keys, 1, argv[1])
   local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
@@ -82,8 +82,8 @@ end
 --          limit (0: take no jobs. If the client waits, the reply or a wake-up says when a job is
 --          due. If it does not wait and a job is due, another client is woken),
 --          request (a repeat of the last request returns the same batch. If requests are numbers,
---          one that is lower than the last that took jobs or had limit 0 is overtaken. A client
---          '~…' is made for one dequeue, and its name is its request),
+--          a request is overtaken if a higher one took jobs or had limit 0: it takes nothing. A
+--          client '~…' is made for one dequeue, and its name is its request),
 --          waiter (the client to wake when there is work),
 --          waits (how long it sleeps at most if it gets nothing; 0: it does not sleep),
 --          number of leases to end, then verb, id, token, when, error of each;
@@ -93,8 +93,8 @@ end
 --   reply  { ok | lost | paused | overtaken, next_in, { status of each lease to end },
 --            { id, token, run_at, data, info of each job }, { id, token of each requested cancel },
 --            { number in the packed list of each lease that was lost },
---            how many leases the client holds, if it is to wait. If it knows of fewer, the
---            others were handed to it in messages that were lost };
+--            how many leases the client holds, if it becomes a waiter, else 0. If it knows of
+--            fewer, the others were handed to it in messages that were lost };
 --          the last two only if a packed list was given, even an empty one
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
@@ -184,8 +184,8 @@ end
 --   args   failed | broken, id ...; with calls: caller, number
 --   reply  requeued | exists (the id waits or is active) | absent | later (not processed, because
 --          those before it were large: call again with these), for each
---   writes waiting, data, info, failed or broken, calls, callers; wakes waiters. A repeat: as
---          dispatch
+--   writes waiting, data, info, failed or broken, calls, callers; wakes waiters. A repeat is
+--          answered as in dispatch
 function API.requeue(keys, argv)
   local q = open_queue(keys, 1, argv[1])
   local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
@@ -297,7 +297,7 @@ local function register(name, callback, ...)
   loader.register_function({ function_name = function_name, callback = call, flags = { ... } })
 end
 
--- A full server refuses dispatch, put and requeue; everything that drains it still works.
+-- A server whose memory is full refuses dispatch, put and requeue. All that drains it still works.
 register('dispatch', API.dispatch)
 register('put', API.put)
 register('requeue', API.requeue)

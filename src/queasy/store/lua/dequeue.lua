@@ -36,8 +36,8 @@ local function is_due(q, skips_suspects)
   return at and at <= q.now
 end
 
--- Wakes a waiter if a job is due that this client did not take: it has no room, or it took one
--- suspect and nothing else.
+-- Wakes a waiter if a job is due that this client did not take, because it has no room, or because
+-- it took one suspect and nothing else.
 local function forward_wake_up(q)
   if is_due(q) then
     wake_waiters(q, 1)
@@ -45,9 +45,9 @@ local function forward_wake_up(q)
 end
 
 -- Extends the lease of a client that holds no job and sleeps, so that it need not bump while it
--- sleeps. The lease lasts until well after its next poll: otherwise another sleeping client would
--- poll because this one might be dead. Returns how many leases the client holds; if any, it extends
--- nothing.
+-- sleeps. The lease lasts until well after its next poll: if it expired earlier, another sleeping
+-- client would have to poll then, to sweep. Returns how many leases the client holds. If it holds
+-- any, nothing is extended.
 local function extend_idle_lease(q, client, expiry)
   if client:byte(1) == 126 then -- '~'
     return 0
@@ -62,8 +62,8 @@ local function extend_idle_lease(q, client, expiry)
   return 0
 end
 
--- With `poll_at`, the latest time of the client's next poll: adds it to the waiters, and removes up
--- to 100 waiters that are gone. Without: removes the client from the waiters.
+-- With `poll_at`, the latest time of the client's next poll: adds the client to the waiters, and
+-- removes up to 100 waiters that are gone. Without `poll_at`: removes the client from the waiters.
 local function update_waiter(q, args, poll_at)
   local waiter = args.waiter
   if not poll_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then
@@ -80,6 +80,7 @@ local function update_waiter(q, args, poll_at)
         batch:rem(q.waiters, gone[i], gone[i + 1])
       end
     end
+    -- The fraction says what the waiter accepts: see waking.lua.
     local entry = math.floor(poll_at) - (args.skips_suspects and 0.5 or 0)
     entry = entry + (args.takes_handoffs and 0.25 or 0)
     batch:add(q.waiters, waiter, entry, before)
@@ -107,6 +108,7 @@ local function sweep_and_take(q, args)
     expiry = redis.call('ZSCORE', q.clients, client)
   end
   sweep(q)
+  -- The last request: its id, the first and the last token it took (0 0 for none), perhaps the ids.
   local same, first, last, packed = tostring(request or ''):match('^(%S+) (%d+) (%d+) ?(.*)$')
   if one_lease and expiry then
     return 'ok', leased_batch(q, client, leased_to(q, client), 0, math.huge)
@@ -162,7 +164,7 @@ local function dequeue(q, args, argv)
   if waits then
     lease_count = extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)
   end
-  local wants_next = limit == 0 or #jobs < limit * 5
+  local wants_next = limit == 0 or #jobs < limit * 5 -- five values for each job
   local next_poll_in = -1
   if wants_next and state ~= 'lost' then
     next_poll_in = next_poll_after(q, args.skips_suspects)

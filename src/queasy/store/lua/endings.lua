@@ -145,8 +145,8 @@ local function give_up(q, batch, run, problem)
   remove(q, batch, run)
 end
 
--- The job waits for another attempt: at the requested time, else after its backoff. The run ended
--- by itself, without the death of its client.
+-- The job waits for another attempt: until the requested time, or for its backoff. It is not a
+-- suspect any more, because its client survived the run.
 local function put_back_later(q, batch, run, attempts, when, problem)
   run.info.error, run.info.suspect = problem, nil
   if when == '' then
@@ -200,7 +200,7 @@ function ENDINGS.fail(q, batch, run, _, problem)
 end
 
 -- The payload cannot be decoded: quarantines the job. If the broken record is full, the job waits
--- as long as a job waits at most between two attempts.
+-- for its longest backoff.
 function ENDINGS.broken(q, batch, run, _, problem)
   if not reserve_broken(q, run.id) then
     if run.cancelled then
@@ -241,8 +241,8 @@ function ENDINGS.stall(q, batch, run)
   return 'stalled'
 end
 
--- The client's death was observed. This job may have caused it, so its next run is alone: only the
--- job that kills clients spends its budget of stalls.
+-- The client's death was observed. This job may have caused it, so it next runs alone. If it is
+-- innocent that run ends well: only a job that kills clients spends its budget of stalls.
 function ENDINGS.death(q, batch, run)
   run.info.suspect = true
   return ENDINGS.stall(q, batch, run)
@@ -251,7 +251,8 @@ end
 -- Outcomes that a client cannot report for its own lease.
 local SERVER_ONLY = { stall = true, death = true }
 
--- Outcomes after which the job would run again: a cancelled run does not.
+-- Outcomes after which the job would run again. If its cancellation was requested, it is cancelled
+-- instead.
 local RETURNS_JOB = { release = true, retry = true, timeout = true, stall = true, death = true }
 
 local function end_run(q, batch, run, verb, when, problem)
@@ -288,7 +289,7 @@ local function commit_runs(q, batch)
   end
 end
 
--- After all batches of a call.
+-- Wakes waiters, those of the fail queue too. A call runs this after all its batches.
 local function wake_all(q)
   wake_after_call(q)
   if q.fail_queue and q.fail_queue.due then

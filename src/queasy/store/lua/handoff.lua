@@ -15,8 +15,8 @@ local take = take.take
 -- A longer payload is not worth a copy in a message.
 local MAX_HANDOFF_BYTES = 65536
 
--- If the client's host is gone without notice, the job waits until the lease expires. So a client
--- with a longer lease than this receives no hand-off.
+-- If the client's host vanishes, the job waits until the lease expires. So a client whose lease
+-- lasts longer than this receives no hand-off.
 local MAX_LEASE_LEFT_MS = 30000
 
 -- Waiters that take hand-offs have a quarter of a millisecond in their score in `waiters`: see
@@ -25,9 +25,9 @@ local function is_handoff_waiter(poll_at)
   return (tonumber(poll_at) or 0) % 0.5 == 0.25
 end
 
--- Whether the client is subscribed on this server. A client that is subscribed on a replica, such
--- as a former primary, receives the message too, but `notify` does not count it. The lease would be
--- undone as not received, and the client would run the job all the same.
+-- Whether the client is subscribed on this server. A client that is subscribed only on a replica,
+-- such as a former primary, also receives the message, but `notify` does not count it. The lease
+-- would then be undone, and the client would run the job all the same.
 local function is_subscribed(q, client)
   local listeners = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel_of(q, client))
   return (listeners[2] or 0) > 0

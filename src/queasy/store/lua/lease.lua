@@ -8,8 +8,8 @@ local is_surely_not_suspect, read_active = job.is_surely_not_suspect, job.read_a
 local lease_name = client.lease_name
 local add_broken, unreadable = records.add_broken, records.unreadable
 
--- How many payloads to read before their bytes are counted: few, or more if the previous were
--- small.
+-- How many payloads to read before their bytes are counted: SOME, or SOME_SMALL if the payloads so
+-- far had fewer than SMALL bytes on average.
 local SOME = 5
 local SOME_SMALL = 25
 local SMALL = 10000
@@ -107,7 +107,7 @@ local function add_leases(q, batch, n, entries, olds, leases, skip)
   batch:bulk('zadd', q.leases, leases, skip + 2 * n)
 end
 
--- A table that was made too large, without its last entries.
+-- Removes all entries after the first `n`: the table was made too large.
 local function truncate(values, n)
   for i = #values, n + 1, -1 do
     values[i] = nil
@@ -115,9 +115,9 @@ local function truncate(values, n)
   return values
 end
 
--- Adds leases to the batch. Returns id, token, run_at, data and info of each leased job, and how
--- many due jobs were handled. A suspect is leased alone: the batch ends before it, or consists of
--- it. The batch also ends after MAX_CALL_BYTES.
+-- Adds the leases of due jobs to `batch`. Returns id, token, run_at, data and info of each leased
+-- job, and how many due jobs were handled, leased or quarantined. A suspect is leased alone: the
+-- function stops before it, or leases only it. It also stops after MAX_CALL_BYTES.
 local function lease_jobs(q, batch, client, ids, scores, infos)
   local most, active = #ids, hmget_sparse(q.active, ids)
   local jobs, entries, leases = presized(5 * most), presized(2 * most), presized(2 * most + 2)

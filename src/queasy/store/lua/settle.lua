@@ -3,10 +3,10 @@
 -- A lease is plain if no cancel was requested and it is not a pull lease: see `plain_lease_client`.
 -- Most leases are plain, and most plain leases end in one of three ways: the job finishes, or its
 -- first run fails, or its first run is retried. `settle` collects these and writes them in bulk.
--- Without its bulk path a job costs the server more instructions, from its dispatch to its end: 33
--- percent (finish), 29 (fail), 20 (retry). Records are assembled as bytes, not packed from a table,
--- which saves 7 percent for a job that fails and 3 for one that is retried.
--- tests/store/test_paths.py compares the bulk paths with the general one in endings.lua.
+-- Without the bulk path, the server would need more instructions from a job's dispatch to its end:
+-- 33 percent more if it finishes, 29 if it fails, 20 if it is retried. Records are assembled as
+-- bytes, not packed from a table, which saves 7 percent for a job that fails and 3 for one that is
+-- retried. tests/store/test_paths.py compares the bulk paths with the general one in endings.lua.
 
 local BULK, LONG_ENTRY, CHUNK, refuse = keys.BULK, keys.LONG_ENTRY, keys.CHUNK, keys.refuse
 local parse_number, in_chunks, hmget_sparse = keys.parse_number, keys.in_chunks, keys.hmget_sparse
@@ -54,8 +54,8 @@ local function read_endings(argv, first, n)
   return ids, problems, packed
 end
 
--- Unpacks the leases to finish: id, token, id, token ... Adds their ids to the `n` in `ids`, so that
--- `ids` names all leases to end.
+-- Unpacks the leases to finish: id, token, id, token ... Adds their ids to the `n` in `ids`, so
+-- that `ids` names all leases to end.
 local function read_finishes(packed, ids, n)
   if not packed or packed == '' then
     return {}
@@ -78,7 +78,7 @@ end
 -- The infos of jobs. Up to three jobs: reads all infos. More: reads those of the first `n` jobs, if
 -- the queue has infos and any of these jobs does not finish. A finish needs no info.
 local function read_infos(q, argv, first, n, ids)
-  -- A user that may only dispatch undoes a hand-off this way, and has no permission for HLEN.
+  -- A dispatch may undo a hand-off through here, and its user may have no permission for HLEN.
   if #ids <= 3 then
     local infos = in_chunks('HMGET', q.info, ids)
     q.has_infos = infos[1] or infos[2] or infos[3]
@@ -115,7 +115,7 @@ local function bulk_end_leases(q, batch, plain)
   batch:bulk('zrem', q.leases, plain.leases, plain.n, nil, '0')
 end
 
--- Finishes plain leases, whatever the infos of their jobs say: the bulk form of `ENDINGS.finish`.
+-- Finishes plain leases: the bulk form of `ENDINGS.finish`. It reads no infos, and deletes them.
 local function finish_all(q, batch, plain)
   bulk_end_leases(q, batch, plain)
   if q.has_infos then

@@ -21,7 +21,7 @@ local function has_budget(budget)
   return budget.jobs > 0 and budget.bytes > 0
 end
 
--- Quarantines an active job with an unreadable lease.
+-- Quarantines an active job with an unreadable lease. Returns how many bytes of payload it handled.
 local function quarantine_run(q, batch, client, id, active, info)
   local data = redis.call('HGET', q.data, id)
   add_broken(q, id, unreadable('the lease of this job cannot be read'), data)
@@ -44,7 +44,7 @@ end
 -- Ends the lease of a run; returns how many bytes of payload it handled.
 local function end_counted(q, batch, run, verb)
   if run.cancelled then
-    run.data = redis.call('HGET', q.data, run.id) -- here, to count its bytes: `commit` has no bound
+    run.data = redis.call('HGET', q.data, run.id) -- read here, so that its bytes are counted
   end
   end_run(q, batch, run, verb)
   return #(run.data or '') + #(run.held_data or run.old_held or '')
@@ -116,8 +116,8 @@ local function sweep(q)
     end
   end
   commit_runs(q, batch)
-  -- At least 1, so that the caller continues: clients with many leases may come after clients
-  -- without any.
+  -- At least 1, so that the caller continues: the clients swept now may have had no leases, while
+  -- others have many.
   return math.max(ended, 1)
 end
 

@@ -27,7 +27,8 @@ local function leased_to(q, client)
   return ids
 end
 
--- The jobs of an earlier call with the same request id: its reply was lost, the jobs were not.
+-- The jobs that an earlier call with the same request id leased. Its reply was lost, so they are
+-- sent again.
 local function leased_batch(q, client, ids, first_token, last_token)
   local active = in_chunks('HMGET', q.active, ids)
   local runs = {}
@@ -50,7 +51,7 @@ local function leased_batch(q, client, ids, first_token, last_token)
   return jobs
 end
 
--- What is stored of a dequeue, to recognise a repeat.
+-- The record of a dequeue, by which a repeat is recognised.
 local function request_record(q, taker, jobs)
   -- the first and the last token
   local record = taker.request .. ' ' .. jobs[2] .. ' ' .. jobs[#jobs - 3]
@@ -65,10 +66,12 @@ local function request_record(q, taker, jobs)
   return record .. ' ' .. cmsgpack.pack(ids)
 end
 
--- The first `limit` due jobs: ids, scores, infos. With `skips_suspects` it leaves suspects to other
--- clients, unless there is nothing else among the first SUSPECT_SCAN jobs: then every client has to
--- help. The last result is true if no other due job is left for a client that skips suspects.
--- `q.none_due_left` caches that none at all is left, so that a call scans the suspects only once.
+-- The first `limit` due jobs: ids, scores, infos.
+--
+-- With `skips_suspects` it leaves suspects to other clients. But if the first SUSPECT_SCAN jobs are
+-- all suspects, it returns suspects: then every client has to help. The fourth result says whether
+-- these are all due jobs apart from suspects. `q.none_due_left` remembers that there is none apart
+-- from suspects, so that a call scans the suspects only once.
 local function find_due(q, limit, skips_suspects)
   if skips_suspects and q.none_due_left then
     return {}, {}, {}, true

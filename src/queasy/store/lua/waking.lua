@@ -1,8 +1,8 @@
 -- Waking clients that wait for jobs.
 --
 -- A waiter is a client that sleeps until there is work. It has an entry in `waiters`: the time at
--- which it polls at the latest. A call that makes jobs due wakes as many waiters. If something is
--- to happen before the first waiter polls, that waiter is woken, to poll in time. All of this is
+-- which it polls at the latest. A call that makes jobs due wakes one waiter for each. If something
+-- is to happen before the first waiter polls, that waiter is woken, to poll in time. All of this is
 -- best effort, after everything is written.
 --
 -- The fraction of the entry says what the waiter accepts. A waiter that skips suspects is not woken
@@ -16,9 +16,9 @@ local unpack_table = job.unpack_table
 -- A waiter that should have polled this long ago is gone.
 local WAITER_GONE_MS = 60000
 
--- Sends a waiter a message and removes it from the waiters. Returns whether any subscriber received
--- it: there may be two, because the connection of a dead client counts until the server notices its
--- end. nil if this user may not publish: then the waiter stays, for others to wake.
+-- Sends a waiter a message and removes the waiter. Returns whether any subscriber received it; nil
+-- if this user may not publish: then the waiter stays, for others to wake. There may be two
+-- subscribers: the connection of a dead client counts until the server notices its end.
 local function notify(q, client, message)
   local received = redis.pcall('SPUBLISH', channel_of(q, client), message)
   if type(received) ~= 'number' then
@@ -76,7 +76,7 @@ local function next_scheduled_at(q)
   return not head.err and not q.paused and tonumber(head[2] or nil) or nil
 end
 
--- Decodes only if it must: a queue may have many suspects.
+-- Decodes an info only if it contains the word: a queue may have many jobs with an info.
 local function is_suspect(info)
   local record = info and info:find('suspect', 1, true) and unpack_table(info)
   return record and record.suspect == true
@@ -121,8 +121,9 @@ local function next_event_at(q, at)
   return at
 end
 
--- Wakes a waiter if none would poll in time for the next event. A job that is due has had a waiter
--- woken for it. But waiters that skip suspects sleep on while suspects are due.
+-- Wakes a waiter if none would poll in time for the next event. A job that is due already does not
+-- count: a waiter was woken when it became due. If the first due job is a suspect, waiters that
+-- skip suspects still sleep, and the next scheduled job counts.
 local function ensure_timely_poll(q)
   if q.no_waiters then
     return

@@ -44,11 +44,11 @@ class _ServerConnections:
         self._open_wire = open_wire
         self.shared: Wire | None = None
         self._idle: list[Wire] = []
-        # Calls that need a connection of their own wait here, in order.
+        # A call that needs a connection of its own acquires this first. Such calls wait in order.
         self._turns = asyncio.Semaphore(max(1, connections - 1))
 
     def open_shared(self) -> Wire:
-        """A new shared connection, in place of one that is over."""
+        """A new shared connection, in place of one that has ended."""
         self.shared = self._open_wire(self._endpoint)
         return self.shared
 
@@ -66,7 +66,7 @@ class _ServerConnections:
                 wire = self._idle.pop()
             if wire is None or wire.closing_error is not None:
                 wire = self._open_wire(self._endpoint)
-            # Packed only now: a call that waits for its turn must not need twice the memory.
+            # Pack only now: while a call waits for its turn it must not need twice the memory.
             replies = await wire.call(pack(commands), len(commands), deadline)
             self._idle.append(wire)
             return replies
@@ -78,8 +78,8 @@ class _ServerConnections:
             self._turns.release()
 
     def hang_up(self) -> None:
-        """Retires open connections. One that is still being opened may stay: its name was just
-        looked up, so it leads to the current server.
+        """Retires open connections. A connection that is still being opened may stay: its host name
+        was just looked up, so it leads to the current server.
         """
         if self.shared is not None and self.shared.greeted:
             self.shared.retire()
@@ -280,7 +280,7 @@ class SyncTransport:
             if self._idle.get(key) is idle:
                 idle.append(wire)
                 return replies
-        wire.close()  # the pool was closed, or the server given up, while this call ran
+        wire.close()  # while this call ran, the pool was closed or hung up on this server
         return replies
 
     def _idle_of(self, key: tuple[Address, bool]) -> list[SyncWire]:

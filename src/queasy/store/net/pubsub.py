@@ -29,7 +29,7 @@ UNSUBSCRIBED_POLL_SECONDS = 1.0
 REPUBLISH_PAUSE_SECONDS = 1.0
 # A connection may die without a sign: a firewall dropped it, or the host vanished. After this long
 # without a message it is checked, and replaced if no answer comes. In a group (Sentinel, Cluster)
-# another server may have taken over meanwhile, so it is checked more often.
+# another server may take over, so connections are checked more often.
 SILENCE_SECONDS = 30.0
 SILENCE_IN_GROUP_SECONDS = 5.0
 MAX_REDIRECTS = 3
@@ -226,8 +226,8 @@ class AsyncListener:
     ) -> AsyncGenerator[AsyncSignal]:
         """A signal for messages on the channel; each message sets one of the channel's signals.
 
-        `on_unwanted` is called for a message that arrives when no signal waits, `on_abandoned`
-        when the last waiter was interrupted.
+        `on_unwanted` is called for a message that no signal waits for. `on_abandoned` is called
+        when a waiter was interrupted and no other waits.
         """
         self._on_unwanted[channel] = on_unwanted
         signal = AsyncSignal(self, channel)
@@ -238,8 +238,8 @@ class AsyncListener:
             interrupted = False
         finally:
             self._signals[channel].discard(signal)
-            # The server wakes a client, and does not know the waiters in it. So the next waiter is
-            # set to poll: it takes a job that is left, or asks the server to be woken.
+            # The server wakes a client, and does not know how many waiters it has. So another
+            # waiter polls now: it takes a job that is left, or asks the server to be woken.
             if not self._set_one_signal(channel) and interrupted:
                 on_abandoned()
 
@@ -269,8 +269,8 @@ class AsyncListener:
     async def subscribe(self, channel: str) -> object | None:
         """Subscribes; returns the connection once the server has confirmed it.
 
-        Another object is returned after each loss of the connection, None when the server cannot
-        be reached or the channel keeps moving. Raises if the user may not subscribe.
+        After each loss of the connection, another object is returned. Returns None when the server
+        cannot be reached or the channel keeps moving. Raises if the user may not subscribe.
         """
         if (connection := self.connection_of(channel)) is not None:
             return connection
@@ -336,11 +336,11 @@ def _publish(route: Route, channel: str, message: str) -> Generator[Effect, Any,
     """Publishes where the channel is now. A message may be published twice, which does no harm:
     the orders sent this way are idempotent.
     """
-    before: Address | None = None
+    unheard_at: Address | None = None  # where no subscriber received the message
     for turn in range(1, MAX_REDIRECTS + 1):
         try:
             address = yield from route.locate(channel)
-            if address == before:
+            if address == unheard_at:
                 return 0
             (received,) = yield Exchange(address, (("SPUBLISH", channel, message),))
         except (NotSent, Lost) as problem:
@@ -357,8 +357,8 @@ def _publish(route: Route, channel: str, message: str) -> Generator[Effect, Any,
             ).error from received
         elif received or not route.is_group:
             return int(received)
-        else:  # the subscribers may be at a server that has become the primary since
-            before = address
+        else:  # the subscribers may be at another server, which has become the primary
+            unheard_at = address
             route.forget()
     return 0
 

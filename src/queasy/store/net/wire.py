@@ -28,10 +28,10 @@ __all__ = ["Wire"]
 
 READ_BUFFER_BYTES = 128 * 1024
 MAX_WRITE_BYTES = 64 * 1024  # of many small calls in one write; a larger call is not split
-# If the connection breaks, the result of every call in flight is unknown. Calls beyond this number
-# wait, and are known not to have been sent.
+# If the connection breaks, the result of every call in flight is unknown. So no more than this many
+# are in flight. The others wait, and if it breaks they are known not to have been sent.
 MAX_CALLS_IN_FLIGHT = 1000
-# How long a late reply is still read: a loop that was blocked runs its timers before it reads.
+# A late reply is still read for this long: a loop that was blocked runs its timers before it reads.
 LATE_READ_SECONDS = 0.05
 
 
@@ -86,6 +86,7 @@ class Wire(asyncio.BufferedProtocol):
         self._sent: deque[_PendingCall] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
+        """The oldest call is past its deadline, and has LATE_READ_SECONDS more."""
         self._opening: asyncio.Task[Any] | None = None
         self._flushing = False
         self._retired = False
@@ -93,7 +94,7 @@ class Wire(asyncio.BufferedProtocol):
         self.ready = False
         """The greeting was answered, and the socket accepts writes."""
         self.closing_error: Exception | None = None
-        """Why no more calls are accepted."""
+        """Why no more calls are accepted; None while they are."""
         self.gone = self._loop.create_future()
         """Done when the socket is closed."""
 
@@ -187,7 +188,7 @@ class Wire(asyncio.BufferedProtocol):
         self._opening = None
 
     def _has_ended(self) -> bool:
-        """Whether the connection has ended for the calls in flight, too."""
+        """Whether no reply can come any more. A retired connection still awaits replies."""
         return self.closing_error is not None and not self._retired
 
     def _close_if_done(self) -> None:
@@ -217,7 +218,7 @@ class Wire(asyncio.BufferedProtocol):
             self._timer = self._loop.call_at(call.deadline, self._check_deadlines)
         idle = self.ready and not self._sent and not self._unsent
         if idle and not self._transport.is_closing():
-            self._write([call])  # at once: a call that is alone saves a pass of the loop
+            self._write([call])  # at once: it need not wait a pass of the loop for others
             return answer
         self._unsent.append(call)
         if self.ready and not self._flushing:
@@ -277,7 +278,7 @@ class Wire(asyncio.BufferedProtocol):
         else:
             self._end(self._endpoint.late, TimeoutError())
 
-    # What the event loop calls
+    # Callbacks of the event loop
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -311,8 +312,8 @@ class Wire(asyncio.BufferedProtocol):
             self._close_if_done()
 
     def _unexpected(self, reply: Any) -> None:
-        """Ends the connection: the message is most likely the reason why the server closes it.
-        Anything else would be mistaken for the reply to the next call.
+        """Ends the connection: the server most likely says why it closes it. If not, the message
+        would be mistaken for the reply to the next call.
         """
         why = str(reply) if isinstance(reply, Exception) else "a reply without a call"
         self._end(why, refusal=reply if isinstance(reply, ResponseError) else None)

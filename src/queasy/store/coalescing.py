@@ -22,8 +22,8 @@ CHUNK_BYTES = 4 * 1024 * 1024
 # dispatches are sent in two halves: the server works on one half while the callers of the other
 # half are woken.
 SPLIT_ABOVE_JOBS = 50
-# Seconds from waking one caller until it has dispatched again. If a call takes longer than that for
-# all callers together, one call for all of them is better than two halves.
+# Seconds from waking one caller until it has dispatched again. If one call takes longer than waking
+# all callers, one call for all of them is better than two halves.
 WAKE_UP_SECONDS = 15e-6
 
 Run = Callable[[Command[list[Dispatched]]], Awaitable[list[Dispatched]]]
@@ -35,11 +35,11 @@ class DispatchCoalescer:
     """Sends one call at a time, with all dispatches made since the last one, in their order.
 
     If no dispatch is in flight, the caller sends its own, in its own task: there is nothing to
-    share yet, and another task would cost as much as everything else. Dispatches made meanwhile
-    are sent by a sender task, which no single caller can cancel.
+    share yet, and another task would cost as much as everything else. A sender task sends the
+    dispatches made meanwhile. No single caller can cancel it.
 
-    If calls are slow, and several callers dispatched together last time, the first caller also uses
-    the sender task. Its call then includes the dispatches of the same pass of the event loop.
+    If calls are slow, and several callers dispatched together last time, the sender task also sends
+    the first dispatch. That call then includes all dispatches of the same pass of the event loop.
     """
 
     def __init__(self, run: Run) -> None:
@@ -50,7 +50,7 @@ class DispatchCoalescer:
         self._busy = False
         """A call is in flight, or about to be sent. If not, no dispatch waits."""
         self._expects_others = False
-        """A dispatch that finds no call in flight should wait for others of the same pass."""
+        """A dispatch that finds no call in flight waits for others of the same pass."""
         self._last_call_seconds = 0.0
         self._largest_batch = 0
         """Jobs in the largest call since the coalescer was last idle."""
@@ -111,7 +111,7 @@ class DispatchCoalescer:
             self._last_call_seconds = time.perf_counter() - began
 
     def _continue(self) -> None:
-        """After a call, whatever its result: starts the sender task if dispatches wait."""
+        """Starts the sender task if dispatches wait. Called after a call, whatever its result."""
         self._signal_call_ended()
         while self._waiting and self._waiting[0][2].done():
             self._waiting.popleft()
@@ -135,7 +135,7 @@ class DispatchCoalescer:
             self._continue()
 
     async def _next_batch_of_returning_callers(self) -> list[_Waiting]:
-        """The next dispatches, after a pause in which many callers can dispatch again.
+        """The next dispatches. If many callers were answered, lets them dispatch again first.
 
         They need one pass of the event loop to be woken, and one to dispatch.
         """

@@ -40,7 +40,7 @@ ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed"
 
 # One string object for each status, however many jobs have it.
 STATUSES: dict[bytes, DispatchStatus] = {word.encode(): word for word in get_args(DispatchStatus)}
-# What the audit counts, in the order of TALLIES in lua/audit.lua.
+# The names of the audit's counts, in the order of TALLIES in lua/audit.lua.
 AUDIT_TALLIES = (
     "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
     "requests", "workers", "cancels", "calls",
@@ -130,9 +130,9 @@ class QueueCommands:
         """End leases, sweep, and take due jobs, in one round trip. With `skips_suspects` the client
         leaves suspects to others.
 
-        A client that gets no job and `waits` (seconds) is woken when there is one. If it
-        `accepts_hand_off`, it may be sent a job that was leased to it instead: see `handed`. If it
-        holds no job either, its own lease counts from the end of its wait.
+        With `waits` (seconds), a client that gets no job is woken when there is one. If it
+        `accepts_hand_off`, the server may lease a job to it and send that job instead: see
+        `handed`. If it holds no job either, its lease is extended until well after its wait.
         """
         finishes = [ending for ending in endings if isinstance(ending.outcome, Finish)]
         packed = pack_finishes(finishes)
@@ -294,8 +294,8 @@ class QueueCommands:
         return self._read_only("get", read, encode_id(id_))
 
     def jobs(self, state: ListState, cursor: bytes, limit: int) -> Command[tuple[list[Job], bytes]]:
-        """A page, and the cursor of the next one. It is empty before the first page and after the
-        last.
+        """A page, and the cursor of the next one. An empty cursor requests the first page; an empty
+        one in the answer says that there is no further page.
         """
 
         def read(reply: list[Any]) -> tuple[list[Job], bytes]:
@@ -341,7 +341,9 @@ def _dispatched(ids: Sequence[str], reply: list[bytes]) -> list[Dispatched]:
 
 
 def _in_order(endings: Sequence[Ending], of_finishes: list[str], of_others: list[str]) -> list[str]:
-    """The results in the order of the endings. Finishes may have been sent with the others."""
+    """The results in the order of the endings. `of_finishes` is empty if the finishes were sent
+    with the others.
+    """
     finishes, others = iter(of_finishes), iter(of_others)
     return [
         next(finishes if of_finishes and isinstance(ending.outcome, Finish) else others)

@@ -35,7 +35,7 @@ class QueueKeys:
 
     @cached_property
     def without_calls(self) -> tuple[str, ...]:
-        """The keys for functions that need not recognise a repeated call."""
+        """The keys for functions that need not recognise a repeated call: "all" in api.lua."""
         return self.all[:QUEUE_KEYS]
 
     @cached_property

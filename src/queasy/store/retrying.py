@@ -1,9 +1,10 @@
-"""Retries one command until it is answered or its patience is over.
+"""Retries one command until it is answered or the time is up.
 
-Callers that must wait longer (workers, the recovery of jobs) repeat the whole call.
+A call has a patience: the seconds that it waits for a server that cannot be reached. Callers that
+must wait longer (workers, the recovery of jobs) repeat the whole call.
 
-A call finds the server, follows redirections, loads the library where it is missing, and waits for
-a server that is away. It yields effects, which an async or a sync transport performs.
+A call finds the server, follows redirections, and loads the library where it is missing. It yields
+effects, which an async or a sync transport performs.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ log = logging.getLogger("queasy")
 
 FIRST_PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 1.0
-# A server that was never reached gets this many pauses, about 30 ms together: a connection may be
-# cut while it is being opened.
+# A call to a server that was never reached makes this many pauses, about 30 ms together, because a
+# connection may be cut while it is being opened.
 MAX_CONNECT_PAUSES = 2
-# Redirections and library loads need no pause: they are progress. But two servers may redirect a
-# call to each other until they agree, and that takes time.
+# A try that follows a redirection or a library load needs no pause. But two servers that disagree
+# may redirect a call to each other: after this many tries in a row, it pauses.
 MAX_TURNS_WITHOUT_PAUSE = 5
-# The share of a call's patience that it waits for a replica or the disk. It must be less than the
-# time an answer may take, which is half of the patience where a server may be replaced.
+# A call waits for a replica or the disk during this share of its patience. The share must be less
+# than one half: with Sentinel or Cluster, an answer may take no more than half of the patience.
 DURABILITY_SHARE = 0.4
 
 
@@ -83,11 +84,12 @@ def call(
 ) -> Generator[Effect, Any, T]:
     """The answer to a command; raises the error if it fails.
 
-    Waits up to `patience` seconds for a server that is away. If the server was never reached
-    (not `was_reached`) the URL is most likely wrong: the error is raised after two short pauses,
-    unless the call was sent to a member of a group, which may be replaced. A call is sent again
-    when its answer was lost: every function is safe to repeat. With `failed`, the first try has
-    been made already.
+    Waits up to `patience` seconds for a server that cannot be reached. If the server was never
+    reached (not `was_reached`) the URL is most likely wrong: the error is raised after two short
+    pauses, unless the call was sent to a member of a group, which may be replaced.
+
+    A call is sent again when its answer was lost: every function is safe to repeat. With `failed`,
+    the first try has been made already.
     """
     address = None if failed is None else failed.address
     state = _CallState(command, durability, patience * DURABILITY_SHARE, address)
@@ -114,7 +116,7 @@ def call(
         if state.needs_no_pause(fault):
             state.count_turn()
             continue
-        # Also before giving up: otherwise the next call would start with the same server again.
+        # Before giving up, too: otherwise the next call would start with the same server again.
         route.forget(state.address)
         state.start_over()
         if (pause := pauses.next()) is None:
@@ -153,7 +155,7 @@ class _CallState:
         self.maybe_carried_out = False
         """The server may have carried out an earlier try."""
         self.lacks_library: Address | None = None
-        """A server without the library. The route may not know it as a primary yet."""
+        """The server that lacks the library. The route may not know it as a primary yet."""
         self.reconnected = False
         """The connections were closed once, in case the address leads to another server now."""
         self.ask_address: Address | None = None
@@ -161,7 +163,7 @@ class _CallState:
         self.address = address
         """Where the last try was sent."""
         self.turns = 0
-        """Tries that followed without a pause since the last one."""
+        """How many tries in a row were made without a pause."""
         self.key = command.keys[0] if command.keys else None
 
     def try_once(self, route: Route) -> Generator[Effect, Any, Any]:
@@ -221,7 +223,7 @@ class _CallState:
                     "durability='fsynced' needs WAITAOF, which Redis 7.2+ and Valkey have"
                 ) from reply
             if str(reply).startswith("UNBLOCKED"):
-                # It is not a primary any more. The new primary knows whether it has the write.
+                # This server is not a primary any more. The next try asks the new primary.
                 raise Lost(str(reply))
             raise NotDurable(
                 f"{self.command.title} was accepted, but durability={self.durability!r} failed: "
@@ -244,7 +246,7 @@ class _CallState:
         return fault.error
 
     def prepare_next(self, fault: Fault, problem: Exception, route: Route) -> None:
-        """Prepares the next try as the remedy says, or raises when nothing helps."""
+        """Prepares the next try as the remedy says. Raises if there is no remedy."""
         self.maybe_carried_out |= fault.uncertain
         match fault.remedy:
             case Remedy.NONE:
@@ -288,7 +290,9 @@ class _CallState:
 
 
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
-    """Makes sure that the server can serve and has the library, this version's if possible."""
+    """Makes sure that the server can serve and has the library: this revision, or a compatible one
+    if it cannot be loaded.
+    """
     pauses = _Pauses(time.monotonic() + patience)
     _, revision = yield from call(version(), route, patience=patience, was_reached=False)
     while True:
@@ -305,7 +309,7 @@ def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
 
 
 def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
-    """Replaces an older library. If that fails, uses the older one if it is compatible: workers
+    """Replaces an older library. If that fails and the older one is compatible, uses that: workers
     must be able to drain a server that has run out of memory.
     """
     try:

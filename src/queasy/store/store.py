@@ -54,7 +54,7 @@ class AsyncStore:
         self._start()
 
     def _start(self) -> None:
-        """Makes everything that belongs to one event loop."""
+        """Makes all that belongs to one event loop: connections, locks, tasks."""
         self._route = route_to(self._target)
         self._transport = AsyncTransport(
             self._target, self._timeout, self._folder, self._connections
@@ -97,7 +97,7 @@ class AsyncStore:
         return self._connected
 
     async def health(self) -> Health:
-        """What an inspection of the server finds; reports problems instead of raising them."""
+        """The findings of an inspection of the server. Problems are reported, not raised."""
         self._bind()
         return await self._transport.run(inspect_server(self._route))
 
@@ -112,7 +112,7 @@ class AsyncStore:
             return await self._run(numbered, durability)
 
     def _run_numbered(self, durability: Durability, command: Command[T]) -> Awaitable[T]:
-        """The answer to a command that a coalescer has numbered: the path of every dispatch."""
+        """The answer to a command that a coalescer has numbered. Every dispatch takes this path."""
         return (self._run if self._connected else self.run)(command, durability)
 
     async def _run(self, command: Command[T], durability: Durability) -> T:
@@ -213,7 +213,7 @@ class SyncStore:
         return self._connected
 
     def health(self) -> Health:
-        """What an inspection of the server finds; reports problems instead of raising them."""
+        """The findings of an inspection of the server. Problems are reported, not raised."""
         return self._transport.run(inspect_server(self._route))
 
     def run(self, command: Command[T], durability: Durability = "ack") -> T:

@@ -66,9 +66,9 @@ async def undo_once_answered(
 ) -> None:
     """Undoes a `running` call, once it was answered or given up.
 
-    Sent earlier, over another connection, the undo could overtake the call. A call that was given
-    up may still arrive when a stalled network recovers, so the undo is repeated. `sleep` returns
-    False when another attempt is not wanted.
+    An undo that is sent earlier, over another connection, could overtake the call. A call that was
+    given up may still arrive when a stalled network recovers, so the undo is repeated. `sleep`
+    returns False when another attempt is not wanted.
     """
     await asyncio.wait([running])
     failure = running.exception()
@@ -94,8 +94,9 @@ async def undo_once_answered(
 
 
 class SyncUndos:
-    """Undos for sync code, which has no background task: an undo that fails is attempted again by
-    the next call that leases a job. Safe to share between threads.
+    """Undos for sync code. Safe to share between threads.
+
+    Sync code has no background task: if an undo fails, the next call that leases a job repeats it.
     """
 
     def __init__(self, run: Callable[[UndoCommand], tuple[str, int]]) -> None:
@@ -110,7 +111,7 @@ class SyncUndos:
         for _ in range(len(self._pending)):
             try:
                 undo = self._pending.popleft()
-            except IndexError:  # other threads take from it, too
+            except IndexError:  # another thread took the last one
                 return
             failed = False
             if undo.due:

@@ -1,18 +1,19 @@
-"""What a worker does next with its queues: a pure function of a snapshot.
+"""Decides what a worker does next with its queues: a pure function of a snapshot.
 
 Queues take their turn by priority. Within one priority, starved queues come first, then those with
 smaller jobs, then the one that was served longest ago. A portion is the jobs of one dequeue.
 
-1. If a queue has room and a reason to poll, the worker dequeues as many jobs as fit. It reports
-   outcomes with the same call.
+1. If a poll of a queue is due and the worker has room for its jobs, it dequeues as many as fit. It
+   reports outcomes with the same call.
 2. If a queue's answers keep coming back full, the worker requests the next portion while the last
    is on its way.
 3. A queue of lower priority waits while one of higher priority may be about to receive jobs.
 4. If a queue's jobs do not fit, the worker asks after a while whether one of them is due (probe).
    If so the queue is starved: queues of the same or a lower priority leave it the room it needs.
 5. Outcomes are reported and leases reconciled even if the queue takes no jobs.
-6. If the worker promised the server to poll at a certain time and cannot, it stands down: the
-   server chooses another worker. A wake-up that the worker has no room for is forwarded.
+6. If the server expects the worker to poll at a certain time, and the worker cannot, it stands
+   down: the server chooses another worker. If a wake-up arrives and the worker has no room, it
+   forwards the wake-up.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     has_more: bool = False
     """The last dequeue brought as many jobs as it requested, so more are likely."""
     prefetches: bool = False
-    """Jobs are short: whole portions end before the next one starts."""
+    """The next dequeue prefetches: jobs are short, each portion ends before the next starts."""
     reserved_ahead: int = 0
     """Units of capacity that are reserved for prefetching calls."""
     has_endings: bool = False
@@ -80,7 +81,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     paused_until: float = 0.0
     """No report or reconciliation before this time, because something failed."""
     woken: bool = False
-    """A wake-up arrived that no poll has answered yet."""
+    """The worker must poll or forward a wake-up: see `QueueState.woken`."""
     passed_over_since: float | None = None
     """Since when the queue has been passed over because its job, if any, does not fit; None if it
     has not."""
@@ -105,9 +106,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool = False
     """A suspect runs, or is about to: nothing else may start."""
     leases_are_kept: bool = True
-    """The supervisor, if there is one, was seen lately: leases are kept alive."""
+    """Leases are kept alive: the worker is inline, or its supervisor was seen lately."""
     running: bool = False
-    """Any job runs."""
+    """At least one job runs."""
 
 
 class Dequeue(msgspec.Struct, frozen=True, gc=False):
@@ -160,7 +161,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class _Turns(msgspec.Struct):
-    """What the queues before this one leave for it."""
+    """The room that queues leave for those after them, and the actions up to now."""
 
     room: Room
     actions: list[Action]
@@ -182,7 +183,7 @@ class _Turns(msgspec.Struct):
 
 
 def decide(snapshot: Snapshot) -> Decision:
-    """What to do with each queue, and when to decide again at the latest."""
+    """The actions for all queues, and when to decide again at the latest."""
     turns = _Turns(snapshot.room.copy(), [])
     for queue in _in_turn(snapshot.queues):
         if queue.calls:
@@ -204,7 +205,7 @@ def _turn(queue: QueueView) -> tuple[int, float, int, float]:
 
 
 def _request_next_portion(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
-    """The queue has calls in flight. Request a further portion, whole or not at all."""
+    """The queue has calls in flight. Request the next portion, if all of it fits."""
     expects_more = queue.has_more and queue.serving and not snapshot.closing
     may_ask = expects_more and queue.calls == 1 and not queue.needs_reconcile
     limit = 0
@@ -272,9 +273,9 @@ def _is_probe_due(snapshot: Snapshot, queue: QueueView) -> bool:
 
 
 def _misses_its_poll(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> bool:
-    """Whether the worker will not poll when it promised to.
+    """Whether the worker will not poll when the server expects it to.
 
-    Not while room is reserved for an answer: some of it may come free in a moment.
+    While room is reserved for an answer this is not certain: some of it may soon be free.
     """
     if not queue.poll_at or turns.room.reserved.total or snapshot.now < queue.paused_until:
         return False

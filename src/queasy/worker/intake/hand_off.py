@@ -10,13 +10,15 @@ __all__ = ["HandOffPolicy"]
 
 
 class HandOffPolicy:
-    """One queue at a time, and only while the worker is idle.
+    """Lets one queue at a time hand jobs off, and only while the worker is idle.
 
     A handler may block the event loop, and a blocked worker does not notice a job that it was
     handed. So only a worker with nothing to do accepts hand-offs, and only from the queue whose
-    jobs came last. When a job of another queue arrives, the worker asks the server to stop these
-    hand-offs. Normally it sends that call before async jobs start. If the queue that hands jobs off
-    has a call in flight, the worker waits for that answer first.
+    jobs came last.
+
+    When a job of another queue arrives, the worker asks the server to stop these hand-offs.
+    Normally it sends that call before async jobs start. If the queue that hands jobs off has a call
+    in flight, the worker waits for the answer first.
     """
 
     def __init__(self, queues: Sequence[QueueState]) -> None:
@@ -46,10 +48,10 @@ class HandOffPolicy:
             self._accepting = None
 
     def revoke(self, queue: QueueState) -> QueueState | None:
-        """Accept no more hand-offs: a job of `queue` arrived.
+        """Accept no more hand-offs, because a job of `queue` arrived.
 
-        Returns the other queue that may still hand jobs to this worker, if there is one: the caller
-        has to ask its server to stop.
+        Returns the queue that may still hand jobs off, if it is another one. The caller must ask
+        its server to stop.
         """
         accepting, self._accepting = self._accepting, None
         return None if accepting is queue else accepting

@@ -44,6 +44,7 @@ class Holdings:
     # State
 
     def room(self) -> Room:
+        """The capacity at this moment: in use, reserved, and usable at the present pace."""
         pace, reserved = self.runs.pace, self.deferred.reserved()
         for queue in self._queues:
             reserved.add(queue.reserved, is_async=queue.is_async)
@@ -68,7 +69,7 @@ class Holdings:
     # Arriving jobs
 
     def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
-        """Jobs arrived: note whether those before them were short, and if so raise the pace."""
+        """Jobs arrived: raise the pace if those before them were short; note unmet demand."""
         many = fits_many(self._capacity, queue.size(self.runs.pace))
         short = queue.note_portion(call, taken, fits_many=many, idle=not self.runs)
         if taken.count == call.limit:  # there may be more
@@ -109,7 +110,7 @@ class Holdings:
             self.runs.request_end(earlier, "stop")
             self.deferred.add_successor(queue, job, size)
         elif self.closing or not queue.serving or not fits:
-            # It was requested while the worker still took such jobs, or had room.
+            # When it was requested, the worker still took such jobs, or expected to have room.
             queue.add_ending_of(job, Release())
         elif job.suspect:
             self.deferred.add_suspect(queue, job)

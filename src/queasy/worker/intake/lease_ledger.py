@@ -1,4 +1,4 @@
-"""What a worker believes about its leases in one queue, and whether that may be outdated."""
+"""The leases that a worker believes it has in one queue, and whether that may be outdated."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class LeaseLedger:
         self.connection: object | None = None
         """The connection that brings wake-ups now, if there is one."""
         self._last_connection: object | None = None
+        """The last connection that brought wake-ups, even if it is lost."""
         self._stale_marks = self._reconciled_marks = 0
         self._released: set[LeaseKey] = set()
         """Released leases whose hand-off message may still arrive."""
@@ -40,8 +41,9 @@ class LeaseLedger:
     # Staleness
 
     def mark_stale(self) -> None:
-        """Leases here and on the server may differ: the server forgot writes, or an answer or a
-        message was lost.
+        """Leases here and on the server may differ.
+
+        The server may have forgotten writes, or an answer or a message may have been lost.
         """
         self._stale_marks += 1
 
@@ -51,7 +53,7 @@ class LeaseLedger:
         return self._stale_marks != self._reconciled_marks
 
     def begin_reconcile(self) -> int:
-        """A mark for `end_reconcile`. If leases are marked stale meanwhile, they stay stale."""
+        """A mark for `end_reconcile`. If leases are marked stale in between, they stay stale."""
         return self._stale_marks
 
     def end_reconcile(self, mark: int) -> None:
@@ -64,7 +66,7 @@ class LeaseLedger:
         return self.connection is not None
 
     def note_connection(self, connection: object | None) -> None:
-        """Messages come over this connection now. Those of another one may have been lost."""
+        """Messages come over this connection now. If it is a new one, some may have been lost."""
         self.connection = connection
         if connection is not None:
             if self._last_connection not in (None, connection):
@@ -82,7 +84,7 @@ class LeaseLedger:
         self.confirmed_until = until
 
     def shorten(self, sent: float) -> None:
-        """A call was sent that sets the lease, which may now end as early as LEASE after `sent`."""
+        """A call was sent that sets the lease: it may now end as early as LEASE after `sent`."""
         self.confirmed_until = min(self.confirmed_until, sent + LEASE)
 
     def note_taken(self, sent: float) -> None:
@@ -118,9 +120,9 @@ class LeaseLedger:
             self._released.discard(lease)
             return "released"
         now = time.monotonic()
-        # The lease ends at `confirmed_until` or later. Count it as requested LEASE before that.
+        # The lease ends at `confirmed_until` or later. Treat it as requested LEASE before that.
         requested = max(self.taken_at, min(now, self.confirmed_until - LEASE))
-        self.hold(1)
+        self.hold(1)  # even if it has expired: until its release is reported
         if now - max(requested, self._table.confirmed_at(self._index)) > CUT_OFF:
             return "expired"
         self.note_taken(requested)

@@ -4,7 +4,7 @@ Phases, by what is in flight:
 
     idle           no call
     dequeuing      one dequeue
-    overlapping    a dequeue, while the jobs of the one before are about to start; or two dequeues
+    overlapping    two dequeues; or one, while the jobs of the one before it are about to start
     probing        a dequeue of no jobs, which asks whether one that does not fit is due
     reporting      a report of outcomes, or a reconciliation of leases; no jobs are taken
     standing_down  a request that the server choose another client to poll in time
@@ -38,11 +38,11 @@ MAX_ENDINGS_PER_CALL = 1000
 POLL_WITHOUT_WAKE_UPS = 1.0
 # How long a queue is left alone after an error, in seconds. The call itself waited already.
 RETRY_PAUSE = 2.0
-# Jobs count as short only if portions arrive faster than this one after the other, in seconds.
+# Jobs count as short only if less time than this passes between two portions, in seconds.
 SHORT_PORTION = 0.01
 # How long a queue does not prefetch after prefetched jobs did not fit, in seconds.
 NO_PREFETCH_AFTER_RELEASE = 1.0
-# A time on the monotonic clock, long past. It is not 0: that means that the queue is not served.
+# A time on the monotonic clock, long past. It cannot be 0, which means "the queue is not served".
 LONG_AGO = 1.0
 
 
@@ -57,7 +57,7 @@ class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class QueueState:
-    """What a worker knows about one queue, and the calls that it has in flight."""
+    """One queue as a worker knows it, and the calls that the worker has in flight."""
 
     def __init__(self, service: Service, index: int, table: InflightTable) -> None:
         self.service = service
@@ -74,13 +74,14 @@ class QueueState:
         self.starved = False
         """A job that does not fit has waited long enough: other queues leave it room."""
         self.prefetches = False
-        """Jobs are short: whole portions end before the next one starts."""
+        """The next dequeue prefetches: jobs are short, each portion ends before the next starts."""
         self.has_more = False
         """The last dequeue brought as many jobs as it requested, so more are likely."""
         self.exhausted = True
         """The last poll found fewer jobs than it requested: the next asks to be woken."""
         self.woken = False
-        """A wake-up arrived that no poll has answered yet."""
+        """The worker must poll, or forward the wake-up: one arrived that no poll has answered yet,
+        or the worker must act as if one had."""
         self.poll_at = 0.0
         """When to poll next; 0 for at once."""
         self.reserved = 0
@@ -137,7 +138,7 @@ class QueueState:
         return bool(self._table.idle_until(self.index))
 
     def size(self, pace: Pace) -> int:
-        """What a job costs at this pace, in units of capacity."""
+        """The units of capacity that a job costs at this pace."""
         size = self.service.handler.options.size
         if size is not None:
             return size
@@ -230,9 +231,9 @@ class QueueState:
             self._arriving[call] = taken
 
     def note_portion(self, call: Call, taken: Taken, *, fits_many: bool, idle: bool) -> bool:
-        """Note when jobs came, and decide whether to prefetch the next ones.
+        """Note when jobs came, and set whether to prefetch the next ones.
 
-        Returns whether all jobs of the portion before have ended by now: then jobs are short.
+        Returns whether jobs are short: all jobs of the previous portion have ended by now.
         """
         now = time.monotonic()
         seconds, self._last_served = now - self._last_served, now
@@ -246,7 +247,7 @@ class QueueState:
         return ended_in_time
 
     def jobs_started(self, call: Call) -> None:
-        """The jobs of an answer start now: their room is used, and not reserved any more."""
+        """The jobs of an answer start now: they use their room, which is no longer reserved."""
         self._arriving.pop(call, None)
         if call in self._reserving:
             self._reserving.remove(call)
@@ -301,9 +302,9 @@ class QueueState:
                 wait_seconds = min(wait_seconds, POLL_WITHOUT_WAKE_UPS)
             until = now + wait_seconds
             if taken.next_in is not None:
-                # The server counted from when it answered, which was no earlier than `sent`.
+                # The server counts from when it answered, which cannot be before `sent`.
                 until = min(until, sent + taken.next_in)
-            # Keep a poll time that has just passed: a worker without room must then stand down.
+            # Keep a poll time even if it has just passed: a worker without room then stands down.
             if until > now or taken.next_in:
                 self.poll_at = until
         if self.woken:
@@ -329,20 +330,20 @@ class QueueState:
         self.woken = False
 
     def require_forwarding(self) -> None:
-        """Act as if woken once the call in flight is answered: poll again, or forward a wake-up.
+        """When the call in flight is answered, act as if woken: poll again, or forward the wake-up.
 
-        The answer may make this worker a waiter that is handed jobs, and it is not idle any more.
+        The answer may let the server hand jobs to this worker, which is not idle any more.
         """
         self.woken = True
 
     def stand_down(self) -> None:
-        """The worker cannot poll at the time it promised: another client will."""
+        """The worker cannot poll when the server expects it to. Another client will."""
         self.poll_at, self.woken = 0.0, False
 
     def become_waiter_again(self, *, not_before_pause: bool = False) -> None:
         """The server removed this worker from the waiters: poll to become one again.
 
-        The answer to a call in flight may be older than the removal, so poll after it, too.
+        A call in flight may have been handled before the removal, so poll after its answer, too.
         """
         self.woken = bool(self._in_flight)
         self.poll_at = self._paused_until if not_before_pause else 0.0
@@ -372,7 +373,7 @@ class QueueState:
         self._endings.append(Ending(job.id, job.token, outcome))
 
     def take_endings(self) -> list[Ending]:
-        """As many outcomes as one call may report. They are the caller's from now on."""
+        """Remove and return as many outcomes as one call may report."""
         endings, self._endings = self._endings, []
         if len(endings) > MAX_ENDINGS_PER_CALL:
             self._endings = endings[MAX_ENDINGS_PER_CALL:]
@@ -380,6 +381,6 @@ class QueueState:
         return endings
 
     def return_endings(self, endings: list[Ending]) -> None:
-        """They could not be reported now, and will be later."""
+        """Take back outcomes that could not be reported. They are reported after a pause."""
         self._endings = endings + self._endings
         self.pause()

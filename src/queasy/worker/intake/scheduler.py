@@ -3,7 +3,7 @@
 1. `_schedule` begins all calls, except the stand-down that `_revoke_hand_off` sends. It runs after
    every event that may give the worker something to do: a run ended, an answer or a message
    arrived, a timer fired.
-2. Each call is one task. `holdings` starts, defers or releases the jobs it brings.
+2. Each call is one task. `holdings` starts, defers or releases the jobs that a call brings.
 3. Messages from the server wake the worker, hand it a job, or cancel a run.
 """
 
@@ -71,6 +71,7 @@ class Scheduler:
         self._job_limit_reached = job_limit_reached
         self._context = contextvars.copy_context()
         self._pending_pass: asyncio.Handle | None = None
+        """Runs `_schedule` in the next pass of the event loop."""
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -80,6 +81,7 @@ class Scheduler:
         self.schedule_soon()
 
     def dispose(self) -> None:
+        """Stop scheduling. No new run starts, and runs go on until they end by themselves."""
         for timer in (self._pending_pass, self._timer):
             if timer is not None:
                 timer.cancel()
@@ -110,7 +112,7 @@ class Scheduler:
             self._pending_pass = loop.call_soon(self._schedule, context=self._context)
 
     def _schedule_now(self) -> None:
-        """Schedule at once, not in the next pass of the event loop: a job is waiting."""
+        """Schedule in this pass of the event loop, not in the next: a job is waiting."""
         self.schedule_soon()
         if self._pending_pass is not None:
             self._pending_pass.cancel()
@@ -153,13 +155,14 @@ class Scheduler:
     def _needs_reconcile(self, queue: QueueState) -> bool:
         """Whether the queue's leases must be compared with those on the server.
 
-        Not if the worker closes and runs nothing: it is about to leave, which ends every lease, and
-        must not wait for an unreachable server.
+        False if the worker is closing and runs nothing: it is about to leave, which ends every
+        lease, and must not wait for an unreachable server.
         """
         leaves = self.holdings.closing and not self._runs
         return queue.leases.stale and queue.joined and not leaves
 
     def _leases_are_kept(self, now: float) -> bool:
+        """Whether leases are kept alive. The supervisor does it if there is one."""
         seen = self._table.supervisor_ran_at
         return not seen or now - seen <= SUPERVISOR_SILENCE
 
@@ -210,8 +213,8 @@ class Scheduler:
     def _call_ended(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            # Dequeue, report and reconcile wait for an unreachable server, and a stand-down ignores
-            # errors. So this is a bug in the worker.
+            # A bug in the worker: dequeue, report and reconcile wait for an unreachable server, and
+            # a stand-down ignores errors.
             event("internal_error", logging.ERROR, error=repr(problem))
             logging.getLogger("queasy").error("internal error in a worker", exc_info=problem)
 
@@ -275,6 +278,7 @@ class Scheduler:
             self.schedule_soon()
 
     async def _poll(self, subscription: Subscription, call: Call) -> Taken:
+        """The answer to a dequeue. It accepts a hand-off if the policy allows one now."""
         queue = subscription.state
         policy = self.holdings.hand_off
         hand_off = policy.may_accept(queue, idle=not self._runs)
@@ -316,7 +320,7 @@ class Scheduler:
     def receive(self, subscription: Subscription, message: bytes) -> None:
         """Handle a message of the server: a wake-up, a job handed off, or a run to cancel.
 
-        b"" means that the connection was lost, and messages with it.
+        b"" means that the connection was lost, and perhaps messages with it.
         """
         word, _, rest = message.partition(b":")
         queue = subscription.state
@@ -338,7 +342,7 @@ class Scheduler:
                 self.schedule_soon()
 
     def _receive_job(self, subscription: Subscription, message: bytes) -> None:
-        """A job came with the wake-up: it starts at once, or is released at once."""
+        """A job came with the wake-up: start it now if there is room, else release it."""
         queue = subscription.state
         try:
             job = subscription.accept_hand_off(message)
@@ -358,15 +362,16 @@ class Scheduler:
         return self.holdings.room().jobs(self._view(queue)) > 0
 
     def _revoke_hand_off(self, queue: QueueState) -> bool:
-        """Accept no more hand-offs: a job of this queue arrived.
+        """Accept no more hand-offs, because a job of this queue arrived.
 
-        Returns whether another queue may hand jobs to this worker: its server is asked to stop.
+        Returns whether another queue may still hand a job to this worker. If so, its server is
+        asked to stop: now, or after the answer to the call in flight.
         """
         other = self.holdings.hand_off.revoke(queue)
         if other is None:
             return False
         if other.calls:
-            other.require_forwarding()  # after the answer to its call
+            other.require_forwarding()
         else:
             subscription = self._subscriptions[other.index]
             self._begin_call(self._stand_down(subscription, other.begin("stand_down")))

@@ -1,8 +1,9 @@
 """One queue's calls to the server: join, dequeue, report, reconcile, leave.
 
-At most two dequeues are in flight at once. The server handles the second after the first. Dequeue,
-report and reconcile wait for an unreachable server. If two dequeues are in flight, the one that
-fails raises GivenUp instead. Other calls are not repeated here.
+At most two dequeues are in flight at once. The server handles the second after the first.
+
+Dequeue, report and reconcile wait for an unreachable server and repeat their call. But while two
+dequeues are in flight, a dequeue that fails raises GivenUp instead. Other calls are not repeated.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Subscription:
     # Joining and leaving
 
     async def join(self, record: bytes, receive: Callable[[bytes], None]) -> None:
-        """Register with the queue and tell it the handler's limits. `receive` gets its messages."""
+        """Register with the queue and write the handler's limits. `receive` gets its messages."""
         handler, run = self.state.service.handler, self._store.run
         await run(self._commands.configure(limits=handler.options.limits))
         if handler.fail:
@@ -82,7 +83,7 @@ class Subscription:
         self.state.join(sent + IDLE_LEASE)
 
     def abandon(self) -> None:
-        """Stop listening, and have the leases no longer kept alive."""
+        """Stop listening for messages. From now on nothing keeps the leases alive."""
         self.state.abandon()
         self._store.listener.remove_callback(self._channel)
 
@@ -105,9 +106,9 @@ class Subscription:
             await self._store.run(forward_wakeup(self._commands, self._client))
 
     async def _listen(self) -> object | None:
-        """The connection that brings this queue's messages.
+        """Subscribe to this queue's messages; the connection that brings them.
 
-        None if this worker is not subscribed: it is not allowed, or the server is unreachable.
+        None if this worker cannot subscribe: it is not allowed to, or the server is unreachable.
         """
         try:
             connection = await self._store.listener.subscribe(self._channel)
@@ -124,13 +125,12 @@ class Subscription:
     ) -> Taken:
         """Report outcomes and take up to `limit` jobs in one round trip.
 
-        With a limit of 0 it only asks whether a job is due. If so, `next_in` is 0; if not, the
+        With a limit of 0 it only asks whether a job is due. If so, `next_in` is 0. If not, the
         server wakes this worker when one is. With `hand_off` the server may send a job with the
         wake-up.
 
-        Wait for a server that is unreachable, however long that takes. With another dequeue in
-        flight, raise GivenUp instead: when a request is repeated, the server recognises only the
-        last one.
+        Wait for an unreachable server, however long that takes. But if another dequeue is in flight
+        too, raise GivenUp: the server recognises a repeat of the last request only.
         """
         state = self.state
         wait_seconds = safety_poll_seconds if state.exhausted or not limit else 0.0
@@ -143,7 +143,7 @@ class Subscription:
 
         async def call() -> Taken:
             nonlocal sent, maybe_leased
-            # A lease may have begun with an earlier try that was not answered: count from there.
+            # An earlier try that was not answered may have begun the lease: count from that try.
             sent = sent if maybe_leased else time.monotonic()
             self._leases.shorten(sent)
             try:
@@ -154,7 +154,7 @@ class Subscription:
                         skips_suspects=self._table.skips_suspects, accepts_hand_off=hand_off,
                     )
                 )  # fmt: skip
-            except Unanswered:  # the lease may have begun
+            except Unanswered:
                 maybe_leased = True
                 raise
 
@@ -163,7 +163,7 @@ class Subscription:
                 taken = await self._until_answered(call, may_repeat=lambda: state.calls < 2)
             except GivenUp:
                 raise
-            except Exception as problem:  # most likely one of the outcomes is refused: find it
+            except Exception as problem:  # most likely the server refuses one of the outcomes
                 await self._settle_each(endings, problem)
                 self._leases.drop(len(endings))
                 endings = []
@@ -172,10 +172,11 @@ class Subscription:
             state.return_endings(endings)
             self._leases.drop(1)
             raise
+        # The jobs that came are held. Those that ended are not, nor is the one held for the answer.
         self._leases.hold(taken.count - len(endings) - 1)
         self._note_answer(taken, limit, wait_seconds, sent)
         if wait_seconds and self._leases.listens and not await self._still_listens():
-            state.poll_now()  # the queue is on another server now, which does not wake us yet
+            state.poll_now()  # the queue moved to another server, which will not wake this worker
         self._outcomes.log(endings, taken.settled)
         return taken
 
@@ -193,7 +194,7 @@ class Subscription:
         return await self._listen() is before
 
     def _next_request(self) -> str:
-        """A higher number each time: a request that a later one overtook takes nothing."""
+        """A higher number each time: a request that a later one overtook takes no jobs."""
         self._requests += 1
         return str(self._requests)
 
@@ -217,8 +218,8 @@ class Subscription:
     async def _settle_each(self, endings: list[Ending], problem: Exception) -> None:
         """Report outcomes one by one, because the server refused them together.
 
-        A job whose outcome is refused by itself fails. It must not hold up the others. Wait for an
-        unreachable server: a report that is repeated changes nothing.
+        If the server refuses an outcome by itself, its job fails, so that it does not hold up the
+        others. This waits for an unreachable server: a report that is repeated changes nothing.
         """
         if not endings:
             raise problem
@@ -274,17 +275,22 @@ class Subscription:
     ) -> tuple[set[LeaseKey], set[LeaseKey]]:
         """Compare the leases that this worker knows with those that the server has.
 
-        Returns the leases that only the server has (the server forgot that they ended, or the
-        message or answer that brought them was lost), and those that only this worker has (the
-        server forgot, or after a failover never learnt, that it gave them out). Leases are compared
-        by token, since the server may forget the end of one run of an id and the start of the next.
+        Returns two sets:
+        - leases that only the server has: it forgot that they ended, or the message or answer that
+          brought them was lost;
+        - leases that only this worker has: the server forgot that it gave them out, as after a
+          failover.
+
+        Tokens are compared, not only ids: the server may have forgotten both the end of one run of
+        an id and the start of the next.
         """
         mark = self._leases.begin_reconcile()
         try:
             await self._outdate_requests()
-            before = known()  # what is handed out from now on may be missing in the answer
+            before = known()  # a lease that begins after this may be missing in the answer
             ours = await self._leases_on_server()
-            # A worker that takes no more jobs subscribes too: the server may forget once more.
+            # Subscribe even if the worker takes no more jobs: a lost connection shows that the
+            # server may have forgotten something again.
             await self._listen()
         except BaseException:
             self.state.pause()
@@ -294,7 +300,7 @@ class Subscription:
         return ours - now, (now & before) - ours
 
     async def _outdate_requests(self) -> None:
-        """Make sure that a request that was given up takes nothing if it still arrives."""
+        """Make sure that a request that was given up takes no jobs if it still arrives."""
         last = self._commands.dequeue(
             self._client, lease=LEASE, limit=0, request=self._next_request()
         )
@@ -317,7 +323,7 @@ class Subscription:
         event("unknown_lease_released", logging.WARNING, queue=self.state.name, job=id_,
               token=token)  # fmt: skip
         self._leases.note_released(lease)
-        self.state.poll_now()  # a hand-off, if this was one, ended our place among the waiters
+        self.state.poll_now()  # if it was handed off, this worker is not a waiter any more
         ending = Ending(id_, token, Release())
         if run is None:
             self.state.add_ending(ending)

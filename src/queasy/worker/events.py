@@ -42,7 +42,7 @@ class Flood:
         _floods.add(self)
 
     def permits(self) -> bool:
-        """Counts one more line; whether to write it."""
+        """Counts one more line; returns whether to write it."""
         self.report_suppressed(time.monotonic())
         self._lines += 1
         return self._lines <= MAX_LINES_PER_SECOND
@@ -61,7 +61,10 @@ _floods: weakref.WeakSet[Flood] = weakref.WeakSet()
 
 
 def report_suppressed(now: float = math.inf) -> None:
-    """Logs suppressed lines also when no further line comes; without `now`, at the end."""
+    """Logs how many lines were suppressed, even if no further line comes.
+
+    With `now`, only those of seconds that are over; without it, all.
+    """
     for flood in list(_floods):
         flood.report_suppressed(now)
 
@@ -83,7 +86,7 @@ def log_event(
     fields: Mapping[str, Any],
     error: BaseException | None = None,
 ) -> None:
-    """Logs an event with another logger, or with the traceback of an error."""
+    """Logs an event with any logger, and with the traceback of the error if there is one."""
     if logger.isEnabledFor(level):
         shown = {name: value for name, value in fields.items() if value not in (None, "", [])}
         text = " ".join([what, *(f"{name}={_text(value)}" for name, value in shown.items())])

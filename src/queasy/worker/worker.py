@@ -1,9 +1,10 @@
 """A worker: one event loop that takes jobs, runs them and reports their outcomes.
 
-1. It polls its queues by priority, and takes no more jobs than can start now (`intake`).
+1. It polls its queues by priority, and takes as many jobs as there is room for (`intake`).
 2. Jobs run in tasks (async handlers) or in threads (plain functions) (`execution`).
 3. Outcomes are reported with the next poll, in one round trip.
-4. Runs past their deadline, or cancelled, are asked to end. The supervisor kills what does not.
+4. A run that is past its deadline or cancelled is asked to end. If it does not, the supervisor
+   kills the process.
 5. A suspect, a job that ran in a worker that died, runs alone.
 """
 
@@ -74,6 +75,7 @@ class Worker:
         self._holdings = self._scheduler.holdings
         self._runs = self._holdings.runs
         self._skipped_suspects = table.skips_suspects
+        """Whether the worker skipped suspects at the last beat."""
         self._beat_timer: asyncio.TimerHandle | None = None
         self._started = False
         self._record = b""
@@ -85,8 +87,8 @@ class Worker:
         """Register with every queue (or those named) and begin to take jobs."""
         self._record = record.pack()
         joining = [s for s in self._subscriptions if queues is None or _queue_of(s) in queues]
-        joined = await asyncio.gather(*map(self._try_to_join, joining))
-        problems = [problem for problem in joined if problem is not None]
+        results = await asyncio.gather(*map(self._try_to_join, joining))
+        problems = [problem for problem in results if problem is not None]
         if problems and len(problems) == len(joining):
             raise problems[0]
         for subscription in joining:
@@ -100,14 +102,14 @@ class Worker:
     def _beat(self) -> None:
         """Show the supervisor that the event loop turns, every second.
 
-        Also when nothing runs: a blocked loop could not report the last outcomes.
+        It does so even if nothing runs: a blocked loop cannot report the last outcomes.
         """
         now = time.monotonic()
         self.table.loop_turned(now)
         report_suppressed(now)
         if self.table.stood_down:
             self._scheduler.schedule_soon()
-        if self.table.skips_suspects != self._skipped_suspects:  # it may take due suspects now
+        if self.table.skips_suspects != self._skipped_suspects:  # suspects may be due
             self._skipped_suspects = self.table.skips_suspects
             for queue in self._scheduler.queues:
                 queue.reconsider()
@@ -120,7 +122,7 @@ class Worker:
         await subscription.join(self._record, receive)
 
     async def _try_to_join(self, subscription: Subscription) -> ProtocolError | None:
-        """Join a queue, and return the problem if its keys are damaged: others are not affected."""
+        """Join a queue. If its keys are damaged, return the problem: other queues may be usable."""
         try:
             await self._join(subscription)
         except ProtocolError as problem:
@@ -204,7 +206,7 @@ class Worker:
     # Stopping
 
     def close(self) -> None:
-        """Take nothing more. What runs goes on."""
+        """Take no more jobs. Running jobs continue."""
         self._scheduler.close()
 
     async def wait_until_drained(self) -> None:
@@ -229,7 +231,7 @@ class Worker:
         return any(queue.busy for queue in self._scheduler.queues)
 
     def hasten(self, grace: float) -> None:
-        """Have a stop let runs end for `grace` seconds at most, from now."""
+        """Limit the time that a stop leaves to runs: at most `grace` seconds from now."""
         self._stop_by = min(self._stop_by, time.monotonic() + grace)
         self._scheduler.changed.set()
 
@@ -237,7 +239,7 @@ class Worker:
         """Have the queues forget this worker and release what it still holds."""
         serving = [s for s in self._subscriptions if s.state.serving]
         left = await asyncio.gather(*(s.leave() for s in serving), return_exceptions=True)
-        for problem in left:  # a problem with one queue does not keep the worker in the others
+        for problem in left:  # only now: the worker has left all queues that it could
             if isinstance(problem, BaseException):
                 raise problem
 
@@ -260,14 +262,17 @@ class Worker:
     async def _while_before(
         self, condition: Callable[[], bool], deadline: Callable[[], float]
     ) -> None:
-        """Wait while the condition is true, at most until the deadline, which may come closer."""
+        """Wait while the condition is true, until the deadline at the latest.
+
+        The deadline is read again after each change, because `hasten` may bring it forward.
+        """
         while condition() and (left := deadline() - time.monotonic()) > 0:
             self._scheduler.changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._scheduler.changed.wait()
 
-    # What others read
+    # Properties that others read
 
     @property
     def ready(self) -> bool:
@@ -285,5 +290,5 @@ class Worker:
 
 
 def _queue_of(subscription: Subscription) -> str:
-    """The queue's name, also of its fail queue."""
+    """The name of the queue. A fail queue has the name of the queue that it belongs to."""
     return subscription.state.service.queue

@@ -60,7 +60,7 @@ def _arguments(service: Service, job: Job) -> tuple[Any, Job, JobError | None]:
         return data, job, None
     if job.origin is None:  # dispatched into the fail queue directly
         return data, job, job.error
-    # A fail handler receives the failed job as its dispatcher knows it.
+    # A fail handler receives the job that failed, not the fail queue's copy of it.
     return data, msgspec.structs.replace(job.origin, flag=job.flag), job.origin.error
 
 

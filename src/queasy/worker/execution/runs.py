@@ -2,8 +2,8 @@
 
 1. Async handlers run in shared tasks, plain functions in threads.
 2. While anything runs, one tick for all runs checks deadlines and leases, and adjusts the pace.
-3. A run that is past its timeout, cancelled or stopped is asked to end. The supervisor kills the
-   process of a run that does not.
+3. A run that is past its timeout, cancelled or stopped is asked to end. If it does not, the
+   supervisor kills its process.
 4. Each run that ends is reported to the listener with its outcome.
 """
 
@@ -61,6 +61,7 @@ class Runs:
     def __init__(self, table: InflightTable, capacity: int, listener: RunListener) -> None:
         self.pace = Pace()
         self.used = Units()
+        """Units of capacity that runs occupy."""
         self.ended_count = 0
         """How many runs have ended."""
         self._wanted_more = False
@@ -95,7 +96,10 @@ class Runs:
     # Starting
 
     def start(self, queue: int, service: Service, job: Job, size: int) -> None:
-        """Count a run from now on. An async handler begins after the next `go`."""
+        """Start a run. A plain function begins at once, an async handler after the next `go`.
+
+        The run counts from now on. If its lease may be over by then, the handler is not called.
+        """
         now = time.monotonic()
         is_async = service.function.is_async
         run = Run(queue, service, is_async, job, size, now)
@@ -162,8 +166,8 @@ class Runs:
     def _lease_may_be_over(self, queue: int, now: float) -> bool:
         """Whether another client may have the job by now.
 
-        The server has not confirmed the lease for CUT_OFF seconds, as after a freeze between the
-        answer and the start.
+        If so, the server has not confirmed the lease for CUT_OFF seconds. This happens when the
+        process was frozen between the answer and the start.
         """
         if now - self._table.requested_at(queue) <= CUT_OFF:
             return False
@@ -233,7 +237,7 @@ class Runs:
             if now >= run.deadline:
                 self.request_end(run, "timeout")
             run.interrupt_if_due(now)
-        # The wait counts twice: another worker could have run the job meanwhile.
+        # A wait counts twice, because another worker could have run the job in that time.
         late = max(now - expected, 2 * waited)
         self.pace.tick(late, self._in_threads, wanted_more=self._wanted_more)
         if self._wanted_more:
@@ -259,10 +263,10 @@ class Runs:
             self.request_end(run, "stop")
 
     def _log_blocked_loop(self, late: float) -> None:
-        """Log which async handlers may have blocked the event loop: they computed, or made a call
-        that blocks.
+        """Log which async handlers may have blocked the event loop, by computing or by a blocking
+        call.
         """
-        # That handler may have ended. If so it ended last, because this tick had to wait for it.
+        # If the handler that blocked has ended, it ended last: this tick could only run after it.
         ended = [] if self._last_ended is None else [self._last_ended]
         jobs = ended + [run.job.id for run in self if run.call is None]
         event("event_loop_blocked", logging.WARNING, seconds=late, jobs=jobs[:MAX_JOBS_LOGGED],
@@ -278,7 +282,7 @@ def _outcome_without_result(run: Run, problem: BaseException | None) -> Outcome:
     """The outcome of a run that was asked to end, or that raised something unexpected."""
     try:
         return _outcome_of_end_reason(run, problem)
-    except BaseException as raised:  # by the handler's exception, when its text was asked for
+    except BaseException as raised:  # the handler's exception raised when its text was read
         return RetryLater(JobError(type(raised).__qualname__, "its error cannot be shown"))
 
 

@@ -1,7 +1,7 @@
 """Heartbeats: keep the leases of workers alive, and report what the server says about them.
 
-1. A queue of which a worker holds jobs is bumped every `BUMP_EVERY` seconds. A queue of which it
-   holds none is bumped only when the worker's own dequeues do not keep it registered.
+1. If a worker holds jobs of a queue, that queue is bumped every `BUMP_EVERY` seconds. If it holds
+   none, the queue is bumped only when the worker's own dequeues do not keep it registered.
 2. One call bumps all workers of a queue. Queues are bumped independently, so that a slow one
    delays no other.
 3. The answers name cancelled runs, and workers that the server has declared dead.
@@ -28,12 +28,13 @@ from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, LEASE
 __all__ = ["Heartbeat", "WorkerLeases"]
 
 CHECK_EVERY = 0.2
-# These errors are taken to mean that the server serves no other client either: it is down, or
-# refuses all calls. So no other client can get the jobs, and the leases count as confirmed.
+# After one of these errors the leases count as confirmed. The server is down or refuses all calls,
+# so it is assumed that no other client is served either, and none can get the jobs.
 NO_CLIENT_IS_SERVED = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
 # An idle worker is bumped when this much of its lease is left: less than a dequeue leaves it.
 IDLE_MARGIN = LEASE / 2
-# An event loop that turns writes its beat every second, and more often while anything runs.
+# An event loop that did not turn for this long is blocked, in seconds. The limit is lower while
+# anything runs, because the loop then writes its time more often than every second.
 IDLE_LOOP_BLOCKED, BUSY_LOOP_BLOCKED = 3.0, 0.3
 # A worker is removed from the waiters at most this often, even if its loop blocks again and again.
 STAND_DOWN_AT_MOST_EVERY = 1.0
@@ -71,7 +72,7 @@ class WorkerLeases:
         self._idle_until: dict[int, float] = {}
         """Until when an idle bump keeps the worker registered with each queue."""
         self._confirmed: dict[int, float] = {}
-        """When the leases of each queue of which the worker holds jobs were last in order."""
+        """When the leases were last in order, for each queue of which the worker holds jobs."""
         self._stood_down_at = 0.0
 
     def lease_due(self, queue: int, now: float) -> float | None:
@@ -97,10 +98,10 @@ class WorkerLeases:
         return blocked and not self.table.held_total(len(self.queues))
 
     def should_stand_down(self, now: float) -> bool:
-        """Whether a handler blocks the event loop while the worker is still a waiter."""
-        beat = self.table.loop_turned_at
-        done = self._stood_down_at > beat or now - self._stood_down_at < STAND_DOWN_AT_MOST_EVERY
-        return now - beat > BUSY_LOOP_BLOCKED and not done and self.table.run_count > 0
+        """Whether a handler blocks the event loop, and the worker has not stood down since."""
+        turned_at, stood_down_at = self.table.loop_turned_at, self._stood_down_at
+        stood_down = stood_down_at > turned_at or now - stood_down_at < STAND_DOWN_AT_MOST_EVERY
+        return now - turned_at > BUSY_LOOP_BLOCKED and not stood_down and self.table.run_count > 0
 
     def standing_down(self, now: float) -> None:
         """The worker is being removed from the waiters of its queues."""
@@ -179,7 +180,10 @@ class Heartbeat:
                 task.cancel()
 
     def _start_due_bumps(self) -> None:
-        """Starts the bumps that are due: one task for each queue, so that none delays another."""
+        """Starts the bumps and stand-downs that are due, and publishes when leases were confirmed.
+
+        Each queue has a task of its own, so that none delays another.
+        """
         now = time.monotonic()
         due: dict[tuple[str, float], list[tuple[WorkerLeases, int]]] = {}
         for worker in self._workers:

@@ -1,4 +1,4 @@
-"""What a worker is doing, in memory that its supervisor reads.
+"""The in-flight table: the runs of a worker, in memory that its supervisor reads.
 
 The worker writes an entry before it starts a job and clears it after the run ended. A supervisor
 in another process reads which runs are past their deadline and, when the worker died, which jobs
@@ -12,9 +12,10 @@ was read is left out.
     queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
 
-Each number has one writer. The supervisor (for an inline worker, its heartbeat thread) writes
-`supervisor ran`, `skips suspects` and `confirmed at`; the worker writes the rest. `declined` and
-`stood down` are flags that one side sets and the other side clears.
+Each number has one writer, except the flags `declined` and `stood down`: one side sets them, the
+other clears them. The supervisor writes `supervisor ran`, `skips suspects` and `confirmed at`; the
+worker writes the rest. An inline worker has no supervisor: its heartbeat thread writes `confirmed
+at`, and the other two stay 0.
 
 Times are of the monotonic clock, which the processes of one machine share.
 """
@@ -135,14 +136,14 @@ class InflightTable:
         """The queues that have a run."""
         return {entry.queue for entry in self.entries()}
 
-    # Queues: whether the worker may hold jobs of one, so that its lease must be kept alive
+    # Queues: if the worker may hold jobs of a queue, its lease there must be kept alive
 
     def add_held(self, queue: int, more: int) -> None:
         """Changes the number of jobs of the queue that the worker may hold by `more`."""
         self._counts[_counts_of(queue)] += more
 
     def held_of(self, queue: int) -> int:
-        """How many jobs of the queue the worker may hold; 0: its lease need not be kept."""
+        """How many jobs of the queue the worker may hold. If 0, its lease need not be kept."""
         return self._counts[_counts_of(queue)]
 
     def held_total(self, queues: int) -> int:
@@ -161,7 +162,7 @@ class InflightTable:
         return self._floats[_floats_of(queue) + IDLE_UNTIL]
 
     def set_requested_at(self, queue: int, sent: float) -> None:
-        """Records when the worker requested the jobs it took last: their leases begin then."""
+        """Records when the worker requested the jobs it took last. Their leases began later."""
         self._floats[self._requested_at_index[queue]] = sent
 
     def requested_at(self, queue: int) -> float:
@@ -198,7 +199,7 @@ class InflightTable:
 
     @property
     def supervisor_ran_at(self) -> float:
-        """When the supervisor was last seen to run."""
+        """When the supervisor last ran; 0 for an inline worker, which has none."""
         return self._floats[SUPERVISOR_RAN]
 
     @property

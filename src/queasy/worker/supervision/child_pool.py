@@ -2,8 +2,7 @@
 
 1. It starts children, after a pause if others have failed.
 2. It acts on what they report.
-3. It replaces a child that is gone, or is to be retired: the old one is drained once a new one
-   serves.
+3. It replaces a child that is gone or retiring. A retiring child is drained once a new one serves.
 4. It returns the jobs of a child that is gone (`server_link`).
 """
 
@@ -85,7 +84,7 @@ class ChildPool:
         return set(self._tasks)
 
     def replenish(self) -> None:
-        """Starts children until enough are working; those that are to be replaced do not count."""
+        """Starts children until enough are working. Children that retire or end do not count."""
         missing = self._options.processes - len(self.working) - self._starting
         for _ in range(missing):
             if not self._closed.is_set() and not self._halted:
@@ -207,7 +206,7 @@ class ChildPool:
             event("process_died", logging.WARNING, **fields, how=how, runs=len(jobs),
                   jobs=jobs[:MAX_JOBS_LOGGED])  # fmt: skip
             if not state.has_served or not (child.table.run_count or state.is_settled(now)):
-                self._backoff.failed(now)  # no job was the cause
+                self._backoff.failed(now)  # nothing ran, so no job was the cause
 
     def _note_start_failure(self, report: CannotStart) -> None:
         """Logs the same failure once, although every child reports it.

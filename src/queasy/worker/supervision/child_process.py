@@ -191,7 +191,8 @@ class ChildProcess:
     ) -> ChildSnapshot:
         """A snapshot for the watchdog.
 
-        Its memory, and whether the process is frozen, are read from /proc only when asked for.
+        It reads from /proc only on request: `with_memory` its memory, `with_frozen` whether it is
+        frozen.
         """
         state, table = self.state, self.table
         runs, last_beat = table.run_count, table.loop_turned_at

@@ -36,10 +36,10 @@ longer than a lease while nothing ran. lost: the server declared it dead.
 RunKey = tuple[int, str, int]
 """Queue, id and token of a run."""
 
-# An event loop that did not turn for this long is blocked.
+# An event loop that did not turn for this long is blocked, in seconds.
 LOOP_BLOCKED = 1.0
-# A child that still serves this long after its start started well: its end says nothing about how
-# the next child starts.
+# A child that has served and lives this long, in seconds, has started well. If it ends later, its
+# start is not the cause, so the next child need not wait.
 SETTLED_AFTER = 5.0
 
 
@@ -63,7 +63,7 @@ class Phase(enum.Enum):
 
 
 class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the watchdog knows about a child at one moment."""
+    """A child at one moment, as the watchdog sees it."""
 
     runs: int
     entries: Sequence[Entry]
@@ -75,19 +75,22 @@ class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that it was asked to cancel, and when."""
     killed: bool = False
     kill_by: float | None = None
+    """When to kill it, because a run does not end; earlier once its other jobs have ended."""
     cannot_report_since: float | None = None
+    """Since when it holds jobs and runs none, while its event loop is blocked."""
     frozen_since: float | None = None
+    """Since when it has been stopped by SIGSTOP; None if it is not, or if that was not read."""
     memory: int = 0
     """Bytes of resident memory; 0 if it was not read, because it is not limited."""
     is_settled: bool = False
 
     def is_blocked(self, now: float) -> bool:
-        """Whether something runs while the event loop does not turn."""
+        """Whether a run blocks the event loop."""
         return self.runs > 0 and now - self.last_beat > LOOP_BLOCKED
 
 
 class ChildState:
-    """What a supervisor remembers of a child, except the process itself."""
+    """All that a supervisor remembers of a child, except the process itself."""
 
     def __init__(self, born: float) -> None:
         self.born = born
@@ -98,11 +101,14 @@ class ChildState:
         self.announced_exit = False
         """The child reported that it exits, so no job is to blame for its end."""
         self.kill_reason: KillReason | None = None
+        """Why it was killed; None if it was not."""
         self.killed_at = 0.0
         self.kill_by: float | None = None
-        """A run does not end: the child is killed then, or once its other jobs have ended."""
+        """When the child is killed, because a run does not end. It is killed earlier once its other
+        jobs have ended."""
         self.cannot_report_since: float | None = None
-        """Since when its event loop has not turned although it holds jobs and runs none."""
+        """Since when it has not reported the jobs it holds: it runs none, and its event loop is
+        blocked."""
         self.frozen_since: float | None = None
         """Since when it has been stopped by SIGSTOP."""
         self._cancels: dict[RunKey, float] = {}
@@ -124,7 +130,7 @@ class ChildState:
         return self.has_served and not self.is_ending
 
     def is_settled(self, now: float) -> bool:
-        """Whether it started well: its end says nothing about how the next child starts."""
+        """Whether it started well: if it ends now, its start is not the cause."""
         return self.has_served and now - self.born > SETTLED_AFTER
 
     @property
@@ -172,7 +178,7 @@ class ChildState:
             self.phase = phase
 
     def condemn(self, kill_by: float) -> None:
-        """A run does not end: it is to be killed by then, with whatever still runs."""
+        """A run does not end: the child is killed at `kill_by`, with whatever still runs."""
         self.kill_by = kill_by
 
     def kill(self, reason: KillReason, now: float) -> None:
@@ -198,7 +204,7 @@ class ChildState:
     def observed_runs(
         self, runs: int, entries: Sequence[Entry], held: int, last_beat: float, now: float
     ) -> None:
-        """Forgets cancelled runs that have ended, and notes since when its loop is blocked."""
+        """Forgets cancelled runs that have ended, and notes since when it cannot report."""
         if runs:
             self.cannot_report_since = None
             self._forget_cancels(entries, now)

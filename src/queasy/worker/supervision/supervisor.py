@@ -3,8 +3,8 @@
 1. It starts the children, and replaces one that died, has run `max_jobs` jobs, has grown too
    large, or runs old code (`child_pool`).
 2. It keeps their leases alive, however busy they are (`server_link`).
-3. It reads their tables: a run past its deadline ends, if necessary with its process; the other
-   jobs of that process may end first, while a new child takes over (`watchdog`).
+3. It reads their tables. If a run does not end after its deadline, it kills the process. Before
+   that, the other jobs of the process may end, while a new child takes over (`watchdog`).
 4. When a child is gone, it returns the child's jobs at once (`recovery`). Jobs that had started in
    a child that died are suspects, the others are not.
 5. It passes orders on to its children, and stops them.
@@ -171,7 +171,7 @@ class Supervisor:
         return taking and not self._stopping.is_set() and not self._server.is_failing
 
     def stop(self, grace: float | None = None) -> None:
-        """Takes no more jobs. Runs have `grace` seconds to end; a second call leaves them none."""
+        """Takes no more jobs. Runs have `grace` seconds to end; after a second call, none."""
         if self._stopping.is_set():
             grace = 0.0
         grace = self._options.grace if grace is None else grace
@@ -189,7 +189,7 @@ class Supervisor:
         while tasks := self._pool.tasks:
             now = time.monotonic()
             if now - self._stop_by >= KILL_AFTER_GRACE and not self._pool.children:
-                return  # the server does not answer: the leases of the last jobs will run out
+                return  # the server does not answer; the leases of the last jobs will expire
             for child in self._pool.children:
                 if outstays_stop(child.observe(now), now, self._stop_by):
                     child.kill("stop")

@@ -1,8 +1,8 @@
 """Decides what to do about a child whose run does not end, or whose process does not run.
 
 `decide` is pure: it takes a snapshot of a child and returns actions. The supervisor carries them
-out. A run that does not end after it was interrupted ends with its process. Before that the other
-jobs of the process have the grace time to end and be reported, unless its event loop is blocked.
+out. If a run does not end after it was interrupted, its process is killed. Before that, the other
+jobs of the process have the grace time to end and be reported, unless the event loop is blocked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAR_TOO_MUCH_MEMORY = 1.5
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the options of the supervisor allow a child."""
+    """The limits that the supervisor's options set for a child."""
 
     grace: float
     """Seconds that other jobs of a child have to end when one of its runs does not."""
@@ -73,7 +73,7 @@ Action = Kill | DrainThenKill | Retire
 
 
 def decide(child: ChildSnapshot, now: float, limits: Limits) -> list[Action]:
-    """What to do about a child now, in order; nothing follows a kill."""
+    """The actions to take about a child now, in order. Nothing follows a kill."""
     actions: list[Action] = []
     if child.killed:
         return actions
@@ -120,8 +120,8 @@ def _due(child: ChildSnapshot, entry: Entry) -> float:
 def _about_reports(child: ChildSnapshot, now: float) -> Action | None:
     """Nothing runs: does a blocked event loop keep outcomes from being reported?
 
-    A run that has just ended may have blocked the loop until now. So the loop may stay blocked for
-    LEASE seconds after the supervisor first saw it.
+    A run that has just ended may have blocked the loop. So the child has LEASE seconds to report,
+    counted from when the supervisor first saw that nothing runs and the loop is blocked.
     """
     if child.cannot_report_since is not None and now - child.cannot_report_since > LEASE:
         return Kill(reason="blocked")
@@ -138,7 +138,7 @@ def _about_memory(child: ChildSnapshot, limit: int | None) -> Action | None:
 
 
 def _about_frozen(child: ChildSnapshot, now: float) -> Action | None:
-    """A process stopped by SIGSTOP neither works nor ends, and its leases are kept for nothing."""
+    """Is it stopped by SIGSTOP? It neither works nor ends, while its leases are kept alive."""
     if child.frozen_since is not None and now - child.frozen_since > LEASE:
         return Kill(reason="frozen")
     return None

@@ -79,7 +79,7 @@ mutant(
 mutant(
     "no_request_id",
     "a_repeated_dequeue_returns_the_same_batch",
-    ("elseif same and same == id then", "elseif false then"),
+    ("elseif last_request and last_request == id then", "elseif false then"),
 )
 mutant(
     "no_request_id_of_a_lease",

@@ -74,7 +74,7 @@ mutant(
 mutant(
     "only_the_first_page_of_suspects_is_scanned",
     "a_client_that_skips_suspects_takes_the_jobs_after_them",
-    ("  until #ids == limit or all or seen >= SUSPECT_SCAN", "  until true"),
+    ("  until #ids == limit or none_left or seen >= SUSPECT_SCAN", "  until true"),
 )
 mutant(
     "skipping_suspects_exceeds_the_limit",
@@ -132,10 +132,10 @@ mutant(
 mutant(
     "suspects_are_scanned_twice",
     "a_client_that_skips_suspects_scans_them_once",
-    ("  q.none_due_left = all and #ids == 0\n", ""),
+    ("  q.none_due_left = none_left and #ids == 0\n", ""),
 )
 mutant(
     "a_job_that_was_too_large_is_forgotten",
     "a_client_that_skips_suspects_polls_again_for_a_job_that_was_too_large",
-    ("  q.none_due_left = all and done == #ids\n", "  q.none_due_left = all\n"),
+    ("  q.none_due_left = none_left and done == #ids\n", "  q.none_due_left = none_left\n"),
 )

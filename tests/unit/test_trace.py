@@ -125,20 +125,20 @@ def test_flood_of_log_lines_is_suppressed_and_counted(
     now = 100.0
     monkeypatch.setattr("queasy.worker.events.time.monotonic", lambda: now)
     flood = Flood(logging.getLogger("queasy.test"), "lines")
-    assert sum(flood.permits() for _ in range(MAX_LINES_PER_SECOND + 7)) == MAX_LINES_PER_SECOND
+    assert sum(flood.admit() for _ in range(MAX_LINES_PER_SECOND + 7)) == MAX_LINES_PER_SECOND
     report_suppressed(now)
     assert not caplog.messages
     now += 1.0
     report_suppressed(now)
     assert caplog.messages == ["log_lines_suppressed what=lines count=7"]
-    assert flood.permits()
+    assert flood.admit()
 
 
 def test_suppressed_lines_are_reported_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     flood = Flood(logging.getLogger("queasy.test"), "lines")
     for _ in range(MAX_LINES_PER_SECOND + 1):
-        flood.permits()
+        flood.admit()
     report_suppressed()
     report_suppressed()
     assert caplog.messages == ["log_lines_suppressed what=lines count=1"]
-    assert flood.permits()  # another worker of this process starts afresh
+    assert flood.admit()  # another worker of this process starts afresh

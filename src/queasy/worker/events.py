@@ -41,7 +41,7 @@ class Flood:
         self._lines = 0
         _floods.add(self)
 
-    def permits(self) -> bool:
+    def admit(self) -> bool:
         """Counts one more line; returns whether to write it."""
         self.report_suppressed(time.monotonic())
         self._lines += 1

@@ -228,7 +228,7 @@ def test_outcomes_are_reported_with_the_poll_where_there_is_room() -> None:
 
 
 def test_wake_up_is_forwarded_without_room() -> None:
-    woken = queue(woken=True, passed_over_since=NOW, probed_at=NOW)
+    woken = queue(owes_poll=True, passed_over_since=NOW, probed_at=NOW)
     assert actions(woken, room=room(used=100)) == [ForwardWakeUp(0)]
     assert actions(msgspec.structs.replace(woken, has_endings=True), room=room(used=100)) == [
         Report(0),
@@ -282,7 +282,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
                 poll_at=draw(times),
                 avoid_until=draw(times),
                 paused_until=draw(times),
-                woken=draw(st.booleans()),
+                owes_poll=draw(st.booleans()),
                 passed_over_since=NOW - 9 if starved else draw(st.none() | st.just(NOW - 1)),
                 probed_at=draw(times),
                 starved=starved,

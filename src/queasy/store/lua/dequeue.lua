@@ -109,13 +109,14 @@ local function sweep_and_take(q, args)
   end
   sweep(q)
   -- The last request: its id, the first and the last token it took (0 0 for none), perhaps the ids.
-  local same, first, last, packed = tostring(request or ''):match('^(%S+) (%d+) (%d+) ?(.*)$')
+  local last_request, first, last, packed =
+    tostring(request or ''):match('^(%S+) (%d+) (%d+) ?(.*)$')
   if one_lease and expiry then
     return 'ok', leased_batch(q, client, leased_to(q, client), 0, math.huge)
-  elseif same and same == id then
+  elseif last_request and last_request == id then
     local ids = unpack_table(packed) or leased_to(q, client)
     return 'ok', leased_batch(q, client, ids, tonumber(first), tonumber(last))
-  elseif same and is_overtaken(id, same) then
+  elseif last_request and is_overtaken(id, last_request) then
     return 'overtaken', {} -- the client most likely gave this request up, and would lose its jobs
   end
   if limit == 0 and id ~= '' and not one_lease then
@@ -146,9 +147,9 @@ local function wake_others(q, args, state, jobs, next_poll_in)
   if q.skipped_suspects then
     wake_for_suspects(q, 1) -- this client may have been woken in place of one that takes suspects
   end
-  local has_no_use = args.limit == 0 and args.waits_ms == 0 and state == 'ok'
+  local only_asks = args.limit == 0 and args.waits_ms == 0 and state == 'ok'
   local was_cut_short = #jobs > 0 and next_poll_in == 0
-  if has_no_use or was_cut_short then
+  if only_asks or was_cut_short then
     forward_wake_up(q)
   end
 end

@@ -76,7 +76,7 @@ local function find_due(q, limit, skips_suspects)
   if skips_suspects and q.none_due_left then
     return {}, {}, {}, true
   end
-  local ids, scores, infos, seen, size, all = nil, nil, nil, 0, limit, false
+  local ids, scores, infos, seen, size, none_left = nil, nil, nil, 0, limit, false
   repeat
     local page = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE',
       'LIMIT', seen, size, 'WITHSCORES')
@@ -102,21 +102,21 @@ local function find_due(q, limit, skips_suspects)
       end
     end
     seen = seen + n
-    all = n < size
+    none_left = n < size
     size = PAGE
-  until #ids == limit or all or seen >= SUSPECT_SCAN
+  until #ids == limit or none_left or seen >= SUSPECT_SCAN
   if #ids == 0 and seen >= SUSPECT_SCAN then
     return find_due(q, limit)
   end
-  all = all and #ids < limit
-  q.none_due_left = all and #ids == 0
-  return ids, scores, infos, all
+  none_left = none_left and #ids < limit
+  q.none_due_left = none_left and #ids == 0
+  return ids, scores, infos, none_left
 end
 
 -- Leases up to `limit` due jobs to a client, until `expiry`. `taker` has the client, its request,
 -- and what the server stores about it: old_expiry and old_request.
 local function take(q, taker, expiry, limit, skips_suspects)
-  local ids, scores, infos, all = find_due(q, limit, skips_suspects)
+  local ids, scores, infos, none_left = find_due(q, limit, skips_suspects)
   if #ids == 0 then
     return {}
   end
@@ -125,7 +125,7 @@ local function take(q, taker, expiry, limit, skips_suspects)
   q.token = math.max(math.ceil(q.token), math.floor(q.now * 1000))
   local batch, client = new_batch(), taker.client
   local jobs, done = lease_jobs(q, batch, client, ids, scores, infos)
-  q.none_due_left = all and done == #ids
+  q.none_due_left = none_left and done == #ids
   batch:bulk('zrem', q.waiting, ids, done, scores) -- the leased and the quarantined
   if #jobs > 0 then
     count(q, 'dequeued', #jobs / 5)

@@ -89,7 +89,7 @@ def _outcome_of_result(service: Service, job: Job, result: object) -> Outcome:
 
 def _log_error(service: Service, job: Job, error: BaseException) -> None:
     """Log an exception with its traceback, and a Retry or Failure with its message only."""
-    if not _flood.permits():
+    if not _flood.admit():
         return
     fields = {"queue": service.name, "job": job.id, "retries": job.retry_count}
     if not isinstance(error, (Retry, Failure)):

@@ -80,8 +80,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """No poll before this time: the worker is too busy to isolate the queue's suspect."""
     paused_until: float = 0.0
     """No report or reconciliation before this time, because something failed."""
-    woken: bool = False
-    """The worker must poll or forward a wake-up: see `QueueState.woken`."""
+    owes_poll: bool = False
+    """The worker must poll, or forward a wake-up: see `QueueState.owes_poll`."""
     passed_over_since: float | None = None
     """Since when the queue has been passed over because its job, if any, does not fit; None if it
     has not."""
@@ -244,7 +244,7 @@ def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None
     elif _misses_its_poll(snapshot, queue, turns):
         turns.actions.append(StandDown(queue.index))
         return
-    if queue.woken and not limit:
+    if queue.owes_poll and not limit:
         turns.actions.append(ForwardWakeUp(queue.index))
 
 

@@ -71,7 +71,8 @@ class Holdings:
     def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
         """Jobs arrived: raise the pace if those before them were short; note unmet demand."""
         many = fits_many(self._capacity, queue.size(self.runs.pace))
-        short = queue.note_portion(call, taken, fits_many=many, idle=not self.runs)
+        short = queue.are_jobs_short(call, taken, idle=not self.runs)
+        queue.note_portion(call, taken, fits_many=many, short=short)
         if taken.count == call.limit:  # there may be more
             self.runs.note_unmet_demand()
         if short:

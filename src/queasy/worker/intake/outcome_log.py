@@ -38,7 +38,7 @@ class OutcomeLog:
         for ending, word in zip(endings, words, strict=False):
             if word != "finished" or all_of_them:
                 what, level = EVENTS.get(word, (word, logging.INFO))
-                if all_of_them or self._flood.permits():
+                if all_of_them or self._flood.admit():
                     error = getattr(ending.outcome, "error", None)
                     event(what, level, queue=self._queue, job=ending.id, token=ending.token,
                           error=error and error.type)  # fmt: skip

@@ -79,9 +79,9 @@ class QueueState:
         """The last dequeue brought as many jobs as it requested, so more are likely."""
         self.exhausted = True
         """The last poll found fewer jobs than it requested: the next asks to be woken."""
-        self.woken = False
-        """The worker must poll, or forward the wake-up: one arrived that no poll has answered yet,
-        or the worker must act as if one had."""
+        self.owes_poll = False
+        """The worker must poll, or forward a wake-up: one arrived that no poll has answered yet, or
+        the answer to the call in flight may make the server count on this worker."""
         self.poll_at = 0.0
         """When to poll next; 0 for at once."""
         self.reserved = 0
@@ -170,7 +170,7 @@ class QueueState:
             poll_at=self.poll_at,
             avoid_until=self._avoid_until,
             paused_until=self._paused_until,
-            woken=self.woken,
+            owes_poll=self.owes_poll,
             passed_over_since=self._passed_over_since,
             probed_at=self._probed_at,
             starved=self.starved,
@@ -218,7 +218,7 @@ class QueueState:
 
     def begin_poll(self) -> None:
         """A poll is about to be sent: it answers a wake-up that came before."""
-        self.woken = False
+        self.owes_poll = False
 
     def note_answer(self, call: Call, taken: Taken) -> None:
         """A poll was answered. Its jobs count as arriving until `jobs_started`."""
@@ -230,21 +230,19 @@ class QueueState:
         if call.limit:
             self._arriving[call] = taken
 
-    def note_portion(self, call: Call, taken: Taken, *, fits_many: bool, idle: bool) -> bool:
-        """Note when jobs came, and set whether to prefetch the next ones.
+    def are_jobs_short(self, call: Call, taken: Taken, *, idle: bool) -> bool:
+        """Whether a full portion came after all jobs of the previous one had ended."""
+        return taken.count == call.limit and bool(taken.settled) and self.is_async and idle
 
-        Returns whether jobs are short: all jobs of the previous portion have ended by now.
-        """
+    def note_portion(self, call: Call, taken: Taken, *, fits_many: bool, short: bool) -> None:
+        """Jobs came. Set whether to prefetch the next ones: only if jobs are short."""
         now = time.monotonic()
         seconds, self._last_served = now - self._last_served, now
-        full = taken.count == call.limit
-        may_prefetch = full and seconds < SHORT_PORTION and fits_many
+        may_prefetch = taken.count == call.limit and seconds < SHORT_PORTION and fits_many
         # Larger portions do not speed up jobs that fail.
         may_prefetch = may_prefetch and taken.settled.count("finished") == len(taken.settled)
         may_prefetch = may_prefetch and now > self._no_prefetch_until
-        ended_in_time = full and bool(taken.settled) and self.is_async and idle
-        self.prefetches = may_prefetch and (self.prefetches or ended_in_time)
-        return ended_in_time
+        self.prefetches = may_prefetch and (self.prefetches or short)
 
     def jobs_started(self, call: Call) -> None:
         """The jobs of an answer start now: they use their room, which is no longer reserved."""
@@ -307,7 +305,7 @@ class QueueState:
             # Keep a poll time even if it has just passed: a worker without room then stands down.
             if until > now or taken.next_in:
                 self.poll_at = until
-        if self.woken:
+        if self.owes_poll:
             self.poll_at = 0.0
 
     def poll_now(self) -> None:
@@ -319,33 +317,33 @@ class QueueState:
 
     def wake(self) -> None:
         """The server woke this worker."""
-        self.woken, self.poll_at = True, 0.0
+        self.owes_poll, self.poll_at = True, 0.0
 
     def lose_connection(self) -> None:
         """The connection that brings wake-ups was lost, and with it perhaps the server."""
-        self.woken, self.poll_at = False, 0.0
+        self.owes_poll, self.poll_at = False, 0.0
         self.leases.mark_stale()
 
     def forward_wake_up(self) -> None:
-        self.woken = False
+        self.owes_poll = False
 
     def require_forwarding(self) -> None:
-        """When the call in flight is answered, act as if woken: poll again, or forward the wake-up.
+        """When the call in flight is answered, poll again or have the server wake another client.
 
         The answer may let the server hand jobs to this worker, which is not idle any more.
         """
-        self.woken = True
+        self.owes_poll = True
 
     def stand_down(self) -> None:
         """The worker cannot poll when the server expects it to. Another client will."""
-        self.poll_at, self.woken = 0.0, False
+        self.poll_at, self.owes_poll = 0.0, False
 
     def become_waiter_again(self, *, not_before_pause: bool = False) -> None:
         """The server removed this worker from the waiters: poll to become one again.
 
         A call in flight may have been handled before the removal, so poll after its answer, too.
         """
-        self.woken = bool(self._in_flight)
+        self.owes_poll = bool(self._in_flight)
         self.poll_at = self._paused_until if not_before_pause else 0.0
 
     def pause(self) -> None:

@@ -113,7 +113,6 @@ class Scheduler:
 
     def _schedule_now(self) -> None:
         """Schedule in this pass of the event loop, not in the next: a job is waiting."""
-        self.schedule_soon()
         if self._pending_pass is not None:
             self._pending_pass.cancel()
         self._context.run(self._schedule)

@@ -45,6 +45,45 @@ class GivenUp(Exception):
     """A call was not answered, and is not repeated. A reconciliation shows what it did."""
 
 
+class _DequeueAttempt:
+    """One dequeue, with all the tries that it takes."""
+
+    __slots__ = ("_maybe_leased", "endings", "hand_off", "limit", "request", "sent", "wait_seconds")
+
+    def __init__(
+        self,
+        request: str,
+        limit: int,
+        wait_seconds: float,
+        hand_off: bool,
+        endings: list[Ending],
+    ) -> None:
+        self.request = request
+        self.limit = limit
+        self.wait_seconds = wait_seconds
+        self.hand_off = hand_off
+        self.endings = endings
+        """Outcomes to report with it."""
+        self.sent = 0.0
+        """When the lease of its jobs begins at the earliest."""
+        self._maybe_leased = False
+
+    def begin_try(self) -> float:
+        """When the lease of its jobs begins at the earliest: now, or with an earlier try that was
+        sent and not answered.
+        """
+        if not self._maybe_leased:
+            self.sent = time.monotonic()
+        return self.sent
+
+    def note_unanswered(self) -> None:
+        self._maybe_leased = True
+
+    def forget_endings(self) -> None:
+        """The outcomes were reported by other calls."""
+        self.endings = []
+
+
 class Subscription:
     """The connection between a worker and one queue. What it learns goes into `state`."""
 
@@ -137,57 +176,60 @@ class Subscription:
         if wait_seconds or self._leases.stale:
             await self._listen()
         state.begin_poll()
-        endings = state.take_endings()
+        attempt = _DequeueAttempt(
+            self._next_request(), limit, wait_seconds, hand_off, state.take_endings()
+        )
         self._leases.hold(1)  # so that the supervisor bumps, however long the answer takes
-        request, sent, maybe_leased = self._next_request(), 0.0, False
-
-        async def call() -> Taken:
-            nonlocal sent, maybe_leased
-            # An earlier try that was not answered may have begun the lease: count from that try.
-            sent = sent if maybe_leased else time.monotonic()
-            self._leases.shorten(sent)
-            try:
-                return await self._store.run(
-                    self._commands.dequeue(
-                        self._client, lease=LEASE, limit=limit, request=request,
-                        waiter=self._client, waits=wait_seconds, endings=endings,
-                        skips_suspects=self._table.skips_suspects, accepts_hand_off=hand_off,
-                    )
-                )  # fmt: skip
-            except Unanswered:
-                maybe_leased = True
-                raise
-
         try:
-            try:
-                taken = await self._until_answered(call, may_repeat=lambda: state.calls < 2)
-            except GivenUp:
-                raise
-            except Exception as problem:  # most likely the server refuses one of the outcomes
-                await self._settle_each(endings, problem)
-                self._leases.drop(len(endings))
-                endings = []
-                taken = await self._until_answered(call)
+            taken = await self._take(attempt)
         except BaseException:
-            state.return_endings(endings)
+            state.return_endings(attempt.endings)
             self._leases.drop(1)
             raise
         # The jobs that came are held. Those that ended are not, nor is the one held for the answer.
-        self._leases.hold(taken.count - len(endings) - 1)
-        self._note_answer(taken, limit, wait_seconds, sent)
+        self._leases.hold(taken.count - len(attempt.endings) - 1)
+        self._note_answer(attempt, taken)
         if wait_seconds and self._leases.listens and not await self._still_listens():
             state.poll_now()  # the queue moved to another server, which will not wake this worker
-        self._outcomes.log(endings, taken.settled)
+        self._outcomes.log(attempt.endings, taken.settled)
         return taken
 
-    def _note_answer(self, taken: Taken, limit: int, wait_seconds: float, sent: float) -> None:
+    async def _take(self, attempt: _DequeueAttempt) -> Taken:
+        """The answer to a dequeue; reports its outcomes one by one if the server refuses them."""
+        send = partial(self._send_dequeue, attempt)
+        try:
+            return await self._until_answered(send, may_repeat=lambda: self.state.calls < 2)
+        except GivenUp:
+            raise
+        except Exception as problem:  # most likely the server refuses one of the outcomes
+            await self._settle_each(attempt.endings, problem)
+            self._leases.drop(len(attempt.endings))
+            attempt.forget_endings()
+            return await self._until_answered(send)
+
+    async def _send_dequeue(self, attempt: _DequeueAttempt) -> Taken:
+        self._leases.shorten(attempt.begin_try())
+        try:
+            return await self._store.run(
+                self._commands.dequeue(
+                    self._client, lease=LEASE, limit=attempt.limit, request=attempt.request,
+                    waiter=self._client, waits=attempt.wait_seconds, endings=attempt.endings,
+                    skips_suspects=self._table.skips_suspects, accepts_hand_off=attempt.hand_off,
+                )
+            )  # fmt: skip
+        except Unanswered:
+            attempt.note_unanswered()
+            raise
+
+    def _note_answer(self, attempt: _DequeueAttempt, taken: Taken) -> None:
+        sent = attempt.sent
         if taken.state == "overtaken":
             # An earlier try of the same request may have taken jobs, which are unknown here.
             self._leases.mark_stale()
         if taken.count:
             self._leases.note_taken(sent)
             self._leases.confirm(sent + LEASE)
-        self.state.plan_poll(taken, limit, wait_seconds, sent)
+        self.state.plan_poll(taken, attempt.limit, attempt.wait_seconds, sent)
 
     async def _still_listens(self) -> bool:
         before = self._leases.connection

@@ -71,6 +71,10 @@ def test_queue_is_not_polled_before_its_time() -> None:
     assert found.decide_again_at == NOW + 3
 
 
+def test_queue_that_the_worker_left_is_not_polled() -> None:
+    assert actions(queue(serving=False)) == []
+
+
 def test_queue_with_a_suspect_is_not_polled_while_it_is_avoided() -> None:
     found = decision(queue(avoid_until=NOW + 2))
     assert found.actions == []
@@ -147,6 +151,28 @@ def test_lower_priority_waits_only_as_long_as_an_answer_takes(
     assert bool(actions(low, asked)) is not waits
 
 
+def test_second_portion_of_a_lower_priority_waits_for_the_answer_of_a_higher_one() -> None:
+    low = queue(0, size=1, priority=1, calls=1, has_more=True)
+    assert actions(low, queue(1, size=1, priority=2), room=room(reserved=10)) == [
+        Dequeue(1, limit=33, units=33)
+    ]
+
+
+def test_second_portion_does_not_wait_for_a_queue_of_the_same_priority() -> None:
+    asked = queue(0, size=1, calls=1, has_more=True)
+    assert actions(asked, queue(1, size=1), room=room(reserved=10)) == [
+        Dequeue(0, limit=33, units=33),
+        Dequeue(1, limit=33, units=33),
+    ]
+
+
+def test_lower_priority_waits_for_a_second_portion_of_a_higher_one() -> None:
+    high = queue(1, size=1, priority=2, calls=1, has_more=True)
+    assert actions(queue(0, size=1, priority=1), high, room=room(reserved=33)) == [
+        Dequeue(1, limit=33, units=33)
+    ]
+
+
 def test_same_priority_shares_the_room() -> None:
     found = actions(queue(0), queue(1))
     assert found == [Dequeue(0, limit=5, units=50), Dequeue(1, limit=5, units=50)]
@@ -162,6 +188,11 @@ def test_smaller_jobs_come_first() -> None:
 
 
 # Jobs that do not fit
+
+
+def test_worker_would_take_more_if_a_job_fitted() -> None:
+    assert decision(queue(), room=room(used=95)).wanted_more
+    assert not decision(queue()).wanted_more
 
 
 def test_queue_whose_job_does_not_fit_is_probed_after_a_while() -> None:
@@ -236,9 +267,28 @@ def test_wake_up_is_forwarded_without_room() -> None:
     ]
 
 
+def test_wake_up_is_not_forwarded_with_room() -> None:
+    assert actions(queue(owes_poll=True)) == [Dequeue(0, limit=5, units=50)]
+
+
 def test_worker_that_cannot_poll_in_time_stands_down() -> None:
     late = queue(poll_at=NOW - 0.01, passed_over_since=NOW, probed_at=NOW)
     assert actions(late, room=room(used=100)) == [StandDown(0)]
+
+
+def test_paused_queue_does_not_stand_down() -> None:
+    """The pause set the time of its next poll: the server does not count on it."""
+    late = queue(poll_at=NOW, paused_until=NOW + 1, passed_over_since=NOW, probed_at=NOW)
+    assert actions(late, room=room(used=100)) == []
+
+
+def test_worker_that_left_the_queue_while_jobs_run_stands_down_at_once() -> None:
+    left = queue(serving=False, poll_at=NOW + 5)
+    assert actions(left, room=room(used=10)) == [StandDown(0)]
+
+
+def test_worker_with_runs_does_not_stand_down_before_its_time() -> None:
+    assert actions(queue(poll_at=NOW + 5), room=room(used=50)) == []
 
 
 def test_worker_does_not_stand_down_while_an_answer_may_free_its_room() -> None:

@@ -72,6 +72,28 @@ async def test_order_to_serve_during_an_outage_takes_effect_when_the_server_is_b
         await until_empty(emails)
 
 
+async def test_order_to_serve_that_fails_again_and_again_is_retried_by_one_task(
+    client: Client, emails: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: each failed order started a task that called the server twice a second for ever."""
+
+    async def fail(subscription: Subscription, *given: Any) -> None:
+        raise NotReady("the server is loading its data")
+
+    @emails.handler
+    async def handle(data: Any) -> None: ...
+
+    async with working(client) as worker:
+        await until(emails.clients, "the worker serves")
+        await worker.unserve("emails")
+        before = len(asyncio.all_tasks())
+        monkeypatch.setattr(Subscription, "join", fail)
+        for _ in range(20):
+            with pytest.raises(NotReady):
+                await worker.serve("emails")
+        assert len(asyncio.all_tasks()) <= before + 1
+
+
 @pytest.mark.parametrize("release", [False, True], ids=["may end", "released"])
 async def test_jobs_of_an_unserved_queue_end_or_are_released(
     client: Client, emails: Queue, seen: Seen, release: bool

@@ -59,7 +59,7 @@ class Worker:
         self.client = client
         self.table = table
         self._connectivity = Connectivity(client)
-        self._joining_later: set[asyncio.Task[None]] = set()
+        self._joining_later: dict[Subscription, asyncio.Task[None]] = {}
         """Tasks that join a queue as soon as its keys are repaired, or the server is back."""
         self._subscriptions = [
             Subscription(
@@ -131,9 +131,11 @@ class Worker:
         return None
 
     def _begin_join_later(self, subscription: Subscription) -> None:
-        task = asyncio.create_task(self._join_later(subscription))
-        self._joining_later.add(task)
-        task.add_done_callback(self._joining_later.discard)
+        """Start to retry, unless an earlier order that failed has started it."""
+        running = self._joining_later.get(subscription)
+        if running is None or running.done():
+            task = asyncio.create_task(self._join_later(subscription))
+            self._joining_later[subscription] = task
 
     async def _join_later(self, subscription: Subscription) -> None:
         """Join a queue as soon as its keys are repaired, or the server is back."""
@@ -246,7 +248,7 @@ class Worker:
     def dispose(self) -> None:
         if self._beat_timer is not None:
             self._beat_timer.cancel()
-        for task in self._joining_later:
+        for task in self._joining_later.values():
             task.cancel()
         for subscription in self._subscriptions:
             subscription.abandon()

@@ -73,6 +73,7 @@ def test_queue_is_not_polled_before_its_time() -> None:
 
 def test_queue_that_the_worker_left_is_not_polled() -> None:
     assert actions(queue(serving=False)) == []
+    assert decision(queue(serving=False, poll_at=NOW + 3)).decide_again_at is None
 
 
 def test_queue_with_a_suspect_is_not_polled_while_it_is_avoided() -> None:
@@ -247,10 +248,13 @@ def test_outcomes_and_reconciling_do_not_wait_for_room(
     assert actions(paused, room=room(used=100)) == []
 
 
+@pytest.mark.parametrize("fields", [{"has_endings": True}, {"needs_reconcile": True}], ids=str)
 @pytest.mark.parametrize("closing", [True, False])
-def test_paused_queue_reports_after_its_pause_even_if_it_is_not_served(closing: bool) -> None:
+def test_paused_queue_reports_after_its_pause_even_if_it_is_not_served(
+    fields: dict[str, Any], closing: bool
+) -> None:
     """Bug: no timer was set. The lease was kept for ever, and leaving the queue never ended."""
-    paused = queue(serving=False, has_endings=True, paused_until=NOW + 1)
+    paused = queue(serving=False, paused_until=NOW + 1, **fields)
     assert decision(paused, closing=closing).decide_again_at == NOW + 1
 
 

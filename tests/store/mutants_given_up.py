@@ -1,6 +1,6 @@
 """Mistakes in giving jobs up and retrying them in bulk."""
 
-from tests.store.mutants import mutant
+from tests.store.mutant import mutant
 
 SAME_AS_ONE_BY_ONE = "jobs_given_up_in_bulk_are_the_same_as_one_by_one"
 

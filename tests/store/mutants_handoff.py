@@ -1,6 +1,6 @@
 """Mistakes in hand-offs."""
 
-from tests.store.mutants import mutant
+from tests.store.mutant import mutant
 
 mutant(
     "an_unreceived_hand_off_stays_leased",

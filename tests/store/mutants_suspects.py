@@ -1,6 +1,6 @@
 """Mistakes about suspects."""
 
-from tests.store.mutants import mutant
+from tests.store.mutant import mutant
 
 mutant(
     "a_death_makes_no_suspect",
@@ -138,4 +138,14 @@ mutant(
     "a_job_that_was_too_large_is_forgotten",
     "a_client_that_skips_suspects_polls_again_for_a_job_that_was_too_large",
     ("  q.none_due_left = none_left and done == #ids\n", "  q.none_due_left = none_left\n"),
+)
+mutant(
+    "all_jobs_of_a_dead_client_stall",
+    "only_the_started_jobs_of_a_dead_client_stall",
+    ("started and not started[id] and 'release' or verb", "verb"),
+)
+mutant(
+    "started_jobs_of_a_dead_client_are_released",
+    "only_the_started_jobs_of_a_dead_client_stall",
+    ("started and not started[id] and 'release' or verb", "started and 'release' or verb"),
 )

@@ -7,8 +7,15 @@ import redis
 
 from tests.servers import ServerKind, start_server
 from tests.store import (
+    mutants,
+    mutants_bounds,
+    mutants_dispatch,
     mutants_given_up,
     mutants_handoff,
+    mutants_idempotency,
+    mutants_order,
+    mutants_plain,
+    mutants_server,
     mutants_suspects,
     promises,
     promises_bounds,
@@ -22,11 +29,12 @@ from tests.store import (
     promises_suspects,
 )
 from tests.store.harness import Harness, load
-from tests.store.mutants import MUTANTS
+from tests.store.mutant import MUTANTS
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers mutants and promises
-    mutants_given_up, mutants_handoff, mutants_suspects,
+    mutants, mutants_bounds, mutants_dispatch, mutants_given_up, mutants_handoff,
+    mutants_idempotency, mutants_order, mutants_plain, mutants_server, mutants_suspects,
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
     promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
 )  # fmt: skip

@@ -4,20 +4,24 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import pytest
 
-from queasy import Client, Queue, SyncClient
+from queasy import Client, SyncClient
 from queasy.store.command import Command
 from queasy.store.records import Taken
 from queasy.store.store import AsyncStore
+from queasy.worker.execution.pace import Pace
 from queasy.worker.execution.units import Units
-from queasy.worker.intake.decisions import NotePassedOver, StandDown, decide
+from queasy.worker.intake.capacity import Room
+from queasy.worker.intake.decisions import NotePassedOver, Snapshot, StandDown, decide
+from queasy.worker.intake.queue_state import QueueState
+from queasy.worker.liveness.inflight_table import InflightTable
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Running, Together
-from tests.worker.inline import until, until_empty, working
+from tests.worker.inline import until_empty, working
+from tests.worker.intake.services import service
 
 pytestmark = ON_ONE_SERVER
 together = Together()
@@ -104,28 +108,16 @@ async def test_late_answer_does_not_make_a_scheduled_job_late(
     assert -0.001 < started[0] - due < 1.5, "two seconds late if counted from the arrival"
 
 
-async def test_full_worker_with_an_overdue_poll_stops_being_the_waiter(
-    client: Client,
-) -> None:
+def test_full_worker_with_an_overdue_poll_stops_being_the_waiter() -> None:
     """Bug: the full worker stayed the timekeeper, so the job waited until it had capacity."""
-    small = client.queue("small")
-
-    @small.handler()
-    async def nothing(data: None) -> None: ...
-
-    async with working(client) as worker:
-        await until(lambda: _waiters(small), "it is a waiter")
-        inner = cast("Any", worker)._worker
-        (state,) = inner.queues
-        now = time.monotonic()
-        soon = Taken("ok", 0.008, [], [], 0, 0, list)
-        state.plan_poll(soon, 1, 8.0, now - 0.02)
-        assert 0 < state.poll_at <= now
-        snapshot = inner._scheduler.snapshot()
-        busy = msgspec.structs.replace(snapshot.room, used=Units(awaited=100))
-        decision = decide(msgspec.structs.replace(snapshot, room=busy, running=True))
-        assert decision.actions == [NotePassedOver(0), StandDown(0)]
-
-
-async def _waiters(queue: Queue) -> int:
-    return (await queue.counts()).waiters
+    state = QueueState(service(size=10), 0, InflightTable(1, 100))
+    now = time.monotonic()
+    state.order_serve()
+    state.join(now + 20)
+    soon = Taken("ok", 0.008, [], [], 0, 0, list)
+    state.plan_poll(soon, 1, 8.0, now - 0.02)
+    assert 0 < state.poll_at <= now
+    view = state.view(Pace(), needs_reconcile=False, own_units=0)
+    full = Room(100, Units(awaited=100), Units(), 100, 100)
+    decision = decide(Snapshot(now=time.monotonic(), queues=[view], room=full, running=True))
+    assert decision.actions == [NotePassedOver(0), StandDown(0)]

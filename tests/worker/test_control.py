@@ -72,6 +72,35 @@ async def test_order_to_serve_during_an_outage_takes_effect_when_the_server_is_b
         await until_empty(emails)
 
 
+async def test_order_to_leave_a_queue_that_is_being_joined_takes_effect(
+    client: Client, emails: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the worker left the queue first and joined it afterwards, and so went on serving it."""
+    join, joining, may_join = Subscription.join, asyncio.Event(), asyncio.Event()
+
+    async def join_later(subscription: Subscription, *given: Any) -> None:
+        joining.set()
+        await may_join.wait()
+        await join(subscription, *given)
+
+    @emails.handler
+    async def handle(data: Any) -> None: ...
+
+    monkeypatch.setattr(Subscription, "join", join_later)
+    async with working(client) as worker, asyncio.TaskGroup() as group:
+        await joining.wait()
+        leaving = group.create_task(worker.unserve("emails"))
+        await asyncio.sleep(0)
+        may_join.set()
+        await leaving
+        await until(lambda: _ready(worker), "the worker has started")
+        assert not await emails.clients()
+
+
+async def _ready(worker: Any) -> bool:
+    return worker.ready
+
+
 async def test_order_to_serve_that_fails_again_and_again_is_retried_by_one_task(
     client: Client, emails: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

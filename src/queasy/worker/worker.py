@@ -87,6 +87,8 @@ class Worker:
         """Register with every queue (or those named) and begin to take jobs."""
         self._record = record.pack()
         joining = [s for s in self._subscriptions if queues is None or _queue_of(s) in queues]
+        for subscription in joining:
+            subscription.state.order_serve()
         results = await asyncio.gather(*map(self._try_to_join, joining))
         problems = [problem for problem in results if problem is not None]
         if problems and len(problems) == len(joining):
@@ -117,17 +119,19 @@ class Worker:
         self._beat_timer = asyncio.get_running_loop().call_later(BEAT_EVERY, self._beat)
 
     async def _join(self, subscription: Subscription) -> None:
-        subscription.state.order_serve()
         receive = partial(self._scheduler.receive, subscription)
         await subscription.join(self._record, receive)
 
     async def _try_to_join(self, subscription: Subscription) -> ProtocolError | None:
         """Join a queue. If its keys are damaged, return the problem: other queues may be usable."""
-        try:
-            await self._join(subscription)
-        except ProtocolError as problem:
-            self._connectivity.failed(subscription.state.name, problem)
-            return problem
+        queue = subscription.state
+        async with queue.order_lock:
+            if queue.wanted:  # an order to leave it may have come already
+                try:
+                    await self._join(subscription)
+                except ProtocolError as problem:
+                    self._connectivity.failed(queue.name, problem)
+                    return problem
         return None
 
     def _begin_join_later(self, subscription: Subscription) -> None:

@@ -173,7 +173,7 @@ async def test_job_past_the_cut_off_starts_only_if_its_lease_was_confirmed_since
         table.set_confirmed_at(0, now)
     runs = Runs(table, 1, listener)
     service: Any = SimpleNamespace(function=SimpleNamespace(is_async=is_async), handler=None)
-    runs.start(0, service, Job(id="a", queue="q", state="active", payload=b"1", token=7), 1)
+    runs.start(0, service, [Job(id="a", queue="q", state="active", payload=b"1", token=7)], 1)
     runs.go()
     await listener.ended.wait()
     (ending,) = listener.endings

@@ -26,6 +26,7 @@ from queasy.worker.intake.decisions import (
     Probe,
     Report,
     Snapshot,
+    StandDown,
     decide,
 )
 from queasy.worker.intake.queue_state import Call, QueueState
@@ -267,3 +268,18 @@ def test_nothing_is_requested_after_closing(specs: list[dict[str, Any]], events:
             assert in_flight or not taken
     finally:
         queue_state.time = before
+
+
+def test_full_worker_with_an_overdue_poll_stops_being_the_waiter(clock: Clock) -> None:
+    """Bug: the full worker stayed the timekeeper, so the job waited until it had capacity."""
+    state = QueueState(service(size=10), 0, InflightTable(1, 100))
+    now = clock.now
+    state.order_serve()
+    state.join(now + 20)
+    soon = Taken("ok", 0.008, [], [], 0, 0, list)
+    state.plan_poll(soon, 1, 8.0, now - 0.02)
+    assert 0 < state.poll_at <= now
+    view = state.view(Pace(), needs_reconcile=False, own_units=0)
+    full = Room(100, Units(awaited=100), Units(), 100, 100)
+    decision = decide(Snapshot(now=clock.now, queues=[view], room=full, running=True))
+    assert decision.actions == [NotePassedOver(0), StandDown(0)]

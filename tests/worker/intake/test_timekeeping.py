@@ -12,16 +12,9 @@ from queasy import Client, SyncClient
 from queasy.store.command import Command
 from queasy.store.records import Taken
 from queasy.store.store import AsyncStore
-from queasy.worker.execution.pace import Pace
-from queasy.worker.execution.units import Units
-from queasy.worker.intake.capacity import Room
-from queasy.worker.intake.decisions import NotePassedOver, Snapshot, StandDown, decide
-from queasy.worker.intake.queue_state import QueueState
-from queasy.worker.liveness.inflight_table import InflightTable
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Running, Together
 from tests.worker.inline import until_empty, working
-from tests.worker.intake.services import service
 
 pytestmark = ON_ONE_SERVER
 together = Together()
@@ -106,18 +99,3 @@ async def test_late_answer_does_not_make_a_scheduled_job_late(
         await until_empty(small)
     assert late[0].count == 0
     assert -0.001 < started[0] - due < 1.5, "two seconds late if counted from the arrival"
-
-
-def test_full_worker_with_an_overdue_poll_stops_being_the_waiter() -> None:
-    """Bug: the full worker stayed the timekeeper, so the job waited until it had capacity."""
-    state = QueueState(service(size=10), 0, InflightTable(1, 100))
-    now = time.monotonic()
-    state.order_serve()
-    state.join(now + 20)
-    soon = Taken("ok", 0.008, [], [], 0, 0, list)
-    state.plan_poll(soon, 1, 8.0, now - 0.02)
-    assert 0 < state.poll_at <= now
-    view = state.view(Pace(), needs_reconcile=False, own_units=0)
-    full = Room(100, Units(awaited=100), Units(), 100, 100)
-    decision = decide(Snapshot(now=time.monotonic(), queues=[view], room=full, running=True))
-    assert decision.actions == [NotePassedOver(0), StandDown(0)]

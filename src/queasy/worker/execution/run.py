@@ -11,6 +11,7 @@ import msgspec
 from queasy.job import Job
 from queasy.store.records import Ending
 from queasy.worker.execution.thread_pool import InterruptibleCall
+from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import Service
 
 __all__ = ["NOT_IN_TABLE", "EndReason", "Run"]
@@ -33,6 +34,8 @@ class Run(msgspec.Struct, eq=False):
     size: int
     ready_at: float
     """When the worker could have called the handler."""
+    safe_until: float
+    """The lease lasts at least until then, even if the server does not extend it."""
     slot: int = NOT_IN_TABLE
     """Its place in the in-flight table."""
     deadline: float = math.inf
@@ -50,9 +53,18 @@ class Run(msgspec.Struct, eq=False):
         # Seconds: a job's options are validated when they are read.
         return self.job.options.timeout  # pyright: ignore[reportReturnType]
 
-    def begin(self, slot: int, deadline: float, task: asyncio.Future[Any] | None = None) -> None:
-        """The handler is about to be called, an async one in this task."""
-        self.slot, self.deadline, self.task = slot, deadline, task
+    def begin(
+        self, table: InflightTable, now: float, task: asyncio.Future[Any] | None = None
+    ) -> None:
+        """The handler is about to be called, an async one in this task. The timeout counts from
+        now. The run is in the table before anything else happens.
+        """
+        job = self.job
+        timeout: Any = job.options.timeout  # as in `timeout`
+        if timeout is not None:
+            self.deadline = now + timeout
+        self.slot = table.start_run(self.queue, job.id, job.token, now, self.deadline)
+        self.task = task
 
     def begin_call(self, call: InterruptibleCall) -> None:
         """A plain function is about to be called."""

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -95,34 +94,37 @@ class Runs:
 
     # Starting
 
-    def start(self, queue: int, service: Service, job: Job, size: int) -> None:
-        """Start a run. A plain function begins at once, an async handler after the next `go`.
+    def start(self, queue: int, service: Service, jobs: Sequence[Job], size: int) -> None:
+        """Start runs. Plain functions begin at once, async handlers after the next `go`.
 
-        The run counts from now on. If its lease may be over by then, the handler is not called.
+        The runs count from now on. If a lease may be over by then, the handler is not called.
         """
         now = time.monotonic()
         is_async = service.function.is_async
-        run = Run(queue, service, is_async, job, size, now)
-        self._runs[queue, job.id] = run
-        self.used.add(size, is_async=is_async)
+        safe_until = self._table.requested_at(queue) + CUT_OFF
+        runs = [Run(queue, service, is_async, job, size, now, safe_until) for job in jobs]
+        self._runs.update({(queue, run.job.id): run for run in runs})
+        self.used.add(size * len(runs), is_async=is_async)
         if not self._ticking:
             self._start_ticking(now)
         if is_async:
-            self._tasks.add(run)
-        elif self._lease_may_be_over(queue, now):
-            self.request_end(run, "stop")
-            self._end(run, None, None)
+            self._tasks.add(runs)
         else:
-            self._start_thread(run, now)
+            for run in runs:
+                self._start_thread(run, now)
 
     def go(self, *, at_once: bool = False) -> None:
         """Let the async handlers begin: now, or after the calls that are about to be sent."""
         self._tasks.go(at_once=at_once)
 
     def _start_thread(self, run: Run, now: float) -> None:
+        if self._lease_may_be_over(run, now):
+            self.request_end(run, "stop")
+            self._end(run, None, None)
+            return
         call = InterruptibleCall(partial(execute_plain, run.service, run.job))
         self._in_threads += 1
-        self._begin(run, now)
+        run.begin(self._table, now)
         run.begin_call(call)
         try:
             returned = self._threads.start(call)
@@ -138,23 +140,17 @@ class Runs:
             run.enter_thread(returned)
             returned.add_done_callback(partial(self._thread_returned, run))
 
-    def _begin(self, run: Run, now: float, task: asyncio.Future[Any] | None = None) -> None:
-        """Write the run into the table before anything else. Its timeout counts from now."""
-        job, timeout = run.job, run.timeout
-        deadline = math.inf if timeout is None else now + timeout
-        slot = self._table.start_run(run.queue, job.id, job.token, now, deadline)
-        run.begin(slot, deadline, task)
-
     async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
         """Run an async handler. Other handlers use the same task before and after it."""
         now = time.monotonic()
-        if self._lease_may_be_over(run.queue, now):
+        if now > run.safe_until and self._lease_may_be_over(run, now):
             self.request_end(run, "stop")
         if run.end_reason is not None:
             self._end(run, None, None)
             return
-        self._begin(run, now, task)
-        self._longest_wait = max(self._longest_wait, now - run.ready_at)
+        run.begin(self._table, now, task)
+        if now - run.ready_at > self._longest_wait:
+            self._longest_wait = now - run.ready_at
         try:
             outcome = await execute(run.service, run.job)
         except BaseException as problem:  # a cancellation, or another BaseException of the handler
@@ -163,15 +159,15 @@ class Runs:
             self._end(run, outcome, None)
         self._last_ended = run.job.id
 
-    def _lease_may_be_over(self, queue: int, now: float) -> bool:
+    def _lease_may_be_over(self, run: Run, now: float) -> bool:
         """Whether another client may have the job by now.
 
         If so, the server has not confirmed the lease for CUT_OFF seconds. This happens when the
         process was frozen between the answer and the start.
         """
-        if now - self._table.requested_at(queue) <= CUT_OFF:
+        if now <= run.safe_until or now - self._table.requested_at(run.queue) <= CUT_OFF:
             return False
-        return now - self._table.confirmed_at(queue) > CUT_OFF
+        return now - self._table.confirmed_at(run.queue) > CUT_OFF
 
     # Ending
 

@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
 __all__ = ["TaskPool"]
@@ -38,9 +38,9 @@ class TaskPool(Generic[T]):
         self._turn = 0
         self._tasks_to_start = 1
 
-    def add(self, item: T) -> None:
-        """Queue an item. The pool performs it after the next `go`, in order."""
-        self._waiting.append(item)
+    def add(self, items: Iterable[T]) -> None:
+        """Queue items. The pool performs them after the next `go`, in order."""
+        self._waiting.extend(items)
 
     def go(self, *, at_once: bool = False) -> None:
         """Start performing: now if `at_once`, else in the next pass of the event loop.

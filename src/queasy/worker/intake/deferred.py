@@ -133,7 +133,7 @@ class DeferredJobs:
         self._suspects.remove(held)
         self._suspect_runs, self._hold_seconds = True, FIRST_SUSPECT_HOLD
         event("suspect_isolated", queue=queue.name, job=job.id, stalls=job.stall_count)
-        self._runs.start(queue.index, queue.service, job, self._capacity)
+        self._runs.start(queue.index, queue.service, [job], self._capacity)
 
     def _give_up_waiting(self) -> None:
         """Release the suspects to other workers, because the runs here take long.
@@ -155,7 +155,7 @@ class DeferredJobs:
         self._successors.append(_Deferred(queue, job, size))
 
     def advance_successors(
-        self, accept: Callable[[QueueState, Job], None], *, closing: bool
+        self, accept: Callable[[QueueState, Sequence[Job]], None], *, closing: bool
     ) -> None:
         """Pass each successor to `accept`, which defers it again if its earlier run goes on."""
         waiting, self._successors = self._successors, []
@@ -163,4 +163,4 @@ class DeferredJobs:
             if held.queue.leases.stale and not closing:
                 self._successors.append(held)
             else:
-                accept(held.queue, held.job)
+                accept(held.queue, [held.job])

@@ -26,8 +26,8 @@ class HandOffPolicy:
         self._last_queue = queues[0] if len(queues) == 1 else None
         self._accepting: QueueState | None = None
 
-    def note_job(self, queue: QueueState) -> None:
-        """A job of this queue starts."""
+    def note_jobs(self, queue: QueueState) -> None:
+        """Jobs of this queue start."""
         self._last_queue = queue
 
     def may_accept(self, queue: QueueState, *, idle: bool) -> bool:

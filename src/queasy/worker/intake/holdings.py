@@ -94,30 +94,34 @@ class Holdings:
     def start(self, queue: QueueState, call: Call, taken: Taken) -> None:
         """Start the jobs that fit. The others go back to the front of their queue."""
         fit = self._startable(queue) if call.prefetch else taken.count
-        for job in taken.jobs[:fit]:
-            self.accept(queue, job)
-        for job in taken.jobs[fit:]:
+        self.accept(queue, taken.jobs[:fit])
+        if fit < taken.count:
             queue.suspend_prefetch()
-            self.accept(queue, job, fits=False)
+            self.accept(queue, taken.jobs[fit:], fit=False)
         for cancelled in taken.cancels:
             self.cancel(queue.index, cancelled.id, cancelled.token)
 
-    def accept(self, queue: QueueState, job: Job, *, fits: bool = True) -> None:
-        """Start a job, defer it, or release it."""
+    def accept(self, queue: QueueState, jobs: Sequence[Job], *, fit: bool = True) -> None:
+        """Start jobs, defer them, or release them."""
         size = queue.size(self.runs.pace)
-        if (earlier := self.runs.find(queue.index, job.id)) is not None:
-            # The earlier run has lost its lease. The job must not start again, here or in another
-            # worker, before that run has ended.
-            self.runs.request_end(earlier, "stop")
-            self.deferred.add_successor(queue, job, size)
-        elif self.closing or not queue.serving or not fits:
-            # When it was requested, the worker still took such jobs, or expected to have room.
-            queue.add_ending_of(job, Release())
-        elif job.suspect:
-            self.deferred.add_suspect(queue, job)
-        else:
-            self.hand_off.note_job(queue)
-            self.runs.start(queue.index, queue.service, job, size)
+        # When they were requested, the worker still took such jobs, or expected to have room.
+        may_start = fit and queue.serving and not self.closing
+        ready: list[Job] = []
+        for job in jobs:
+            if (earlier := self.runs.find(queue.index, job.id)) is not None:
+                # The earlier run has lost its lease. The job must not start again, here or in
+                # another worker, before that run has ended.
+                self.runs.request_end(earlier, "stop")
+                self.deferred.add_successor(queue, job, size)
+            elif not may_start:
+                queue.add_ending_of(job, Release())
+            elif job.suspect:
+                self.deferred.add_suspect(queue, job)
+            else:
+                ready.append(job)
+        if ready:
+            self.hand_off.note_jobs(queue)
+            self.runs.start(queue.index, queue.service, ready, size)
 
     def advance_deferred(self) -> None:
         """Start the deferred jobs that can start now."""

@@ -349,7 +349,7 @@ class Scheduler:
             return
         self.holdings.hand_off.withdraw(queue)
         if job is not None and self._has_room_for(queue):
-            self.holdings.accept(queue, job)
+            self.holdings.accept(queue, [job])
             self._runs.go(at_once=True)
         elif job is not None:
             queue.add_ending_of(job, Release())

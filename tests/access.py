@@ -27,7 +27,7 @@ def documented_rules(user: str) -> list[str]:
 
 def documented_extras(when: str) -> list[str]:
     """The ACL rules that docs/guides/security.md adds in this case."""
-    rules = re.search(rf"{when} add `(.*?)`", PERMISSIONS.read_text())
+    rules = re.search(rf"{when} add `(.*?)`", PERMISSIONS.read_text(), re.IGNORECASE)
     assert rules is not None, f"{PERMISSIONS.name} does not say what to add {when}"
     return rules[1].split()
 

@@ -127,14 +127,16 @@ def test_project_of_the_layout_guide_is_tested_on_a_server_of_its_own(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("QUEASY_URL", "redis://127.0.0.1:1/shared")
     write_project(tmp_path)
+    (tmp_path / "conftest.py").write_text(program("conftest.py"))
     (tmp_path / "program.py").write_text(program("test_emails.py"))
-    (tmp_path / "shop" / "test_shop.py").write_text(
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_shop.py").write_text(
         TEST_OF_A_PROJECT.format(development=tmp_path / ".queasy")
     )
-    done = python("-m", "pytest", "-q", "-p", "no:asyncio", "-W", "error", "shop", cwd=tmp_path)
+    done = python("-m", "pytest", "-q", "-p", "no:asyncio", "-W", "error", "tests", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
-    assert not (tmp_path / ".queasy").exists()
+    assert not list(tmp_path.rglob(".queasy")), "expected the server's folder to be removed"
 
 
 def test_project_of_the_layout_guide_runs(tmp_path: Path) -> None:
@@ -168,11 +170,7 @@ def test_project_of_the_layout_guide_runs(tmp_path: Path) -> None:
 
 def test_web_application_of_the_layout_guide_imports_no_handler() -> None:
     files = files_of_a_project("shop")
-    assert sorted(set(files) - {"shop/conftest.py"}) == [
-        "shop/handlers.py",
-        "shop/queues.py",
-        "shop/web.py",
-    ]
+    assert sorted(files) == ["shop/handlers.py", "shop/queues.py", "shop/web.py"]
     assert "shop.handlers" not in files["shop/web.py"] + files["shop/queues.py"]
 
 

@@ -1,10 +1,11 @@
 """All runs of a worker.
 
 1. Async handlers run in shared tasks, plain functions in threads.
-2. While anything runs, one tick for all runs checks deadlines and leases, and adjusts the pace.
-3. A run that is past its timeout, cancelled or stopped is asked to end. If it does not, the
-   supervisor kills its process.
-4. Each run that ends is reported to the listener with its outcome.
+2. While anything runs, a periodic tick checks the deadlines and leases of all runs, and adjusts the
+   pace.
+3. The worker asks a run to end if it is past its timeout, is cancelled, or must stop. If the run
+   does not end, the supervisor kills its process.
+4. The listener receives each run that ends, with its outcome.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ __all__ = ["END_GRACE", "RunListener", "Runs"]
 
 # How long a run that was asked to end may take before the worker stops waiting for it, in seconds.
 END_GRACE = 1.0
-# An event loop that is this late is worth a log line, in seconds.
+# If a tick is later than this, in seconds, the worker logs that the event loop was blocked.
 REPORT_LATENESS = 1.0
 
 
 class RunListener(Protocol):
-    """The object that is notified of runs: the scheduler."""
+    """Receives events about runs. The scheduler is one."""
 
     def run_ended(self, run: Run, ending: Ending) -> None:
         """A run ended. Report `ending` to the server, and then the run's `endings_after`."""
@@ -71,9 +72,9 @@ class Runs:
         self._runs: dict[tuple[int, str], Run] = {}
         self._in_threads = 0
         self._longest_wait = 0.0
-        """The longest time that an async handler waited for others since the last tick."""
+        """The longest time that an async handler waited for its start, since the last tick."""
         self._last_ended: str | None = None
-        """The job whose async handler ended last, since the last tick."""
+        """The job whose async handler ended last; None if none ended since the last tick."""
         self._ticking = False
 
     def __len__(self) -> int:
@@ -97,7 +98,8 @@ class Runs:
     def start(self, queue: int, service: Service, jobs: Sequence[Job], size: int) -> None:
         """Start runs. Plain functions begin at once, async handlers after the next `go`.
 
-        The runs count from now on. If a lease may be over by then, the handler is not called.
+        The runs occupy capacity from now on. If the lease of a job may be over when its turn comes,
+        its handler is not called.
         """
         now = time.monotonic()
         is_async = service.function.is_async
@@ -128,10 +130,10 @@ class Runs:
         run.begin_call(call)
         try:
             returned = self._threads.start(call)
-        except RuntimeError as problem:  # this machine's limit on threads
+        except RuntimeError as problem:  # the machine's limit on threads
             event("thread_start_failed", logging.ERROR, queue=run.service.name, job=run.job.id,
                   error=problem)  # fmt: skip
-            call.interrupt()  # the pool queued the call before it failed
+            call.interrupt()  # the pool had already queued the call
             self._in_threads -= 1
             self.request_end(run, "stop")
             self._end(run, None, None)
@@ -162,8 +164,8 @@ class Runs:
     def _lease_may_be_over(self, run: Run, now: float) -> bool:
         """Whether another client may have the job by now.
 
-        If so, the server has not confirmed the lease for CUT_OFF seconds. This happens when the
-        process was frozen between the answer and the start.
+        This is so if the server has not confirmed the lease for CUT_OFF seconds: the process was
+        frozen after it received the job, and before the run began.
         """
         if now <= run.safe_until or now - self._table.requested_at(run.queue) <= CUT_OFF:
             return False
@@ -186,7 +188,7 @@ class Runs:
         if run.slot != NOT_IN_TABLE:
             self._table.end_run(run.slot)
         self.used.add(-run.size, is_async=run.is_async)
-        # A run that was asked to end may have finished all the same.
+        # A run that was asked to end may still finish, and then counts as finished.
         if outcome is None or (run.end_reason is not None and not isinstance(outcome, Finish)):
             outcome = _outcome_without_result(run, problem)
         self.ended_count += 1
@@ -200,7 +202,10 @@ class Runs:
             self.request_end(run, "cancel")
 
     def request_end(self, run: Run, reason: EndReason) -> None:
-        """Ask a run to end: cancel its task, or interrupt its thread. The first reason counts."""
+        """Ask a run to end: cancel its task, or interrupt its thread.
+
+        Does nothing if the run was asked before: the first reason counts.
+        """
         if run.end_reason is not None:
             return
         now = time.monotonic()
@@ -233,7 +238,7 @@ class Runs:
             if now >= run.deadline:
                 self.request_end(run, "timeout")
             run.interrupt_if_due(now)
-        # A wait counts twice, because another worker could have run the job in that time.
+        # A handler's wait counts double, because another worker could have run the job meanwhile.
         late = max(now - expected, 2 * waited)
         self.pace.tick(late, self._in_threads, wanted_more=self._wanted_more)
         if self._wanted_more:
@@ -242,9 +247,10 @@ class Runs:
         asyncio.get_running_loop().call_later(PACE_TICK, self._tick, now + PACE_TICK)
 
     def _stop_unconfirmed(self, now: float) -> None:
-        """Stop the runs whose lease has not been confirmed for almost a whole lease.
+        """Stop the runs whose lease the server has not confirmed for CUT_OFF seconds.
 
-        This worker cannot reach the server, but other workers may, and could soon get the jobs.
+        CUT_OFF is almost a whole lease. This worker cannot reach the server. Other workers may
+        reach it, and could soon get the jobs.
         """
         silence = {
             run: self._table.unconfirmed_for(run.queue, now) for run in self if not run.end_reason
@@ -262,14 +268,15 @@ class Runs:
         """Log which async handlers may have blocked the event loop, by computing or by a blocking
         call.
         """
-        # If the handler that blocked has ended, it ended last: this tick could only run after it.
+        # If the handler that blocked the loop has ended, it is the one that ended last: this tick
+        # was overdue, and ran right after it.
         ended = [] if self._last_ended is None else [self._last_ended]
         jobs = ended + [run.job.id for run in self if run.call is None]
         event("event_loop_blocked", logging.WARNING, seconds=late, jobs=jobs[:MAX_JOBS_LOGGED],
               hint="a plain function (def) would run in a thread" if jobs else None)  # fmt: skip
 
     def close(self) -> None:
-        """Start nothing more. Runs go on until they end by themselves."""
+        """Start no more runs. Those that run continue until they end by themselves."""
         self._tasks.close()
         self._threads.close()
 
@@ -278,7 +285,7 @@ def _outcome_without_result(run: Run, problem: BaseException | None) -> Outcome:
     """The outcome of a run that was asked to end, or that raised something unexpected."""
     try:
         return _outcome_of_end_reason(run, problem)
-    except BaseException as raised:  # the handler's exception raised when its text was read
+    except BaseException as raised:  # reading the text of the handler's exception raised
         return RetryLater(JobError(type(raised).__qualname__, "its error cannot be shown"))
 
 

@@ -1,19 +1,21 @@
 """Decides what a worker does next with its queues: a pure function of a snapshot.
 
 Queues take their turn by priority. Within one priority, starved queues come first, then those with
-smaller jobs, then the one that was served longest ago. A portion is the jobs of one dequeue.
+smaller jobs. Among queues with jobs of one size, the one served longest ago comes first. The jobs
+of one dequeue are called a portion.
 
-1. If a poll of a queue is due and the worker has room for its jobs, it dequeues as many as fit. It
-   reports outcomes with the same call.
-2. If a queue's answers keep coming back full, the worker requests the next portion while the last
-   is on its way.
+1. If a poll of a queue is due and the worker has room for jobs of that queue, the worker dequeues
+   as many as fit. It reports outcomes with the same call.
+2. If a queue's answers keep coming back full, the worker requests the next portion while the
+   previous one is on its way.
 3. A queue of lower priority waits while one of higher priority may be about to receive jobs.
 4. If a queue's jobs do not fit, the worker asks after a while whether one of them is due (probe).
-   If so the queue is starved: queues of the same or a lower priority leave it the room it needs.
-5. Outcomes are reported and leases reconciled even if the queue takes no jobs.
-6. If the server expects the worker to poll at a certain time, and the worker cannot, it stands
-   down: the server chooses another worker. If a wake-up arrives and the worker has no room, it
-   forwards the wake-up.
+   If one is due, the queue is starved: queues of the same or a lower priority leave it the room it
+   needs.
+5. The worker reports outcomes and reconciles leases even for queues of which it takes no jobs.
+6. If the server expects the worker to poll at a certain time, and the worker cannot, the worker
+   stands down: the server chooses another client. If a wake-up arrives and the worker has no room,
+   the worker forwards the wake-up.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ __all__ = [
     "decide",
 ]
 
-# How long a queue whose job does not fit is passed over before it is probed, in seconds.
+# The worker passes over a queue whose job does not fit. After this many seconds it probes it.
 STARVES_AFTER = 0.1
-# How often a starved queue is probed again, in seconds.
+# Seconds between two probes of a starved queue.
 PROBE_EVERY = 1.0
-# How long queues of lower priority keep free the room that a call in flight may need, in seconds.
+# After a call has requested jobs, queues of lower priority take no room for this many seconds: the
+# jobs that the answer brings may need it.
 ANSWER_EXPECTED_WITHIN = 0.05
 
 
@@ -57,17 +60,17 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int
     """Units of capacity that one job takes."""
     is_async: bool = True
-    """Whether the handler is async. Async and plain handlers have a pace each."""
+    """Whether the handler is async. Async handlers have one pace, plain ones another."""
     serving: bool = True
     """Whether the worker takes jobs of this queue."""
     calls: int = 0
     """Calls in flight."""
     asked_at: float = 0.0
-    """When the last call in flight requested jobs; 0 if it requested none."""
+    """When the latest call in flight was sent; 0 if that call requests no jobs."""
     has_more: bool = False
     """The last dequeue brought as many jobs as it requested, so more are likely."""
     prefetches: bool = False
-    """The next dequeue prefetches: jobs are short, each portion ends before the next starts."""
+    """The next dequeue prefetches: jobs are so short that a portion ends before the next starts."""
     reserved_ahead: int = 0
     """Units of capacity that are reserved for prefetching calls."""
     has_endings: bool = False
@@ -83,10 +86,10 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owes_poll: bool = False
     """The worker must poll, or forward a wake-up: see `QueueState.owes_poll`."""
     passed_over_since: float | None = None
-    """Since when the queue has been passed over because its job, if any, does not fit; None if it
-    has not."""
+    """When the worker first passed the queue over because its job, if it has one, does not fit.
+    None if the worker does not pass it over."""
     probed_at: float = 0.0
-    """When the queue was last probed or, if later, first passed over."""
+    """When the worker last probed the queue, or first passed it over, whichever was later."""
     starved: bool = False
     """A job that does not fit has waited long enough: other queues leave it room."""
     own_units: int = 0
@@ -106,13 +109,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool = False
     """A suspect runs, or is about to: nothing else may start."""
     leases_are_kept: bool = True
-    """Leases are kept alive: the worker is inline, or its supervisor was seen lately."""
+    """Leases are kept alive: the worker is inline, or its supervisor ran recently."""
     running: bool = False
     """At least one job runs."""
 
 
 class Dequeue(msgspec.Struct, frozen=True, gc=False):
-    """Request up to `limit` jobs, with `units` reserved for them; report outcomes on the way."""
+    """Request up to `limit` jobs, reserve `units` for them, and report outcomes with the call."""
 
     queue: int
     limit: int
@@ -161,13 +164,13 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class _Turns(msgspec.Struct):
-    """The room that queues leave for those after them, and the actions up to now."""
+    """What is decided so far: the actions, and the room that is left for the next queues."""
 
     room: Room
     actions: list[Action]
     starved: list[QueueView] = []
     min_priority: int = -1
-    """Queues of a lower priority than this take nothing: the free room is for others."""
+    """Queues of a lower priority than this take nothing: the room is for the others."""
     wanted_more: bool = False
 
     def want_more(self) -> None:
@@ -205,7 +208,7 @@ def _turn(queue: QueueView) -> tuple[int, float, int, float]:
 
 
 def _request_next_portion(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
-    """The queue has calls in flight. Request the next portion, if all of it fits."""
+    """Request the next portion of a queue that has calls in flight, if all of it fits."""
     expects_more = queue.has_more and queue.serving and not snapshot.closing
     may_ask = expects_more and queue.calls == 1 and not queue.needs_reconcile
     limit = 0
@@ -220,7 +223,7 @@ def _request_next_portion(snapshot: Snapshot, queue: QueueView, turns: _Turns) -
 
 
 def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
-    """The queue has no call in flight."""
+    """Poll, probe, report or stand down, for a queue that has no call in flight."""
     limit, probes = 0, False
     wants_to_poll = snapshot.now >= max(queue.poll_at, queue.avoid_until)
     if queue.serving and not snapshot.closing and wants_to_poll:
@@ -235,7 +238,7 @@ def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None
     reports = not limit and not probes and owes_a_call and snapshot.now >= queue.paused_until
     if limit:
         turns.dequeue(queue, limit)
-        # The queue may receive more, and request the next portion.
+        # Leave the rest of the room to this queue: it may soon request the next portion.
         turns.raise_min_priority(queue.priority)
     elif probes:
         turns.actions.append(Probe(queue.index))
@@ -256,7 +259,7 @@ def _limit(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> int:
 
 
 def _pass_over(queue: QueueView, turns: _Turns) -> None:
-    """The queue's job, if it has one, does not fit."""
+    """Note that the queue's job, if it has one, does not fit."""
     turns.want_more()
     if queue.starved:
         turns.starved.append(queue)
@@ -275,7 +278,8 @@ def _is_probe_due(snapshot: Snapshot, queue: QueueView) -> bool:
 def _misses_its_poll(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> bool:
     """Whether the worker will not poll when the server expects it to.
 
-    While room is reserved for an answer this is not certain: some of it may soon be free.
+    False while room is reserved for an answer: some of that room may soon be free, and then the
+    worker can poll.
     """
     if not queue.poll_at or turns.room.reserved.total or snapshot.now < queue.paused_until:
         return False
@@ -284,7 +288,10 @@ def _misses_its_poll(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> boo
 
 
 def _next_poll(snapshot: Snapshot) -> float | None:
-    """When the next poll or report is due. A paused queue reports even if it is not served."""
+    """When the next poll or report is due.
+
+    When its pause ends, a queue reports even if the worker does not serve it.
+    """
     times: list[float] = []
     for queue in snapshot.queues:
         if queue.has_endings or queue.needs_reconcile:

@@ -40,12 +40,13 @@ from queasy.worker.liveness.inflight_table import InflightTable
 
 __all__ = ["Scheduler"]
 
-# A supervisor that was not seen for this many seconds counts as gone: it keeps no leases alive.
+# If the supervisor has not run for this many seconds, the worker requests no jobs: perhaps nothing
+# extends its leases.
 SUPERVISOR_SILENCE = 2.0
 
 
 class Scheduler:
-    """Takes as many jobs of all queues as there is room for."""
+    """Takes jobs of all the worker's queues, as many as there is room for."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Scheduler:
         job_limit_reached: Callable[[], None],
     ) -> None:
         self.changed = asyncio.Event()
-        """Set whenever something began, ended, or was reported."""
+        """Set each time `_schedule` runs, because the state of the worker may have changed."""
         self.queues = [subscription.state for subscription in subscriptions]
         self.holdings = Holdings(self.queues, table, capacity, self)
         self._subscriptions = subscriptions
@@ -71,7 +72,7 @@ class Scheduler:
         self._job_limit_reached = job_limit_reached
         self._context = contextvars.copy_context()
         self._pending_pass: asyncio.Handle | None = None
-        """Runs `_schedule` in the next pass of the event loop."""
+        """The call of `_schedule` in the next pass of the event loop; None if none is planned."""
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -81,7 +82,7 @@ class Scheduler:
         self.schedule_soon()
 
     def dispose(self) -> None:
-        """Stop scheduling. No new run starts, and runs go on until they end by themselves."""
+        """Stop scheduling. No new run starts. Runs continue until they end by themselves."""
         for timer in (self._pending_pass, self._timer):
             if timer is not None:
                 timer.cancel()
@@ -107,12 +108,12 @@ class Scheduler:
 
     def schedule_soon(self) -> None:
         if self._pending_pass is None:
-            # In the scheduler's own context: the caller may be a handler with one of its own.
+            # In the scheduler's own context: the caller may be a handler, which has another one.
             loop = asyncio.get_running_loop()
             self._pending_pass = loop.call_soon(self._schedule, context=self._context)
 
     def _schedule_now(self) -> None:
-        """Schedule in this pass of the event loop, not in the next: a job is waiting."""
+        """Run `_schedule` in this pass of the event loop, not in the next: a job waits."""
         if self._pending_pass is not None:
             self._pending_pass.cancel()
         self._context.run(self._schedule)
@@ -154,14 +155,18 @@ class Scheduler:
     def _needs_reconcile(self, queue: QueueState) -> bool:
         """Whether the queue's leases must be compared with those on the server.
 
-        False if the worker is closing and runs nothing: it is about to leave, which ends every
-        lease, and must not wait for an unreachable server.
+        False if the worker is closing and runs nothing. Then it is about to leave the queue, which
+        ends every lease. It must not wait for an unreachable server.
         """
         leaves = self.holdings.closing and not self._runs
         return queue.leases.stale and queue.joined and not leaves
 
     def _leases_are_kept(self, now: float) -> bool:
-        """Whether leases are kept alive. The supervisor does it if there is one."""
+        """Whether the worker's leases are kept alive.
+
+        The supervisor extends them, so it must have run recently. An inline worker has no
+        supervisor, and extends them itself.
+        """
         seen = self._table.supervisor_ran_at
         return not seen or now - seen <= SUPERVISOR_SILENCE
 
@@ -171,7 +176,10 @@ class Scheduler:
             self._job_limit_reached()
 
     def _wait_again(self) -> None:
-        """The heartbeat removed this worker from the waiters: its event loop was blocked."""
+        """Become a waiter again.
+
+        The heartbeat removed this worker from the waiters while its event loop was blocked.
+        """
         self._table.clear_stood_down()
         for queue in self.queues:
             queue.become_waiter_again(not_before_pause=True)
@@ -212,8 +220,8 @@ class Scheduler:
     def _call_ended(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            # A bug in the worker: dequeue, report and reconcile wait for an unreachable server, and
-            # a stand-down ignores errors.
+            # Only a bug in the worker leads here: dequeue, report and reconcile wait for an
+            # unreachable server, and a stand-down ignores errors.
             event("internal_error", logging.ERROR, error=repr(problem))
             logging.getLogger("queasy").error("internal error in a worker", exc_info=problem)
 
@@ -225,7 +233,7 @@ class Scheduler:
         except GivenUp:
             queue.give_up()
         except Exception:
-            queue.leases.mark_stale()  # reconciling releases jobs that were taken but not started
+            queue.leases.mark_stale()  # a reconcile releases jobs that were taken but not started
             queue.pause()
             raise
         finally:
@@ -249,7 +257,7 @@ class Scheduler:
             if not self._start(queue, call, taken):
                 return
             if (was_exhausted or taken.count < call.limit) and not other_may_hand_off:
-                self._runs.go(at_once=True)  # there is no call to send first
+                self._runs.go(at_once=True)  # no call is about to be sent
             if not requests_more_first:
                 await self._reconcile_if_needed(subscription)
 
@@ -277,7 +285,7 @@ class Scheduler:
             self.schedule_soon()
 
     async def _poll(self, subscription: Subscription, call: Call) -> Taken:
-        """The answer to a dequeue. It accepts a hand-off if the policy allows one now."""
+        """Dequeue, and return the answer. The call accepts a hand-off if the policy allows one."""
         queue = subscription.state
         policy = self.holdings.hand_off
         hand_off = policy.may_accept(queue, idle=not self._runs)
@@ -287,13 +295,13 @@ class Scheduler:
         return taken
 
     async def _request_more_first(self, queue: QueueState, call: Call) -> None:
-        """Send the next dequeue before this answer's jobs start: the server works meanwhile."""
+        """Send the next dequeue before this answer's jobs start: the server works while they do."""
         queue.end_flight(call)
         self._schedule()
-        await asyncio.sleep(0)  # one pass of the event loop, in which it is sent
+        await asyncio.sleep(0)  # the dequeue is sent in this pass of the event loop
 
     def _start(self, queue: QueueState, call: Call, taken: Taken) -> bool:
-        """Start what came. Returns False if the server declared this worker dead instead."""
+        """Start the jobs of an answer. Returns False if the server declared this worker dead."""
         if taken.state == "lost":
             self._on_declared_dead()
             return False
@@ -301,10 +309,10 @@ class Scheduler:
         return True
 
     async def _reconcile_if_needed(self, subscription: Subscription) -> None:
-        """Compare leases with the server, unless another call is in flight.
+        """Compare the worker's leases with those on the server, unless another call is in flight.
 
-        Runs whose lease the server does not have are stopped. Leases that are unknown here are
-        released, each after any run of the same id has ended.
+        The worker stops runs whose lease the server does not have. It releases leases that it does
+        not know, each after any run of the same id has ended.
         """
         queue = subscription.state
         if queue.calls > 1 or not self._needs_reconcile(queue):
@@ -317,9 +325,9 @@ class Scheduler:
     # Messages
 
     def receive(self, subscription: Subscription, message: bytes) -> None:
-        """Handle a message of the server: a wake-up, a job handed off, or a run to cancel.
+        """Handle a message from the server: a wake-up, a job handed off, or a run to cancel.
 
-        b"" means that the connection was lost, and perhaps messages with it.
+        b"" means that the connection was lost. Messages may have been lost with it.
         """
         word, _, rest = message.partition(b":")
         queue = subscription.state
@@ -336,12 +344,12 @@ class Scheduler:
             case b"":
                 queue.lose_connection()
                 self.schedule_soon()
-            case _:  # a kind of message that a newer library sends: polling is never wrong
+            case _:  # a newer library sends a kind unknown here: a poll is always safe
                 queue.poll_now()
                 self.schedule_soon()
 
     def _receive_job(self, subscription: Subscription, message: bytes) -> None:
-        """A job came with the wake-up: start it now if there is room, else release it."""
+        """Start the job that came with a wake-up if there is room, else release it."""
         queue = subscription.state
         try:
             job = subscription.accept_hand_off(message)
@@ -363,8 +371,9 @@ class Scheduler:
     def _revoke_hand_off(self, queue: QueueState) -> bool:
         """Accept no more hand-offs, because a job of this queue arrived.
 
-        Returns whether another queue may still hand a job to this worker. If so, its server is
-        asked to stop: now, or after the answer to the call in flight.
+        Returns whether another queue may still hand a job to this worker. If so, the worker asks
+        the server of that queue to stop: now or, if a call for that queue is in flight, after its
+        answer.
         """
         other = self.holdings.hand_off.revoke(queue)
         if other is None:

@@ -1,12 +1,13 @@
 """Heartbeats: keep the leases of workers alive, and report what the server says about them.
 
-1. If a worker holds jobs of a queue, that queue is bumped every `BUMP_EVERY` seconds. If it holds
-   none, the queue is bumped only when the worker's own dequeues do not keep it registered.
-2. One call bumps all workers of a queue. Queues are bumped independently, so that a slow one
+1. While a worker holds jobs of a queue, the heartbeat bumps its leases every `BUMP_EVERY` seconds.
+   While the worker holds none, the heartbeat bumps only if the worker's own dequeues do not keep
+   the worker registered with the queue.
+2. One call bumps all workers of a queue. Each queue has a call of its own, so that a slow queue
    delays no other.
-3. The answers name cancelled runs, and workers that the server has declared dead.
-4. If a handler blocks the event loop of a worker, that worker stops being a waiter, and other
-   workers are woken in its place.
+3. The answers name runs to cancel, and workers that the server has declared dead.
+4. If a handler blocks the event loop of a worker, the heartbeat removes that worker from the
+   waiters, and the server wakes other workers instead.
 """
 
 from __future__ import annotations
@@ -28,24 +29,27 @@ from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, LEASE
 __all__ = ["Heartbeat", "WorkerLeases"]
 
 CHECK_EVERY = 0.2
-# After one of these errors the leases count as confirmed. The server is down or refuses all calls,
-# so it is assumed that no other client is served either, and none can get the jobs.
+# After one of these errors the leases count as confirmed. The server is down or refuses all calls.
+# So the heartbeat assumes that the server serves no other client either, and that none can get the
+# jobs.
 NO_CLIENT_IS_SERVED = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
-# An idle worker is bumped when this much of its lease is left: less than a dequeue leaves it.
+# The heartbeat bumps an idle worker when less than this is left of its lease, in seconds. More is
+# left as long as the worker itself dequeues in time.
 IDLE_MARGIN = LEASE / 2
-# An event loop that did not turn for this long is blocked, in seconds. The limit is lower while
-# anything runs, because the loop then writes its time more often than every second.
+# An event loop that has not turned for this many seconds counts as blocked. While anything runs the
+# limit is lower, because the loop then records its turns more often than once a second.
 IDLE_LOOP_BLOCKED, BUSY_LOOP_BLOCKED = 3.0, 0.3
-# A worker is removed from the waiters at most this often, even if its loop blocks again and again.
+# At least this many seconds pass between two removals of one worker from the waiters, even if its
+# loop blocks again and again.
 STAND_DOWN_AT_MOST_EVERY = 1.0
 
 
 class WorkerLeases:
     """The leases of one worker: when each is due for a bump, and when it was last confirmed.
 
-    `on_declared_dead` is called when the server has declared the worker dead, `cancel` for each run
-    that is to be cancelled. With `inline` the worker shares its event loop with an application,
-    which may block it.
+    `on_declared_dead` is called when the server has declared the worker dead. `cancel` is called
+    for each run that is to be cancelled. With `inline` the worker shares its event loop with an
+    application, which may block the loop.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class WorkerLeases:
     ) -> None:
         self.client = client
         self.queues = queues
-        """In the order of the table."""
+        """The commands of each queue, in the order of the table."""
         self.table = table
         self.gone = False
         """The worker has ended, and its table is closed."""
@@ -72,7 +76,7 @@ class WorkerLeases:
         self._idle_until: dict[int, float] = {}
         """Until when an idle bump keeps the worker registered with each queue."""
         self._confirmed: dict[int, float] = {}
-        """When the leases were last in order, for each queue of which the worker holds jobs."""
+        """When the leases were last confirmed, for each queue of which the worker holds jobs."""
         self._stood_down_at = 0.0
 
     def lease_due(self, queue: int, now: float) -> float | None:
@@ -91,8 +95,8 @@ class WorkerLeases:
     def _cannot_start_jobs(self, now: float) -> bool:
         """Whether the worker holds nothing and its application blocks the event loop.
 
-        It could not start a job that the server hands it. Without a bump the server gives such a
-        job to another worker in time.
+        Such a worker could not start a job that the server hands to it. Without a bump its lease
+        runs out, and the server gives the job to another worker.
         """
         blocked = self._inline and now - self.table.loop_turned_at > IDLE_LOOP_BLOCKED
         return blocked and not self.table.held_total(len(self.queues))
@@ -112,9 +116,9 @@ class WorkerLeases:
         self._bumped[queue] = sent
 
     def confirmed(self, queue: int, sent: float) -> None:
-        """The leases are in order as of `sent`.
+        """The leases were valid at `sent`.
 
-        The server confirmed them, or it cannot give the jobs to any other client.
+        Either the server confirmed them, or it cannot give the jobs to any other client.
         """
         if queue in self._confirmed:
             self._confirmed[queue] = max(self._confirmed[queue], sent)
@@ -128,7 +132,7 @@ class WorkerLeases:
             self._on_declared_dead()
 
     def publish(self, now: float) -> None:
-        """Writes into the worker's table when the leases of each queue were last in order."""
+        """Writes into the worker's table when the leases of each queue were last confirmed."""
         for queue in range(len(self.queues)):
             if self.table.held_of(queue):
                 confirmed = self._confirmed.get(queue, now)  # the first jobs are being requested
@@ -149,17 +153,17 @@ class Heartbeat:
         self._store = store
         self._workers: list[WorkerLeases] = []
         self._failing: set[str] = set()
-        """The queues, by key, of which the last bump failed."""
+        """The queues whose last bump failed, by the base of their keys."""
         self._bumping: dict[str, asyncio.Task[None]] = {}
         self._standing_down: set[asyncio.Task[None]] = set()
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last bump of a queue failed: its leases are not being kept."""
+        """Whether the last bump of a queue failed: its leases are not being extended."""
         return bool(self._failing)
 
     def add(self, worker: WorkerLeases) -> None:
-        """Keeps the leases of this worker from now on."""
+        """Keeps the leases of this worker alive from now on."""
         self._workers.append(worker)
 
     def forget(self, client: str) -> None:
@@ -207,7 +211,8 @@ class Heartbeat:
     async def _stand_down(self, worker: WorkerLeases) -> None:
         """Removes a worker from the waiters of its queues.
 
-        Its event loop is blocked: it would miss a wake-up for a job that an idle worker could run.
+        The event loop of that worker is blocked. A wake-up that it cannot read would delay a job
+        that an idle worker could run.
         """
         try:
             for index, commands in enumerate(worker.queues):
@@ -220,14 +225,14 @@ class Heartbeat:
                 worker.table.set_stood_down()
 
     def _succeeded(self, bases: set[str]) -> None:
-        """The leases of these queues are in order."""
+        """The bumps of these queues do not fail, or do not fail any more."""
         if self._failing:
             self._failing = self._failing - bases
             if not self._failing:
                 event("heartbeat_resumed")
 
     async def _bump(self, base: str, lease: float, workers: list[tuple[WorkerLeases, int]]) -> None:
-        """Bumps one queue for all workers that need it, and passes each its answer."""
+        """Bumps one queue for all workers that need it, and passes each worker its answer."""
         sent = time.monotonic()
         for worker, index in workers:
             worker.bump_sent(index, sent)

@@ -1,9 +1,9 @@
 """The children of a supervisor: as many as there should be, each from its start to its end.
 
-1. It starts children, after a pause if others have failed.
-2. It acts on what they report.
-3. It replaces a child that is gone or retiring. A retiring child is drained once a new one serves.
-4. It returns the jobs of a child that is gone (`server_link`).
+1. The pool starts children, after a pause if others have failed.
+2. It acts on what children report.
+3. It replaces a child that is gone or retiring. It drains a retiring child once a new one serves.
+4. It returns the jobs of a child that is gone to their queues (`server_link`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ChildPool:
     """Keeps `options.processes` children running until it is closed.
 
     `new_config` makes the configuration of a new child. `run_task` starts a coroutine as a task
-    that the supervisor watches. `give_up` is called if a child cannot start and none has served
-    yet.
+    that the supervisor watches. The pool calls `give_up` if a child cannot start and no child has
+    served yet.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ChildPool:
         self._backoff = StartBackoff()
         self._ever_served = False
         self._halted = False
-        """With reload: the code is broken, and no child starts until it changes."""
+        """Only with reload: a child could not start, and none starts until the code changes."""
         self._closed = asyncio.Event()
         self._last_start_failure: CannotStart | None = None
 
@@ -75,12 +75,14 @@ class ChildPool:
 
     @property
     def working(self) -> list[ChildProcess]:
-        """The children that are not to be replaced or stopped."""
+        """The children that take jobs, or will, and are not to be replaced."""
         return [child for child in self._children if child.state.is_working]
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """One for each child, from the pause before its start until its jobs are returned."""
+        """One task for each child. It lasts from the pause before the start of the child until the
+        jobs of the child are returned.
+        """
         return set(self._tasks)
 
     def replenish(self) -> None:
@@ -94,7 +96,10 @@ class ChildPool:
                 task.add_done_callback(self._tasks.discard)
 
     def retire(self, child: ChildProcess, why: str) -> None:
-        """Starts another child in its place; once that serves, this one is drained."""
+        """Starts another child in place of this one.
+
+        Once a new child serves, the pool drains this one.
+        """
         if child.state.is_working:
             child.state.retire()
             event("process_retiring", pid=child.pid, client=child.client, why=why)
@@ -109,7 +114,7 @@ class ChildPool:
         self.replenish()
 
     def note_settled(self, now: float) -> None:
-        """Ends the pauses between starts if a child has settled since the last failure."""
+        """Ends the pauses between starts if a child that started after the last failure settled."""
         for child in self._children:
             if child.state.is_settled(now):
                 self._backoff.settled(child.state.born)
@@ -129,10 +134,10 @@ class ChildPool:
             if self._closed.is_set():
                 child.stop(0.0)
             code = await child.run(partial(self._receive, child))
-        except OSError as problem:  # no more processes, memory or files
+        except OSError as problem:  # the machine has no more processes, memory or files
             self._log_start_failure(problem)
         finally:
-            child.kill_group()  # the child, and what its handlers have started
+            child.kill_group()  # the child, and subprocesses that its handlers started
             self._children.remove(child)
             self._server.forget(child)
         self._note_end(child, code)
@@ -143,7 +148,7 @@ class ChildPool:
             await child.close()
 
     async def _new_child(self) -> ChildProcess | None:
-        """A child to start, after a pause if others have failed; None if none should start."""
+        """Returns a child to start, after a pause if others failed; None if none should start."""
         try:
             if pause := self._backoff.pause():
                 with contextlib.suppress(TimeoutError):
@@ -153,7 +158,7 @@ class ChildPool:
                 return None
             child = ChildProcess(self._new_config())
             self._children.append(child)
-        except OSError as problem:  # no more files
+        except OSError as problem:  # too many open files
             self._log_start_failure(problem)
             self._backoff.failed(time.monotonic())
             asyncio.get_running_loop().call_soon(self.replenish)
@@ -186,14 +191,14 @@ class ChildPool:
                 self._note_start_failure(report)
 
     def _drain_one_retiring(self) -> None:
-        """Drains one child that is to be replaced: a new child has taken its place."""
+        """Drains one retiring child, because a new child serves in its place."""
         for child in self._children:
             if child.state.phase is Phase.RETIRING:
                 child.drain()
                 return
 
     def _note_end(self, child: ChildProcess, code: int | None) -> None:
-        """Logs how a child ended, and whether that delays the start of the next."""
+        """Logs how a child ended. If its start was the cause, the next start is delayed."""
         state, now = child.state, time.monotonic()
         fields = {"pid": child.pid, "client": child.client, "why": state.kill_reason}
         if state.ended_in_order:
@@ -209,9 +214,10 @@ class ChildPool:
                 self._backoff.failed(now)  # nothing ran, so no job was the cause
 
     def _note_start_failure(self, report: CannotStart) -> None:
-        """Logs the same failure once, although every child reports it.
+        """Logs a failure to start, but only once if every child reports the same.
 
         If no child has served yet, the supervisor gives up: most likely the application is wrong.
+        With reload it does not give up, because the code may change.
         """
         options = self._options
         if self._ever_served or options.reload:

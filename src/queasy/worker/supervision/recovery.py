@@ -1,8 +1,9 @@
-"""Gives the jobs of a child that is gone back to their queues.
+"""Returns jobs to their queues after the child that held them is gone.
 
-If the child was killed for runs past their deadline, those runs timed out. If it crashed, or was
-killed for its memory or because it was frozen, each run that had started counts as a stall, and its
-job becomes a suspect. All other jobs are released, which does not count as an attempt.
+If the supervisor killed the child for runs past their deadline, those runs count as timed out. If
+the child crashed, or was killed for its memory or because it was frozen, each run that had started
+counts as a stall, and its job becomes a suspect. All other jobs are released, which does not count
+as an attempt.
 """
 
 from __future__ import annotations
@@ -29,31 +30,31 @@ from queasy.worker.supervision.messages import Planned
 
 __all__ = ["GoneChild", "recover_jobs"]
 
-# After this long the leases have run out, and a sweep has given the jobs back.
+# How long to retry, in seconds. By then the leases have run out, and a sweep returns the jobs.
 RETRY_FOR = 60.0
-# For a child that held no jobs: the server removes such a client by itself when its lease ends.
+# The same for a child that held no jobs: the server removes such a client when its lease ends.
 RETRY_FOR_IF_NOTHING_HELD = 1.0
 KILLED = JobError("Timeout", "ran longer than it may, and was killed", "timeout")
 
 
 class GoneChild(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a child that is gone."""
+    """What the supervisor knows about a child that is gone."""
 
     client: str
     planned: Planned
     runs: Sequence[Entry]
     """The runs that had started and not ended."""
     runs_are_suspect: bool
-    """Whether one of them may have caused its end."""
+    """Whether one of these runs may have caused the end of the child."""
     cancelled: frozenset[RunKey]
-    """Runs that it was asked to cancel."""
+    """Runs that the child was asked to cancel."""
     overdue_at: float | None
-    """When it was killed because of runs that did not end; None if it ended otherwise."""
+    """When the supervisor killed the child for runs that did not end; None if it did not."""
     held_jobs: bool
 
 
 async def recover_jobs(store: AsyncStore, child: GoneChild) -> int:
-    """Give the child's jobs back to all its queues; return how many there were."""
+    """Put the child's jobs back into all its queues; return how many there were."""
     counts = await asyncio.gather(
         *(_recover_until_done(store, child, index) for index in range(len(child.planned.queues)))
     )
@@ -61,9 +62,9 @@ async def recover_jobs(store: AsyncStore, child: GoneChild) -> int:
 
 
 async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -> int:
-    """Give the child's jobs back to one queue; return how many there were.
+    """Put the child's jobs back into one queue; return how many there were.
 
-    Tries until the server answers, or the leases have run out.
+    Tries until the server answers, or until the leases have run out.
     """
     retry_for = RETRY_FOR if child.held_jobs else RETRY_FOR_IF_NOTHING_HELD
     give_up_at = time.monotonic() + retry_for
@@ -79,11 +80,11 @@ async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -
 
 
 async def _recover(store: AsyncStore, child: GoneChild, index: int) -> int:
-    """Give the child's jobs back to one queue, in one try; return how many there were."""
+    """Put the child's jobs back into one queue, in one try; return how many there were."""
     name, fail = child.planned.queues[index]
     commands = child.planned.place.commands(name, fail=fail)
     runs = [entry for entry in child.runs if entry.queue == index]
-    # The server turns the timeout of a run that was to be cancelled into a cancellation.
+    # If a cancellation of the run was requested, the server records that instead of the timeout.
     timed_out = [
         Ending(entry.id, entry.token, TimedOut(KILLED))
         for entry in runs
@@ -97,7 +98,7 @@ async def _recover(store: AsyncStore, child: GoneChild, index: int) -> int:
 
 
 def _was_overdue(child: GoneChild, entry: Entry) -> bool:
-    """Whether this run is among those for which the child was killed."""
+    """Whether this run is one of those for which the supervisor killed the child."""
     if child.overdue_at is None:
         return False
     cancelled = (entry.queue, entry.id, entry.token) in child.cancelled

@@ -20,12 +20,12 @@ __all__ = ["audit", "drop", "evict", "forward_wakeup", "requeue", "take_one", "t
 
 log = logging.getLogger("queasy")
 
-# A waiter dequeues at least this often, in case a wake-up was lost. It must be more often than
-# the silence that the server takes for an outage (OUTAGE_MS in lua/keys.lua).
+# A waiter dequeues at least this often, in case a wake-up was lost. The interval must be shorter
+# than the silence that the server takes for an outage (OUTAGE_MS in lua/keys.lua).
 SAFETY_POLL_SECONDS = 8.0
 AUDIT_PAGE_SIZE = 1000
 MAX_BROKEN_IN_A_ROW = 10
-# How long a waiter pauses before it tries again a server that cannot be reached or refuses. It can
+# If the server cannot be reached, or refuses, a waiter tries again after this pause. The pause can
 # be short: most calls have already been retried for the client's timeout.
 REFUSED_RETRY_SECONDS = 1.0
 
@@ -39,12 +39,13 @@ def take_one(
 ) -> Operation[Job | None]:
     """Leases one job; None when none came within `timeout` seconds (None: no limit).
 
-    While the server is unreachable the operation waits for it, if the server `was_reached` before.
-    A server that never answered is most likely a wrong URL: that error is raised at once.
+    If the server was reached before (`was_reached`), the operation waits while the server is
+    unreachable. If it was never reached, the URL is most likely wrong, and the operation raises the
+    error at once.
 
-    A job that cannot be decoded is set aside as broken, and the next one is taken. After
-    `MAX_BROKEN_IN_A_ROW` of them the consumer's codec is most likely wrong, and
-    `UndecodablePayload` is raised.
+    The operation sets a job that cannot be decoded aside as broken, and takes the next one. After
+    `MAX_BROKEN_IN_A_ROW` such jobs the consumer's codec is most likely wrong, and the operation
+    raises `UndecodablePayload`.
     """
     give_up_at = None if timeout is None else time.monotonic() + timeout
     broken: list[Ending] = []
@@ -86,8 +87,8 @@ def take_one(
         elif last and taken.next_in != 0:  # 0: more jobs are due after those that were set aside
             return None
         elif signal is None:
-            # Subscribe only when the queue was empty, then dequeue once more: no wake-up was sent
-            # for a job that came before the subscription.
+            # The queue was empty. Subscribe, then dequeue once more: no wake-up was sent for a job
+            # that came before the subscription.
             signal = yield _subscribe(commands, waiter)
         else:
             pause = waits if taken.next_in is None else min(waits, taken.next_in)
@@ -122,7 +123,8 @@ def _wrong_codec(commands: QueueCommands, jobs: int, problem: JobError) -> Undec
 def forward_wakeup(commands: QueueCommands, waiter: str = "") -> Command[Taken]:
     """Forwards a wake-up that is not needed here to another waiter of the queue.
 
-    If a `waiter` is named, it stops being one, and another waiter polls when jobs are due.
+    With `waiter`, the client of that name stops being a waiter, and another waiter polls when jobs
+    are due.
     """
     return commands.dequeue(f"~{new_id()}", lease=1, limit=0, waiter=waiter)
 
@@ -185,8 +187,8 @@ def evict(
 ) -> Operation[int]:
     """Ends a client that holds any number of jobs; returns how many it held.
 
-    If it `died`, a stall is counted for the jobs it had `started` (None: all of its jobs), and
-    they become suspects. Its other jobs are released.
+    If the client `died`, each job that it had `started` (None: all of its jobs) counts a stall, and
+    becomes a suspect. The other jobs are released.
     """
     command = commands.evict(client, "release")
     if died and (started is None or started):
@@ -200,8 +202,10 @@ def evict(
 
 
 def audit(commands: QueueCommands) -> Operation[list[str]]:
-    """Every broken invariant, as a sentence. A queue in use may change between two pages: then it
-    may report a problem that does not exist.
+    """Every broken invariant, as a sentence.
+
+    A queue in use may change between two pages. Then the audit may report a problem that does not
+    exist.
     """
     problems: list[str] = []
     sums = [0] * len(AUDIT_TALLIES)

@@ -15,15 +15,15 @@ from queasy.store.records import Dispatched, DispatchItem
 
 __all__ = ["CHUNK_BYTES", "CHUNK_JOBS", "DispatchCoalescer"]
 
-# The most that one call dispatches. It must not delay the server's other clients noticeably.
+# The most that one call dispatches. A larger call would delay the server's other clients.
 CHUNK_JOBS = 1000
 CHUNK_BYTES = 4 * 1024 * 1024
-# If more than SPLIT_ABOVE_JOBS callers dispatch again as soon as they are answered, their
-# dispatches are sent in two halves: the server works on one half while the callers of the other
-# half are woken.
+# If more than SPLIT_ABOVE_JOBS callers dispatch again as soon as they are answered, the coalescer
+# sends their dispatches in two halves. The server works on one half while the event loop wakes the
+# callers of the other half.
 SPLIT_ABOVE_JOBS = 50
-# Seconds from waking one caller until it has dispatched again. If one call takes longer than waking
-# all callers, one call for all of them is better than two halves.
+# Roughly the seconds from waking one caller until it has dispatched again. If a call takes longer
+# than waking all callers, one call for all of them is better than two halves.
 WAKE_UP_SECONDS = 15e-6
 
 Run = Callable[[Command[list[Dispatched]]], Awaitable[list[Dispatched]]]
@@ -32,14 +32,14 @@ _Waiting = tuple[QueueCommands, DispatchItem, asyncio.Future[Dispatched]]
 
 
 class DispatchCoalescer:
-    """Sends one call at a time, with all dispatches made since the last one, in their order.
+    """Sends one call at a time, with all dispatches made since the previous call, in their order.
 
-    If no dispatch is in flight, the caller sends its own, in its own task: there is nothing to
-    share yet, and another task would cost as much as everything else. A sender task sends the
-    dispatches made meanwhile. No single caller can cancel it.
+    If no call is in flight, the caller sends its dispatch itself, in its own task. There is nothing
+    to share yet, and another task would double the cost. While that call is in flight, further
+    dispatches wait. A sender task sends them together. No single caller can cancel the sender task.
 
     If calls are slow, and several callers dispatched together last time, the sender task also sends
-    the first dispatch. That call then includes all dispatches of the same pass of the event loop.
+    the first dispatch. Its call then includes all dispatches of one pass of the event loop.
     """
 
     def __init__(self, run: Run) -> None:
@@ -48,20 +48,20 @@ class DispatchCoalescer:
         self._waiting: deque[_Waiting] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._busy = False
-        """A call is in flight, or about to be sent. If not, no dispatch waits."""
+        """A call is in flight, or about to be sent. If False, no dispatch waits."""
         self._expects_others = False
-        """A dispatch that finds no call in flight waits for others of the same pass."""
+        """A dispatch that finds no call in flight waits for others of the same event loop pass."""
         self._last_call_seconds = 0.0
         self._largest_batch = 0
         """Jobs in the largest call since the coalescer was last idle."""
         self._left_over = 0
         """Dispatches that did not fit into the last call."""
         self._answered = self._answered_before = 0
-        """How many callers the last call answered, and the call before it."""
+        """How many callers the last call answered, and how many the call before it did."""
         self._call_ended: asyncio.Future[None] | None = None
         """Done when the call in flight ends; made when `wait_until_sent` needs it."""
-        # One caller id for all calls: if a call that was given up arrives after the next one, its
-        # lower number shows the server that it is too late.
+        # All calls have one caller id, and their numbers grow. If an abandoned call reaches the
+        # server after the next call, its lower number shows the server that it is too late.
         self._caller_id = Caller().id
         self._calls = 0
 
@@ -80,7 +80,7 @@ class DispatchCoalescer:
         return done
 
     async def _send_alone(self, commands: QueueCommands, item: DispatchItem) -> Dispatched:
-        if self._busy:  # since `dispatch` was called
+        if self._busy:  # a call began after `dispatch` returned
             return await self._append(commands, item)
         self._busy = True
         self._calls += 1
@@ -96,7 +96,7 @@ class DispatchCoalescer:
     async def wait_until_sent(self) -> None:
         """Waits until all dispatches made before now are answered or have failed.
 
-        It does not wait for later ones: they may never end.
+        It does not wait for later dispatches: there may always be more.
         """
         if self._busy:
             self._call_ended = self._call_ended or self._loop.create_future()
@@ -111,12 +111,12 @@ class DispatchCoalescer:
             self._last_call_seconds = time.perf_counter() - began
 
     def _continue(self) -> None:
-        """Starts the sender task if dispatches wait. Called after a call, whatever its result."""
+        """Starts the sender task if dispatches wait. Runs after a call, whatever its result."""
         self._signal_call_ended()
         while self._waiting and self._waiting[0][2].done():
             self._waiting.popleft()
         self._sender = None
-        if self._waiting and self._loop.is_running():  # it is not while a closed loop cleans up
+        if self._waiting and self._loop.is_running():  # False while a closed loop cleans up
             self._sender = self._loop.create_task(self._send_all())
         else:
             shared = self._largest_batch > 1
@@ -135,9 +135,9 @@ class DispatchCoalescer:
             self._continue()
 
     async def _next_batch_of_returning_callers(self) -> list[_Waiting]:
-        """The next dispatches. If many callers were answered, lets them dispatch again first.
+        """The next dispatches. If many callers were just answered, lets them dispatch again first.
 
-        They need one pass of the event loop to be woken, and one to dispatch.
+        The event loop needs one pass to wake these callers, and one in which they dispatch.
         """
         if self._answered > SPLIT_ABOVE_JOBS and self._is_fast_for(self._answered):
             for _ in range(2):
@@ -199,7 +199,7 @@ class DispatchCoalescer:
             raise
         else:
             self._answered = len(batch)
-            self._loop.call_soon(_answer, batch, results)  # after the next call was sent
+            self._loop.call_soon(_answer, batch, results)  # so that the next call is sent first
 
     async def _send_each(self, batch: list[_Waiting]) -> None:
         left = deque(batch)
@@ -207,7 +207,7 @@ class DispatchCoalescer:
             while left:
                 await self._send([left.popleft()])
         finally:
-            self._waiting.extendleft(reversed(left))  # interrupted: these are sent next
+            self._waiting.extendleft(reversed(left))  # if interrupted, these are sent next
 
 
 def _answer(batch: list[_Waiting], results: list[Dispatched]) -> None:

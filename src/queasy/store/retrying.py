@@ -49,11 +49,11 @@ log = logging.getLogger("queasy")
 
 FIRST_PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 1.0
-# A call to a server that was never reached makes this many pauses, about 30 ms together, because a
-# connection may be cut while it is being opened.
+# If the server was never reached, a call fails after this many pauses, at most 30 ms together. It
+# does not fail at once, because a connection may be cut while it is being opened.
 MAX_CONNECT_PAUSES = 2
 # A try that follows a redirection or a library load needs no pause. But two servers that disagree
-# may redirect a call to each other: after this many tries in a row, it pauses.
+# may redirect a call to each other: after this many tries in a row, the call pauses.
 MAX_TURNS_WITHOUT_PAUSE = 5
 # A call waits for a replica or the disk during this share of its patience. The share must be less
 # than one half: with Sentinel or Cluster, an answer may take no more than half of the patience.
@@ -61,7 +61,7 @@ DURABILITY_SHARE = 0.4
 
 
 class FailedTry(NamedTuple):
-    """A first try that failed, at an address that was known. `call` continues from there."""
+    """A first try that was made without `call`, and failed. `call` continues with the next try."""
 
     address: Address
     began: float
@@ -69,7 +69,7 @@ class FailedTry(NamedTuple):
 
 
 def packed(command: Command[T]) -> Command[T]:
-    """The same command with its bytes, so that sending it takes less time."""
+    """The same command, already encoded, so that sending it takes less time."""
     return msgspec.structs.replace(command, packed=pack((command.words(),)))
 
 
@@ -85,11 +85,12 @@ def call(
     """The answer to a command; raises the error if it fails.
 
     Waits up to `patience` seconds for a server that cannot be reached. If the server was never
-    reached (not `was_reached`) the URL is most likely wrong: the error is raised after two short
-    pauses, unless the call was sent to a member of a group, which may be replaced.
+    reached (not `was_reached`), the URL is most likely wrong, and the call raises the error after
+    two short pauses. It does wait if it was sent to a member of a group (Sentinel, Cluster), since
+    another server may replace that member.
 
-    A call is sent again when its answer was lost: every function is safe to repeat. With `failed`,
-    the first try has been made already.
+    If the answer was lost, the call is sent again: every function is safe to repeat. With `failed`,
+    the caller has already made the first try.
     """
     address = None if failed is None else failed.address
     state = _CallState(command, durability, patience * DURABILITY_SHARE, address)
@@ -110,13 +111,14 @@ def call(
             state.prepare_next(fault, problem, route)
         if fault.remedy is Remedy.ROUTE and not route.can_change:
             # After a failover, a host name or a proxy may lead to another server, but an open
-            # connection stays with the old one. Only a new connection shows where it leads now.
+            # connection stays with the old one. Only a new connection reaches the new server.
             yield HangUp((yield from route.locate(state.key)))
             continue
         if state.needs_no_pause(fault):
             state.count_turn()
             continue
-        # Before giving up, too: otherwise the next call would start with the same server again.
+        # Forget the address even if this call gives up now: otherwise the next call would try the
+        # same server first.
         route.forget(state.address)
         state.start_over()
         if (pause := pauses.next()) is None:
@@ -125,7 +127,7 @@ def call(
 
 
 class _Pauses:
-    """The pauses between tries: each longer than the last, None when the time is up."""
+    """The pauses between tries: they double up to a limit, with jitter. None when time is up."""
 
     def __init__(self, give_up_at: float) -> None:
         self._give_up_at = give_up_at
@@ -157,7 +159,7 @@ class _CallState:
         self.lacks_library: Address | None = None
         """The server that lacks the library. The route may not know it as a primary yet."""
         self.reconnected = False
-        """The connections were closed once, in case the address leads to another server now."""
+        """This call has closed the connections once: the address may lead to another server now."""
         self.ask_address: Address | None = None
         """Where an ASK redirection sends the next try."""
         self.address = address
@@ -215,7 +217,7 @@ class _CallState:
                 return ()
 
     def _check_durability(self, reply: Any) -> None:
-        """Raises NotDurable when the write, which was accepted, is not as durable as requested."""
+        """Raises NotDurable if an accepted write is not as durable as requested."""
         if isinstance(reply, Exception):
             if "unknown command" in str(reply).lower():
                 raise NotDurable(
@@ -285,13 +287,15 @@ class _CallState:
         self.turns += 1
 
     def start_over(self) -> None:
-        """The next try comes after a pause, and finds the server anew."""
+        """The next try comes after a pause, and looks the server up again."""
         self.turns, self.ask_address = 0, None
 
 
 def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
-    """Makes sure that the server can serve and has the library: this revision, or a compatible one
-    if it cannot be loaded.
+    """Makes sure that the server can serve, and that it has the library.
+
+    A newer revision of the library stays. An older one is replaced; if this revision cannot be
+    loaded, a compatible older one stays, too.
     """
     pauses = _Pauses(time.monotonic() + patience)
     _, revision = yield from call(version(), route, patience=patience, was_reached=False)
@@ -309,8 +313,9 @@ def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
 
 
 def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
-    """Replaces an older library. If that fails and the older one is compatible, uses that: workers
-    must be able to drain a server that has run out of memory.
+    """Replaces an older library. If that fails, the older one stays in use if it is compatible.
+
+    Otherwise workers could not drain a server that has run out of memory.
     """
     try:
         yield from load_library(route)

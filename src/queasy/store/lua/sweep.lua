@@ -1,4 +1,4 @@
--- Sweeping: gives back the jobs of clients that died or leave.
+-- Sweeping: returns the jobs of clients that died or leave to their queue.
 
 local OUTAGE_MS, MAX_CALL_BYTES, in_chunks = keys.OUTAGE_MS, keys.MAX_CALL_BYTES, keys.in_chunks
 local expiry_cutoff = keys.expiry_cutoff
@@ -44,17 +44,17 @@ end
 -- Ends the lease of a run; returns how many bytes of payload it handled.
 local function end_counted(q, batch, run, verb)
   if run.cancelled then
-    run.data = redis.call('HGET', q.data, run.id) -- read here, so that its bytes are counted
+    run.data = redis.call('HGET', q.data, run.id) -- read the payload here, so that it counts
   end
   end_run(q, batch, run, verb)
   return #(run.data or '') + #(run.held_data or run.old_held or '')
 end
 
--- Ends leases of one client with `verb` while the budget lasts. Jobs that are not in `started`
--- (nil: all are) are released instead. Returns how many leases ended, and whether those were all.
+-- Ends leases of one client with `verb` while the budget lasts. If `started` is not nil, jobs that
+-- are not in it are released instead. Returns how many leases ended, and whether those were all.
 local function end_leases(q, batch, client, budget, verb, started)
   if client:find(':', 1, true) then
-    return 0, true -- not the name of a client: the range would cover leases of another client
+    return 0, true -- not the name of a client: the range would match leases of another client
   end
   local low, high = lease_range(client)
   local leases = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, budget.jobs + 1)
@@ -75,7 +75,7 @@ local function end_leases(q, batch, client, budget, verb, started)
     if run and run.client == client then
       bytes = end_counted(q, batch, run, started and not started[id] and 'release' or verb)
     elseif run or not active[i] then
-      batch:rem(q.leases, lease_name(client, id), '0') -- a lease without a job
+      batch:rem(q.leases, lease_name(client, id), '0') -- the job is not leased to this client
     else
       bytes = quarantine_run(q, batch, client, id, active[i], infos[i])
     end
@@ -88,7 +88,7 @@ end
 -- Ends the leases of one client and, if those were all, forgets the client.
 local function end_client(q, batch, client, budget, verb, started)
   local ended, all = end_leases(q, batch, client, budget, verb, started)
-  q.leaving = nil -- `commit_runs` need not forget the client: this function or the next sweep does
+  q.leaving = nil -- `commit_runs` need not forget the client: this function or a later sweep does
   if all then
     forget_client(q, batch, client)
   else
@@ -97,13 +97,13 @@ local function end_client(q, batch, client, budget, verb, started)
   return ended, all
 end
 
--- Gives back the jobs of dead clients. Bounded: the next call continues.
+-- Returns the jobs of dead clients to the queue. One call is bounded: the next one continues.
 local function sweep(q)
   local dead = redis.call('ZRANGE', q.clients, '-inf', expiry_cutoff(q), 'BYSCORE',
     'LIMIT', 0, SWEEP_CLIENTS)
   if #dead == 0 then
-    -- A sweep that finds nothing still counts as contact, or every poll would seem the first after
-    -- an outage.
+    -- A sweep that finds nothing must record the contact, too. Otherwise every poll would seem the
+    -- first after an outage.
     if q.now - (q.last_contact or q.now) > OUTAGE_MS / 2 then
       new_batch():commit(q)
     end
@@ -117,12 +117,12 @@ local function sweep(q)
   end
   commit_runs(q, batch)
   -- At least 1, so that the caller continues: the clients swept now may have had no leases, while
-  -- others have many.
+  -- dead clients that are left may have many.
   return math.max(ended, 1)
 end
 
--- Gives back the jobs of one client now. The verb is `death` if its death was observed, `release`
--- if it leaves.
+-- Returns the jobs of one client to the queue now. The verb is `death` if another process saw the
+-- client die, and `release` if the client leaves.
 local function evict(q, client, verb, started)
   local known = redis.call('ZSCORE', q.clients, client)
   if not known and redis.call('ZLEXCOUNT', q.leases, lease_range(client)) == 0 then

@@ -83,7 +83,7 @@ def test_queue_with_a_suspect_is_not_polled_while_it_is_avoided() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"exclusive": True}, {"leases_are_kept": False}], ids=str)
-def test_jobs_that_could_not_run_are_not_requested(fields: dict[str, Any]) -> None:
+def test_no_job_is_requested_beside_a_suspect_or_if_leases_may_end(fields: dict[str, Any]) -> None:
     assert actions(queue(), **fields) == [NotePassedOver(0)]
 
 
@@ -106,7 +106,7 @@ def test_queue_that_has_more_requests_a_second_portion_while_the_first_is_on_its
     [{"has_more": False}, {"calls": 2}, {"serving": False}, {"needs_reconcile": True}],
     ids=str,
 )
-def test_second_portion_is_not_requested_without_reason(fields: dict[str, Any]) -> None:
+def test_queue_that_may_not_ask_again_requests_no_second_portion(fields: dict[str, Any]) -> None:
     asked = queue(**{"size": 1, "calls": 1, "has_more": True, **fields})
     assert actions(asked, room=room(reserved=33)) == []
 
@@ -127,7 +127,7 @@ def test_prefetching_queue_requests_the_whole_capacity_and_reserves_a_third() ->
 
 
 def test_queue_that_stops_prefetching_waits_for_what_is_on_its_way() -> None:
-    """More jobs are coming than room was reserved for."""
+    """More jobs are on their way than room was reserved for."""
     assert actions(queue(size=1, reserved_ahead=33), room=room(used=10, reserved=33)) == [
         NotePassedOver(0)
     ]
@@ -174,7 +174,7 @@ def test_lower_priority_waits_for_a_second_portion_of_a_higher_one() -> None:
     ]
 
 
-def test_same_priority_shares_the_room() -> None:
+def test_queues_of_the_same_priority_share_the_room() -> None:
     found = actions(queue(0), queue(1))
     assert found == [Dequeue(0, limit=5, units=50), Dequeue(1, limit=5, units=50)]
 
@@ -184,14 +184,14 @@ def test_queue_served_longest_ago_comes_first() -> None:
     assert first == Dequeue(1, limit=5, units=50)
 
 
-def test_smaller_jobs_come_first() -> None:
+def test_queue_with_smaller_jobs_comes_first() -> None:
     assert [action.queue for action in actions(queue(0, size=20), queue(1, size=10))] == [1, 0]
 
 
 # Jobs that do not fit
 
 
-def test_worker_would_take_more_if_a_job_fitted() -> None:
+def test_worker_without_room_for_a_job_wanted_more() -> None:
     assert decision(queue(), room=room(used=95)).wanted_more
     assert not decision(queue()).wanted_more
 
@@ -219,7 +219,7 @@ def test_room_that_comes_free_is_left_to_the_starved_queue() -> None:
 
 
 def test_room_that_the_starved_queue_cannot_use_is_not_left_idle() -> None:
-    """Its own run has to end first, and then it fits beside these."""
+    """The next job of the starved queue waits for that queue's own run. Then both queues fit."""
     starved = queue(
         0, size=60, starved=True, passed_over_since=NOW - 1, probed_at=NOW, own_units=60
     )
@@ -281,7 +281,7 @@ def test_worker_that_cannot_poll_in_time_stands_down() -> None:
 
 
 def test_paused_queue_does_not_stand_down() -> None:
-    """The pause set the time of its next poll: the server does not count on it."""
+    """The pause set the time of the next poll: the server does not expect a poll then."""
     late = queue(poll_at=NOW, paused_until=NOW + 1, passed_over_since=NOW, probed_at=NOW)
     assert actions(late, room=room(used=100)) == []
 
@@ -439,7 +439,7 @@ def test_at_most_one_call_is_started_for_each_queue(now: Snapshot) -> None:
 
 
 @given(snapshots())
-def test_deciding_changes_nothing(now: Snapshot) -> None:
+def test_decide_repeats_its_answer_and_does_not_change_the_snapshot(now: Snapshot) -> None:
     before = msgspec.to_builtins(now)
     assert decide(now) == decide(now)
     assert msgspec.to_builtins(now) == before

@@ -117,7 +117,7 @@ async def test_prefetched_jobs_that_do_not_fit_are_released(
 async def test_two_prefetched_batches_that_arrive_together_run_one_after_the_other(
     client: Client, batches: Batches
 ) -> None:
-    """As after a blocked event loop: the second batch fits once the first has ended."""
+    """This happens after the loop was blocked. The second batch fits once the first has ended."""
     queue, handler = client.queue("emails"), Handler()
 
     @queue.handler(size=1)

@@ -22,8 +22,8 @@ async def test_outage_while_outcomes_are_reported_one_by_one_is_waited_for(
 ) -> None:
     """Bug: an unreachable server was logged as an internal error of the worker.
 
-    The first report of each outcome is not answered: of the one that is refused, of the failure
-    that replaces it, and of the other.
+    The server does not answer the first report of any outcome: neither of the outcome that it
+    refuses, nor of the failure that replaces it, nor of the other job's outcome.
     """
     run, sent = AsyncStore.run, set[tuple[Any, ...]]()
 

@@ -180,7 +180,7 @@ class Simulation:
         self._at(self.clock.now + seconds, end)
 
 
-def test_jobs_of_one_queue_all_run(clock: Clock) -> None:
+def test_worker_of_one_queue_runs_all_its_jobs(clock: Clock) -> None:
     simulation = Simulation(clock, {"size": 10})
     simulation.dispatch(0, [0.05] * 200)
     for _ in simulation.run(3):
@@ -230,7 +230,9 @@ queues = st.lists(
 
 @settings(deadline=None, max_examples=40)
 @given(queues, st.data())
-def test_never_above_capacity_and_every_job_runs(specs: list[dict[str, Any]], data: Any) -> None:
+def test_any_queues_keep_to_the_capacity_and_every_job_runs(
+    specs: list[dict[str, Any]], data: Any
+) -> None:
     clock, before = Clock(), queue_state.time
     queue_state.time = clock  # type: ignore[assignment]
     try:

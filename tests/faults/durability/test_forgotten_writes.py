@@ -96,7 +96,7 @@ def test_run_with_a_forgotten_start_is_interrupted(forgetful: Server, own_fleet:
 def test_forgotten_lease_of_an_id_is_released_when_its_later_run_ended(
     forgetful: Server, own_fleet: Fleet
 ) -> None:
-    """Bug: since the ids were equal, the lease was neither run nor released: active for ever."""
+    """Bug: the ids were equal, so the worker neither ran nor released it: active for ever."""
     journal = own_fleet.journal
     worker = own_fleet.serve("--queue", "plain", processes=1)
     with SyncClient(forgetful.url, prefix=PREFIX) as client:
@@ -133,7 +133,7 @@ def test_forgotten_lease_of_an_id_is_released_when_its_later_run_ended(
 def test_deferred_suspect_that_the_server_forgot_does_not_start(
     forgetful: Server, own_fleet: Fleet
 ) -> None:
-    """Bug: it started when the other runs had ended, although others could have leased it."""
+    """Bug: it started when the other runs had ended, though other workers could have leased it."""
     journal = own_fleet.journal
     with SyncClient(forgetful.url, prefix=PREFIX) as client:
         queue, other = client.queue("waits"), client.queue("crowd-0")
@@ -214,7 +214,7 @@ def test_capacity_is_kept_for_a_job_deferred_until_its_earlier_run_ends(
 async def test_closing_worker_still_reconciles_after_the_server_forgot(
     forgetful: Server, how: str
 ) -> None:
-    """Bug: it did not reconcile again, and ran to its end a job that others could lease."""
+    """Bug: it did not reconcile again. It ran a job to the end that others could lease."""
     seen, ended = Seen(), asyncio.Event()
     async with Client(forgetful.url, prefix=PREFIX) as client:
         emails = client.queue("emails")

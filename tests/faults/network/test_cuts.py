@@ -86,7 +86,7 @@ async def test_client_connects_wherever_its_handshake_is_cut(
 async def test_cut_while_loading_the_library_does_not_make_the_call_unanswered(
     point: Cut, caller: Caller, proxy: Proxy, server: Server
 ) -> None:
-    """Bug: the lost answer of the load was taken for that of the call, which was not even sent."""
+    """Bug: the answer to the load was lost, and taken for that of the call, which was not sent."""
     await caller.connect()
     server.call("FUNCTION", "DELETE", LIBRARY)
     proxy.cut("FUNCTION", point)

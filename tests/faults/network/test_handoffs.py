@@ -130,7 +130,7 @@ async def test_worker_finds_the_lease_of_a_lost_handoff_by_polling(
 async def test_late_handoff_of_a_released_job_does_not_start_it(
     proxy: Proxy, server: Server, direct: SyncClient, proxied: Client, seen: Seen
 ) -> None:
-    """Others may have it by then: here, this worker itself, under another lease."""
+    """Another client may have leased the job by then. Here the same worker has another lease."""
     emails = emails_of(proxied, seen)
     async with working(proxied):
         await hand_over(proxy, direct, "a")
@@ -146,7 +146,7 @@ async def test_late_handoff_of_a_released_job_does_not_start_it(
 async def test_handoff_during_a_reconcile_is_not_interrupted(
     monkeypatch: pytest.MonkeyPatch, server: Server, direct: SyncClient, client: Client, seen: Seen
 ) -> None:
-    """The server listed the leases before it handed the job out."""
+    """The server lists the leases for the reconcile, and hands the job off after that."""
     answered, over, run = asyncio.Event(), asyncio.Event(), AsyncStore.run
     asked = asyncio.Event()
 
@@ -272,7 +272,7 @@ async def test_handoff_without_capacity_is_released(
 async def test_busy_worker_gets_no_handoff(
     direct: SyncClient, client: Client, server: Server, prefix: str, seen: Seen
 ) -> None:
-    """A handler may block its event loop, so that it could not receive the message."""
+    """A handler may block the event loop of the worker, which then could not read the message."""
     handed: list[int] = []
     emails = emails_of(client, seen)
 

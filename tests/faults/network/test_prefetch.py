@@ -44,7 +44,7 @@ class Flow:
 async def test_every_job_runs_once_when_prefetching_calls_are_cut(
     proxy: Proxy, direct: SyncClient, prefix: str, point: Cut
 ) -> None:
-    """Nor does a job stay leased to a worker that never received it."""
+    """No job stays leased to a worker that never received it."""
     async with Client(proxy.url, prefix=prefix) as client:
         flow = Flow(proxy, client, lambda: proxy.cut("dequeue", point))
         jobs = direct.queue("flow").dispatch_many(range(JOBS))

@@ -168,7 +168,7 @@ async def test_lease_without_timeout_survives_an_outage_longer_than_a_call(
 async def test_lease_that_begins_during_an_outage_waits_for_the_server(
     kind: ServerKind, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bug: only a lease that waited already did so; a new call of lease() raised."""
+    """Bug: only calls of lease() that waited already survived an outage. A new call raised."""
     with (
         start_server(kind, appendonly=True, appendfsync="always") as server,
         SyncClient(server.url, timeout=0.3) as sync,

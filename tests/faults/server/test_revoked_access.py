@@ -114,7 +114,7 @@ def test_worker_without_permission_to_subscribe_polls_at_a_low_rate(
 def test_jobs_taken_after_access_is_restored_are_not_interrupted(
     guarded: Server, fleet: Fleet
 ) -> None:
-    """Bug: they were, repeatedly, until the leases of all other queues had been confirmed too."""
+    """Bug: the worker interrupted them until the leases of all other queues were confirmed."""
     running = fleet.serve(processes=1)
     with SyncClient(guarded.url_as("default", "")) as client:
         client.queue("waits").dispatch({"sleep": 60}, id="a")

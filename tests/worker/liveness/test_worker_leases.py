@@ -18,7 +18,7 @@ NOW = 1000.0
 
 
 class Leases(WorkerLeases):
-    """Of a worker with one queue, which counts how often it was declared dead."""
+    """The leases of a worker with one queue. Counts how often the worker was declared dead."""
 
     def __init__(self) -> None:
         self.losses = 0

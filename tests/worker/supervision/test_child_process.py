@@ -47,7 +47,7 @@ def files_left(count: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("left", range(5))
 def test_child_process_that_cannot_start_leaves_no_file_open(left: int) -> None:
-    """Bug: starting needs five files; each failed attempt leaked one, and it retries for ever."""
+    """Bug: a start needs five files. Each failed start leaked one, and starts are retried."""
     with files_left(left):
         before = open_files()
         with pytest.raises(OSError, match="Too many open files"):

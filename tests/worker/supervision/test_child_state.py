@@ -17,7 +17,7 @@ def run(id_: str, token: int = 1) -> Entry:
     return Entry(0, id_, token, NOW - 10, NOW + 100)
 
 
-def test_a_child_goes_through_its_phases() -> None:
+def test_a_child_that_is_retired_drained_and_stopped_goes_through_all_phases() -> None:
     state = ChildState(NOW)
     assert (state.phase, state.is_working, state.takes_jobs) == (Phase.STARTING, True, False)
     state.imported(PLANNED)
@@ -91,7 +91,7 @@ def test_runs_are_suspect_if_one_may_have_caused_the_end(
 
 
 def test_a_cancelled_run_is_forgotten_when_it_has_ended() -> None:
-    """It was kept until nothing ran at all, which in a busy child is never."""
+    """If it were kept until nothing runs at all, a busy child would keep it for ever."""
     state, busy, asked = ChildState(NOW), run("busy"), run("asked", token=2)
     state.cancel_requested((0, "asked", 2), NOW)
     state.cancel_requested((0, "not begun", 3), NOW)
@@ -112,8 +112,8 @@ def test_all_cancelled_runs_are_forgotten_when_nothing_runs() -> None:
 
 @pytest.mark.parametrize("reports", [True, False])
 def test_a_process_has_a_lease_to_report_the_run_that_blocked_it(reports: bool) -> None:
-    """It was killed between the end of a run that had blocked it for longer than a lease and the
-    next turn of its event loop; and the job, which was done, ran again.
+    """Bug: a run blocked the event loop for longer than a lease. The process was killed after that
+    run had ended, before the loop could report it. The job was done, and ran again.
     """
     state, entry, beat = ChildState(NOW), run("a"), NOW
     state.observed_runs(1, [entry], 1, beat, NOW + LEASE + 5)
@@ -124,7 +124,7 @@ def test_a_process_has_a_lease_to_report_the_run_that_blocked_it(reports: bool) 
     assert state.cannot_report_since == (None if reports else NOW + LEASE + 5.1)
 
 
-def test_a_thawed_process_is_not_frozen_any_more() -> None:
+def test_a_process_that_runs_again_does_not_count_as_frozen() -> None:
     state = ChildState(NOW)
     for frozen, at, since in ((True, 1.0, 1.0), (True, 2.0, 1.0), (False, 3.0, None)):
         state.observed_frozen(frozen, at)

@@ -17,7 +17,7 @@ def test_the_pause_before_a_start_doubles_up_to_a_limit() -> None:
 
 
 def test_the_pause_stays_bounded_after_thousands_of_failures() -> None:
-    """It overflowed a float after 1,025 failures, and the supervisor started no more children."""
+    """Without a bound it overflows a float after 1,025 failures, and no child starts again."""
     backoff = StartBackoff()
     for _ in range(5000):
         backoff.failed(NOW)

@@ -81,7 +81,7 @@ def test_a_draining_process_lives_on_if_the_overdue_run_ends_after_all() -> None
 
 
 def test_a_blocked_event_loop_is_not_drained_but_killed() -> None:
-    """It could not report the other jobs."""
+    """A process with a blocked event loop could not report its other jobs."""
     snapshot = child(run("a", OVERDUE), run("b"), last_beat=NOW - 2)
     assert decided(snapshot) == [Kill(reason="overdue", job="a", overdue=1, others=1)]
 

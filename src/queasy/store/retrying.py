@@ -315,7 +315,7 @@ def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
 def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
     """Replaces an older library. If that fails, the older one stays in use if it is compatible.
 
-    Otherwise workers could not drain a server that has run out of memory.
+    So workers can drain a server that has run out of memory.
     """
     try:
         yield from load_library(route)

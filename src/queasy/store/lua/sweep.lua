@@ -1,4 +1,4 @@
--- Sweeping: returns the jobs of clients that died or leave to their queue.
+-- Sweeping: when a client died or leaves, its jobs go back to the queue.
 
 local OUTAGE_MS, MAX_CALL_BYTES, in_chunks = keys.OUTAGE_MS, keys.MAX_CALL_BYTES, keys.in_chunks
 local expiry_cutoff = keys.expiry_cutoff
@@ -97,7 +97,7 @@ local function end_client(q, batch, client, budget, verb, started)
   return ended, all
 end
 
--- Returns the jobs of dead clients to the queue. One call is bounded: the next one continues.
+-- Puts the jobs of dead clients back into the queue. One call is bounded: the next one continues.
 local function sweep(q)
   local dead = redis.call('ZRANGE', q.clients, '-inf', expiry_cutoff(q), 'BYSCORE',
     'LIMIT', 0, SWEEP_CLIENTS)
@@ -121,8 +121,8 @@ local function sweep(q)
   return math.max(ended, 1)
 end
 
--- Returns the jobs of one client to the queue now. The verb is `death` if another process saw the
--- client die, and `release` if the client leaves.
+-- Puts the jobs of one client back into the queue now. The verb is `death` if another process saw
+-- the client die, and `release` if the client leaves.
 local function evict(q, client, verb, started)
   local known = redis.call('ZSCORE', q.clients, client)
   if not known and redis.call('ZLEXCOUNT', q.leases, lease_range(client)) == 0 then

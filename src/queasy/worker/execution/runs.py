@@ -164,7 +164,7 @@ class Runs:
     def _lease_may_be_over(self, run: Run, now: float) -> bool:
         """Whether another client may have the job by now.
 
-        This is so if the server has not confirmed the lease for CUT_OFF seconds: the process was
+        True if the server has not confirmed the lease for CUT_OFF seconds: the process was
         frozen after it received the job, and before the run began.
         """
         if now <= run.safe_until or now - self._table.requested_at(run.queue) <= CUT_OFF:
@@ -276,7 +276,7 @@ class Runs:
               hint="a plain function (def) would run in a thread" if jobs else None)  # fmt: skip
 
     def close(self) -> None:
-        """Start no more runs. Those that run continue until they end by themselves."""
+        """Start no more runs. Current runs continue until they end by themselves."""
         self._tasks.close()
         self._threads.close()
 

@@ -41,7 +41,8 @@ __all__ = [
     "decide",
 ]
 
-# The worker passes over a queue whose job does not fit. After this many seconds it probes it.
+# The worker passes over a queue whose job does not fit. After this many seconds the worker probes
+# the queue.
 STARVES_AFTER = 0.1
 # Seconds between two probes of a starved queue.
 PROBE_EVERY = 1.0
@@ -290,7 +291,7 @@ def _misses_its_poll(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> boo
 def _next_poll(snapshot: Snapshot) -> float | None:
     """When the next poll or report is due.
 
-    When its pause ends, a queue reports even if the worker does not serve it.
+    When a pause ends, the worker reports even for a queue that it does not serve.
     """
     times: list[float] = []
     for queue in snapshot.queues:

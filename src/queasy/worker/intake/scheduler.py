@@ -295,7 +295,7 @@ class Scheduler:
         return taken
 
     async def _request_more_first(self, queue: QueueState, call: Call) -> None:
-        """Send the next dequeue before this answer's jobs start: the server works while they do."""
+        """Send the next dequeue before this answer's jobs start, so the server works meanwhile."""
         queue.end_flight(call)
         self._schedule()
         await asyncio.sleep(0)  # the dequeue is sent in this pass of the event loop

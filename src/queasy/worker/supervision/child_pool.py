@@ -3,7 +3,7 @@
 1. The pool starts children, after a pause if others have failed.
 2. It acts on what children report.
 3. It replaces a child that is gone or retiring. It drains a retiring child once a new one serves.
-4. It returns the jobs of a child that is gone to their queues (`server_link`).
+4. When a child is gone, it returns the jobs of that child to their queues (`server_link`).
 """
 
 from __future__ import annotations

@@ -31,27 +31,10 @@ from queasy.worker.intake.decisions import (
 )
 from queasy.worker.intake.queue_state import Call, QueueState
 from queasy.worker.liveness.inflight_table import InflightTable
-from tests.worker.intake.services import service
+from tests.worker.intake.services import Clock, service
 
 CAPACITY = 100
 ROUND_TRIP = 0.001
-
-
-class Clock:
-    """Stands in for the time module."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(queue_state, "time", clock)
-    return clock
 
 
 class Simulation:

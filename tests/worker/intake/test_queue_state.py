@@ -1,0 +1,414 @@
+"""The state of one queue in a worker: which event changes what."""
+
+from typing import Any
+
+import pytest
+
+from queasy.job import Job
+from queasy.outcomes import Release
+from queasy.store.records import Ending, Taken
+from queasy.worker.execution.pace import Pace
+from queasy.worker.intake.decisions import QueueView
+from queasy.worker.intake.queue_state import (
+    MAX_ENDINGS_PER_CALL,
+    NO_PREFETCH_AFTER_RELEASE,
+    POLL_WITHOUT_WAKE_UPS,
+    RETRY_PAUSE,
+    SHORT_PORTION,
+    CallKind,
+    QueueState,
+)
+from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.plan import LEASE
+from tests.worker.intake.services import Clock, service
+
+WAIT = 8.0
+
+
+@pytest.fixture
+def table() -> InflightTable:
+    return InflightTable(1, 100)
+
+
+@pytest.fixture
+def state(clock: Clock, table: InflightTable) -> QueueState:
+    joined = QueueState(service(size=1), 0, table)
+    joined.order_serve()
+    joined.join(clock.now + 20)
+    return joined
+
+
+def view(state: QueueState) -> QueueView:
+    return state.view(Pace(), needs_reconcile=False, own_units=0)
+
+
+def job(number: int = 1) -> Job:
+    return Job(id=str(number), queue="q", state="active", payload=b"", token=number)
+
+
+def taken(
+    count: int = 0, *, next_in: float | None = None, held: int = 0, settled: Any = ()
+) -> Taken:
+    jobs = [job(number) for number in range(count)]
+    return Taken("ok", next_in, list(settled), [], count, held, lambda: jobs)
+
+
+# Serving
+
+
+def test_order_to_leave_stops_serving_at_once_and_is_remembered(state: QueueState) -> None:
+    assert state.serving
+    assert state.wanted
+    state.order_unserve()
+    assert not state.serving
+    assert not state.wanted
+    assert state.joined, "it may still hold jobs"
+    state.abandon()
+    assert not state.joined
+
+
+def test_attempt_to_join_that_came_late_can_be_undone(state: QueueState) -> None:
+    state.stop_serving()
+    assert not state.serving
+    assert state.wanted
+
+
+# Calls
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase"),
+    [
+        ("dequeue", "dequeuing"),
+        ("probe", "probing"),
+        ("report", "reporting"),
+        ("stand_down", "standing_down"),
+    ],
+)
+def test_phase_follows_the_call_in_flight(state: QueueState, kind: CallKind, phase: str) -> None:
+    assert state.phase == "idle"
+    call = state.begin(kind)
+    assert state.phase == phase
+    assert state.calls == 1
+    assert state.busy
+    state.end(call)
+    assert state.phase == "idle"
+    assert not state.busy
+
+
+def test_second_dequeue_overlaps_the_first_and_its_arriving_jobs(state: QueueState) -> None:
+    first = state.begin("dequeue", 2, 2)
+    second = state.begin("dequeue", 2, 2)
+    assert (state.phase, state.calls) == ("overlapping", 2)
+    state.note_answer(first, taken(2))
+    state.end_flight(first)
+    assert (state.phase, state.calls) == ("overlapping", 1)
+    assert state.held_leases() == {("0", 0), ("1", 1)}
+    state.jobs_started(first)
+    assert state.phase == "dequeuing"
+    assert state.held_leases() == set()
+    state.end(second)
+    assert not state.busy
+
+
+def test_room_is_reserved_until_the_jobs_start(state: QueueState) -> None:
+    call = state.begin("dequeue", 5, 50)
+    assert (state.reserved, state.reserved_ahead) == (50, 0)
+    state.note_answer(call, taken(5))
+    state.end_flight(call)
+    assert state.reserved == 50
+    state.jobs_started(call)
+    state.end(call)
+    assert state.reserved == 0
+
+
+def test_room_of_a_prefetching_call_is_reserved_ahead(state: QueueState, clock: Clock) -> None:
+    prefetch(state, clock)
+    call = state.begin("dequeue", 100, 33)
+    assert (state.reserved, state.reserved_ahead) == (33, 33)
+    state.end(call)
+    assert (state.reserved, state.reserved_ahead) == (0, 0)
+
+
+def test_call_that_is_given_up_expects_no_more(state: QueueState) -> None:
+    state.note_answer(state.begin("dequeue", 2, 2), taken(2))
+    assert state.has_more
+    state.give_up()
+    assert not state.has_more
+
+
+@pytest.mark.parametrize(("limit", "count", "more"), [(2, 2, True), (2, 1, False), (1, 1, False)])
+def test_full_portion_of_several_jobs_makes_more_likely(
+    state: QueueState, limit: int, count: int, more: bool
+) -> None:
+    """A single job may be a suspect, which runs alone."""
+    state.note_answer(state.begin("dequeue", limit, limit), taken(count))
+    assert state.has_more is more
+
+
+# Jobs that do not fit
+
+
+def test_queue_starves_when_a_probe_finds_a_due_job(state: QueueState, clock: Clock) -> None:
+    state.pass_over()
+    assert view(state).passed_over_since == clock.now
+    clock.now += 1
+    probe = state.begin("probe")
+    assert view(state).probed_at == clock.now
+    state.note_answer(probe, taken(next_in=0))
+    assert state.starved
+    assert view(state).passed_over_since == clock.now - 1
+    state.note_answer(state.begin("dequeue", 1, 60), taken(1))
+    assert not state.starved
+    assert view(state).passed_over_since is None
+
+
+def test_probe_without_a_due_job_ends_the_wait(state: QueueState) -> None:
+    state.pass_over()
+    state.note_answer(state.begin("probe"), taken(next_in=3))
+    assert not state.starved
+    assert view(state).passed_over_since is None
+
+
+# Prefetching
+
+
+def prefetch(state: QueueState, clock: Clock) -> None:
+    """Short jobs: a full portion comes, and those before it have finished."""
+    for _ in range(2):
+        clock.now += SHORT_PORTION / 2
+        portion(state)
+    assert state.prefetches
+
+
+def portion(state: QueueState, *, idle: bool = True, fits_many: bool = True, **fields: Any) -> None:
+    call = state.begin("dequeue", 2, 2)
+    answer = taken(fields.get("count", 2), settled=fields.get("settled", ["finished"] * 2))
+    short = state.are_jobs_short(call, answer, idle=idle)
+    state.note_portion(call, answer, fits_many=fits_many, short=short)
+    state.end(call)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"count": 1},
+        {"settled": ["finished", "retried"]},
+        {"fits_many": False},
+    ],
+    ids=str,
+)
+def test_prefetching_ends_without_its_reasons(
+    state: QueueState, clock: Clock, fields: dict[str, Any]
+) -> None:
+    prefetch(state, clock)
+    portion(state, **fields)
+    assert not state.prefetches
+
+
+def test_prefetching_ends_when_portions_take_long(state: QueueState, clock: Clock) -> None:
+    prefetch(state, clock)
+    clock.now += 1.1 * SHORT_PORTION
+    portion(state)
+    assert not state.prefetches
+
+
+@pytest.mark.parametrize("fields", [{"idle": False}, {"settled": []}], ids=str)
+def test_prefetching_begins_only_when_the_last_portion_has_ended(
+    state: QueueState, clock: Clock, fields: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        clock.now += SHORT_PORTION / 2
+        portion(state, **fields)
+    assert not state.prefetches
+    portion(state)
+    assert state.prefetches
+    portion(state, **fields)
+    assert state.prefetches, "once begun it goes on"
+
+
+def test_plain_functions_are_not_prefetched(clock: Clock, table: InflightTable) -> None:
+    plain = QueueState(service(size=1, is_async=False), 0, table)
+    for _ in range(2):
+        clock.now += SHORT_PORTION / 2
+        portion(plain)
+    assert not plain.prefetches
+
+
+def test_released_prefetched_jobs_suspend_prefetching_for_a_while(
+    state: QueueState, clock: Clock
+) -> None:
+    prefetch(state, clock)
+    served = clock.now
+    state.suspend_prefetch()
+    assert not state.prefetches
+    while clock.now + SHORT_PORTION / 2 <= served + NO_PREFETCH_AFTER_RELEASE:
+        clock.now += SHORT_PORTION / 2
+        portion(state)
+        assert not state.prefetches
+    clock.now += SHORT_PORTION / 2
+    portion(state)
+    assert state.prefetches
+
+
+# When to poll
+
+
+def test_queue_without_jobs_is_polled_after_the_wait(state: QueueState, clock: Clock) -> None:
+    listen(state)
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    assert state.exhausted
+    assert state.poll_at == clock.now + WAIT
+
+
+def test_queue_is_polled_when_its_next_job_is_due_by_the_time_of_sending(
+    state: QueueState, clock: Clock
+) -> None:
+    listen(state)
+    state.plan_poll(taken(next_in=3.0), 5, WAIT, clock.now - 1)
+    assert state.poll_at == clock.now + 2
+    state.plan_poll(taken(next_in=30.0), 5, WAIT, clock.now - 1)
+    assert state.poll_at == clock.now + WAIT
+
+
+def test_poll_time_that_has_just_passed_is_kept(state: QueueState, clock: Clock) -> None:
+    listen(state)
+    state.plan_poll(taken(next_in=0.5), 5, WAIT, clock.now - 1)
+    assert state.poll_at == clock.now - 0.5
+    state.plan_poll(taken(next_in=0.0), 5, WAIT, clock.now - 1)
+    assert state.poll_at == 0.0, "a job is due: at once"
+
+
+def test_worker_that_gets_no_messages_polls_often(state: QueueState, clock: Clock) -> None:
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    assert state.poll_at == clock.now + POLL_WITHOUT_WAKE_UPS
+
+
+def test_queue_with_jobs_is_polled_at_once(state: QueueState, clock: Clock) -> None:
+    state.plan_poll(taken(5), 5, 0.0, clock.now)
+    assert not state.exhausted
+    assert state.poll_at == 0.0
+    state.plan_poll(taken(4), 5, 0.0, clock.now)
+    assert state.exhausted
+    state.plan_poll(taken(), 0, WAIT, clock.now)
+    assert state.exhausted, "a probe takes none"
+
+
+def test_wake_up_during_a_poll_is_answered_by_another(state: QueueState, clock: Clock) -> None:
+    listen(state)
+    state.begin_poll()
+    state.wake()
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    assert state.poll_at == 0.0
+    state.begin_poll()
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    assert state.poll_at > clock.now
+
+
+@pytest.mark.parametrize("event", ["stand_down", "lose_connection", "forward_wake_up"])
+def test_wake_up_is_over_after(state: QueueState, event: str) -> None:
+    state.wake()
+    assert state.owes_poll
+    getattr(state, event)()
+    assert not state.owes_poll
+
+
+def test_lost_connection_makes_leases_stale(state: QueueState) -> None:
+    assert not state.leases.stale
+    state.lose_connection()
+    assert state.leases.stale
+
+
+def test_worker_that_was_removed_polls_again_after_a_call_in_flight(state: QueueState) -> None:
+    state.become_waiter_again()
+    assert not state.owes_poll
+    assert state.poll_at == 0.0
+    state.begin("dequeue", 1, 1)
+    state.become_waiter_again()
+    assert state.owes_poll
+
+
+def test_removed_waiter_polls_after_its_pause(state: QueueState, clock: Clock) -> None:
+    state.pause()
+    state.become_waiter_again(not_before_pause=True)
+    assert state.poll_at == clock.now + RETRY_PAUSE
+    state.become_waiter_again()
+    assert state.poll_at == 0.0
+
+
+def test_queue_with_a_suspect_is_avoided_until_it_is_reconsidered(
+    state: QueueState, clock: Clock
+) -> None:
+    state.avoid(clock.now + 2)
+    assert view(state).avoid_until == clock.now + 2
+    state.stop_avoiding()
+    assert view(state).avoid_until == 0.0
+    state.avoid(clock.now + 2)
+    state.pause()
+    state.reconsider()
+    assert (view(state).avoid_until, state.poll_at) == (0.0, 0.0)
+
+
+# Leases
+
+
+def test_idle_wait_confirms_the_lease_beyond_the_next_poll(
+    state: QueueState, clock: Clock, table: InflightTable
+) -> None:
+    listen(state)
+    state.plan_poll(taken(), 5, WAIT, clock.now - 1)
+    until = clock.now - 1 + 2 * WAIT + LEASE
+    assert state.leases.confirmed_until == until
+    assert table.idle_until(0) == until
+    assert not state.leases.stale
+
+
+def test_lease_that_only_the_server_counts_makes_the_ledger_stale(
+    state: QueueState, clock: Clock
+) -> None:
+    listen(state)
+    before = state.leases.confirmed_until
+    state.plan_poll(taken(held=1), 5, WAIT, clock.now)
+    assert state.leases.stale
+    assert state.leases.confirmed_until == before
+
+
+def test_worker_that_holds_jobs_keeps_the_lease_of_its_heartbeat(
+    state: QueueState, clock: Clock
+) -> None:
+    listen(state)
+    state.leases.hold(1)
+    before = state.leases.confirmed_until
+    state.plan_poll(taken(held=1), 5, WAIT, clock.now)
+    assert not state.leases.stale
+    assert state.leases.confirmed_until == before
+
+
+def listen(state: QueueState) -> None:
+    state.leases.note_connection(object())
+
+
+# Outcomes
+
+
+def test_outcomes_are_taken_in_order_and_up_to_the_limit_of_a_call(state: QueueState) -> None:
+    for number in range(MAX_ENDINGS_PER_CALL + 1):
+        state.add_ending_of(job(number), Release())
+    first = state.take_endings()
+    assert [ending.token for ending in first] == list(range(MAX_ENDINGS_PER_CALL))
+    assert state.has_endings
+    assert [ending.token for ending in state.take_endings()] == [MAX_ENDINGS_PER_CALL]
+    assert not state.has_endings
+
+
+def test_outcomes_that_could_not_be_reported_come_first_after_a_pause(
+    state: QueueState, clock: Clock
+) -> None:
+    early, late = Ending("a", 1, Release()), Ending("b", 2, Release())
+    state.add_ending(early)
+    taken_out = state.take_endings()
+    state.add_ending(late)
+    state.return_endings(taken_out)
+    assert state.held_leases() == {("a", 1), ("b", 2)}
+    assert view(state).paused_until == clock.now + RETRY_PAUSE
+    assert state.take_endings() == [early, late]

@@ -19,7 +19,7 @@ from queasy.worker.intake.queue_state import (
     QueueState,
 )
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import LEASE
+from queasy.worker.plan import DEFAULT_SIZE, LEASE
 from tests.worker.intake.services import Clock, service
 
 WAIT = 8.0
@@ -71,6 +71,48 @@ def test_attempt_to_join_that_came_late_can_be_undone(state: QueueState) -> None
     state.stop_serving()
     assert not state.serving
     assert state.wanted
+
+
+def test_worker_that_joins_has_a_lease_and_polls_at_once(
+    clock: Clock, table: InflightTable
+) -> None:
+    joining = QueueState(service(), 0, table)
+    assert not joining.serving
+    assert not joining.joined
+    joining.pause()
+    joining.join(clock.now + 20)
+    assert joining.serving
+    assert joining.leases.confirmed_until == table.idle_until(0) == clock.now + 20
+    assert joining.poll_at == 0.0
+
+
+def test_worker_that_joins_again_over_a_new_connection_has_lost_no_message(
+    state: QueueState, clock: Clock
+) -> None:
+    listen(state)
+    state.join(clock.now + 20)
+    listen(state)
+    assert not state.leases.stale
+    listen(state)
+    assert state.leases.stale
+
+
+# Size
+
+
+def test_job_has_the_size_of_its_handler(table: InflightTable) -> None:
+    assert QueueState(service(size=7), 0, table).size(Pace()) == 7
+
+
+def test_job_without_a_size_costs_less_where_the_pace_is_high(table: InflightTable) -> None:
+    pace = Pace()
+    measured = QueueState(service(size=None), 0, table)
+    plain = QueueState(service(size=None, is_async=False), 0, table)
+    assert measured.size(pace) == plain.size(pace) == DEFAULT_SIZE
+    while pace.awaited <= 2:
+        pace.hasten()
+    assert measured.size(pace) == round(DEFAULT_SIZE / pace.awaited)
+    assert plain.size(pace) == DEFAULT_SIZE
 
 
 # Calls
@@ -313,6 +355,24 @@ def test_wake_up_is_over_after(state: QueueState, event: str) -> None:
     assert not state.owes_poll
 
 
+def test_queue_that_may_be_handed_a_job_by_an_answer_is_polled_again(
+    state: QueueState, clock: Clock
+) -> None:
+    listen(state)
+    state.begin_poll()
+    state.require_forwarding()
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    assert state.owes_poll
+    assert state.poll_at == 0.0
+
+
+def test_queue_that_waits_can_be_polled_now(state: QueueState, clock: Clock) -> None:
+    listen(state)
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    state.poll_now()
+    assert state.poll_at == 0.0
+
+
 def test_lost_connection_makes_leases_stale(state: QueueState) -> None:
     assert not state.leases.stale
     state.lose_connection()
@@ -361,6 +421,13 @@ def test_idle_wait_confirms_the_lease_beyond_the_next_poll(
     assert state.leases.confirmed_until == until
     assert table.idle_until(0) == until
     assert not state.leases.stale
+
+
+def test_worker_that_took_jobs_is_bumped_as_soon_as_they_end(
+    state: QueueState, clock: Clock, table: InflightTable
+) -> None:
+    state.plan_poll(taken(2), 5, 0.0, clock.now)
+    assert 0 < table.idle_until(0) < clock.now
 
 
 def test_lease_that_only_the_server_counts_makes_the_ledger_stale(

@@ -1,13 +1,9 @@
 """The report of several runs, as Markdown."""
 
 from collections import Counter
-from pathlib import Path
 
-from tests.chaos.archive import RENAMED_FAULTS, read_archive, write_archive
 from tests.chaos.figures import Figures
-from tests.chaos.history import Fault
 from tests.chaos.report import markdown
-from tests.chaos.verdict import FinalState
 
 
 def figures(kills: int, lost: int) -> Figures:
@@ -33,14 +29,3 @@ def test_report_of_several_runs_has_a_column_for_each_and_sums_the_violations() 
     assert "| dispatches refused | 0 | 0 |" in lines
     recovery = "13.000 / 13.00 / 13.00"
     assert f"| job after kill supervisor | {recovery} (2) | {recovery} (3) |" in lines
-
-
-def test_faults_of_an_older_archive_are_read_under_their_current_names(tmp_path: Path) -> None:
-    archive = tmp_path / "a.history.xz"
-    write_archive(archive, [Fault(1.0, kind) for kind in RENAMED_FAULTS], FinalState())
-
-    events, _ = read_archive(archive)
-
-    assert [event.kind for event in events if isinstance(event, Fault)] == [
-        *RENAMED_FAULTS.values()
-    ]

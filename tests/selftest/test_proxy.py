@@ -44,7 +44,8 @@ async def test_every_call_passes_a_proxy_that_cuts_at_random(proxy: Proxy, prefi
 def test_proxy_program_obeys_orders(server: Server, prefix: str, seed: int) -> None:
     with (
         start_proxy(server.port, seed) as proxy,
-        SyncClient(proxy.url, prefix=prefix, timeout=0.3) as client,
+        SyncClient(proxy.url, prefix=prefix) as client,
+        SyncClient(proxy.url, prefix=prefix, timeout=0.3) as hasty,
     ):
         queue = client.queue("q")
         proxy.tell("harass 0.2 0")
@@ -53,7 +54,7 @@ def test_proxy_program_obeys_orders(server: Server, prefix: str, seed: int) -> N
         proxy.tell("calm")
         proxy.tell("deaf 60")
         with pytest.raises(Unreachable):
-            queue.counts()
+            hasty.queue("q").counts()
         proxy.tell("calm")
         proxy.tell("cut all")
         assert queue.counts().waiting == 20

@@ -6,19 +6,19 @@ __all__ = ["Waiter"]
 
 
 class Waiter:
-    """A client that is subscribed and waits."""
+    """A client of a host that is subscribed and waits."""
 
-    def __init__(self, h: Harness, name: str, *, seconds: float = 8) -> None:
-        self.h, self.name, self.seconds = h, name, seconds
+    def __init__(self, h: Harness, name: str, *, host: int) -> None:
+        self.h, self.name = h, f"h{host:08x}-{name}"
         self._ears = h.redis.pubsub()
-        self._ears.ssubscribe(h.keys.channel(name))
+        self._ears.ssubscribe(h.keys.channel(self.name))
         assert self._ears.get_sharded_message(timeout=5)["type"] == "ssubscribe"
-        h.join(name)
+        h.join(self.name)
         self.sleep()
 
-    def sleep(self) -> float | None:
+    def sleep(self, seconds: float = 8) -> float | None:
         """Dequeues, gets nothing and waits. Returns when the server asks it to poll again."""
-        taken = self.h.dequeue(self.name, waiter=self.name, waits=self.seconds)
+        taken = self.h.dequeue(self.name, waiter=self.name, waits=seconds)
         assert taken.jobs == []
         return taken.next_in
 

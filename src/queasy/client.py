@@ -11,7 +11,7 @@ from typing import Literal, Protocol, Self, TypedDict, Unpack
 import msgspec
 
 from queasy.codec import Codec, CodecName
-from queasy.dispatch import new_id
+from queasy.dispatch import new_client_id
 from queasy.errors import InvalidOption
 from queasy.handler import Registry
 from queasy.operation import run_operation
@@ -147,7 +147,7 @@ class Client:
             self._settings.target, self._settings.timeout, self._settings.folder
         )
         self._registry = Registry()
-        self.id = new_id()
+        self.id = new_client_id()
         """A random id, different for each client object."""
 
     def queue(self, name: str, codec: CodecName | Codec = "json") -> Queue:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import os
+import socket
+import zlib
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -25,7 +29,7 @@ from queasy.options import (
 )
 from queasy.store.records import DEFAULT_FLAGS, DispatchItem, pack_options, when_arg
 
-__all__ = ["Dispatch", "check_durability", "item_of", "new_id", "new_ids"]
+__all__ = ["Dispatch", "check_durability", "item_of", "new_client_id", "new_id", "new_ids"]
 
 RUN_AT_MODES: dict[Any, str] = {True: "t", False: "f", "if_later": "l", "if_earlier": "e"}
 
@@ -140,3 +144,22 @@ def new_id() -> str:
 def new_ids(count: int) -> list[str]:
     text = base64.urlsafe_b64encode(os.urandom(9 * count)).decode()
     return [text[at : at + 12] for at in range(0, len(text), 12)]
+
+
+def new_client_id() -> str:
+    """A unique id for a client that waits for jobs. It says on which host the client runs: the
+    server does not rely on the waiters of one host.
+    """
+    return f"h{_host():08x}-{new_id()}"
+
+
+@functools.cache
+def _host() -> int:
+    """A number for this host: the same for all its containers."""
+    name = os.environ.get("QUEASY_HOST", "")
+    if not name:
+        try:
+            name = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        except OSError:
+            name = socket.gethostname()
+    return zlib.crc32(name.encode())

@@ -14,7 +14,7 @@ from typing import Any, Self, overload
 from queasy.bulk import chunks, put_all_sync
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
-from queasy.dispatch import Dispatch, check_durability, new_id
+from queasy.dispatch import Dispatch, check_durability, new_client_id, new_id
 from queasy.job import Job, JobError
 from queasy.lease import BaseLease
 from queasy.operation import run_operation_sync
@@ -166,7 +166,7 @@ class SyncQueue(QueueRequests):
         """
         # Each call is a waiter of its own, because threads wait at the same time.
         operation = self._take_operation(
-            seconds, timeout, new_id(), lambda: self._store.was_reached
+            seconds, timeout, new_client_id(), lambda: self._store.was_reached
         )
         job = run_operation_sync(self._store, operation)
         return None if job is None else SyncLease(job, self._commands, self._store)

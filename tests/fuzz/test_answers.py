@@ -36,7 +36,7 @@ READS: list[Command[Any]] = [
     COMMANDS.bump(["c"], 1), COMMANDS.evict("c", "release"), COMMANDS.sweep(), COMMANDS.clients(),
     COMMANDS.configure(), COMMANDS.requeue("failed", ["a"]), COMMANDS.drop("failed", ["a"]),
     COMMANDS.trim("failed", 1), COMMANDS.counts(), COMMANDS.get("a"),
-    COMMANDS.jobs("waiting", b"", 10), COMMANDS.stats(), COMMANDS.audit(0, 10), version(),
+    COMMANDS.jobs("waiting", b"", 10), COMMANDS.leases("c", b"", 10), COMMANDS.stats(), COMMANDS.audit(0, 10), version(),
 ]  # fmt: skip
 
 

@@ -78,13 +78,16 @@ class Jobs(Clock):
         """
         order = sorted((job.run_at, id_.encode(), id_) for id_, job in self.waiting.items())
         at = self.next_event(leases, bool(order) and self.waiting[order[0][2]].suspect)
-        next_poll = min(self.waiters.values(), default=0.0)
-        # Waiters sleep for whole milliseconds, and a quarter.
-        too_late = at is not None and self.time < at < next_poll - 1.25
+        timely = self.waiters
+        if at is not None and at > self.time:
+            # Waiters sleep for whole milliseconds, and a quarter.
+            timely = {name: poll for name, poll in self.waiters.items() if poll - 1.25 <= at}
         if self.new_suspects:
             self.wake_for_suspects()
-        if self.new_due or too_late:
+        if self.new_due:
             self.waiters.clear()
+        elif len(timely) < 2:  # each of them is a host of its own
+            self.waiters = {n: poll for n, poll in self.waiters.items() if n in timely}
         if self.fail and self.fail_opened and self.fail.new_due:
             self.fail.waiters.clear()
 

@@ -201,8 +201,9 @@ class Queue(Jobs):
         if self.passed:
             self.wake_for_suspects()
         takes_nothing = limit == 0 and waits == 0 and state == "ok"
-        if self.has_due_job() and (takes_nothing or (ids and next_poll == 0)):
-            self.waiters.clear()  # a client that leaves due jobs says so, and another is woken
+        leaves_due_jobs = bool(ids) and self.has_due_job(skips_suspects)
+        if leaves_due_jobs or (takes_nothing and self.has_due_job()):
+            self.waiters.clear()  # a client that leaves due jobs wakes another
         return state, next_poll, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
 
     def batch_for(

@@ -13,5 +13,6 @@ pytest.register_assert_rewrite(
     "tests.store.promises_plain",
     "tests.store.promises_server",
     "tests.store.promises_suspects",
+    "tests.store.promises_waking",
     "tests.store.faults",
 )

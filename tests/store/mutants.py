@@ -182,7 +182,7 @@ mutant(
 mutant(
     "a_client_that_sleeps_until_an_event_is_woken_for_it",
     "a_client_that_sleeps_until_a_lease_expires_is_not_woken_early",
-    ("at < tonumber(first[2]) - 1.25 then", "at < tonumber(first[2]) then"),
+    ("local POLL_TOLERANCE_MS = 1.25", "local POLL_TOLERANCE_MS = 0"),
 )
 mutant(
     "an_idle_client_expires_before_it_polls",

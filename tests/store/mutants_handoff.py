@@ -56,5 +56,5 @@ mutant(
 mutant(
     "a_hand_off_waiter_is_woken_early",
     "a_hand_off_waiter_that_sleeps_until_a_lease_expires_is_not_woken_early",
-    ("at < tonumber(first[2]) - 1.25 then", "at < tonumber(first[2]) - 1 then"),
+    ("local POLL_TOLERANCE_MS = 1.25", "local POLL_TOLERANCE_MS = 1"),
 )

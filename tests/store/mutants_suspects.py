@@ -30,7 +30,7 @@ mutant(
 mutant(
     "no_client_is_woken_after_a_suspect",
     "after_a_suspect_another_client_is_woken_for_the_rest",
-    ("local was_cut_short = #jobs > 0 and next_poll_in == 0", "local was_cut_short = false"),
+    ("local leaves_due_jobs = #jobs > 0 and", "local leaves_due_jobs = false and"),
 )
 mutant(
     "one_stall_makes_a_suspect",

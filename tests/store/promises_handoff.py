@@ -104,9 +104,9 @@ def an_unsubscribed_waiter_does_not_keep_a_job_from_another(h: Harness) -> None:
 @promise
 def another_waiter_polls_in_time_after_a_hand_off(h: Harness) -> None:
     """The client may be busy with the job, and the next due job would wait for another poll."""
-    first = Taker(h, "c1")
+    first = Taker(h, "h0000000a-c1")  # both on one host: one of them keeps the time
     h.later(0.01)
-    second = Taker(h, "c2")
+    second = Taker(h, "h0000000a-c2")
     h.dispatch("later", after=1)
     assert first.heard() == b"wake"
     first.sleep()  # it polls in a second

@@ -265,3 +265,16 @@ def a_dequeue_without_a_list_of_finishes_gets_five_values(h: Harness) -> None:
         raw = msgspec.structs.replace(command, args=tuple(older), read=list)
         assert len(h.call(raw)) == 5
     assert len(h.call(msgspec.structs.replace(command, read=list))) == 7
+
+
+@promise
+def the_leases_of_one_client_are_listed_in_pages(h: Harness) -> None:
+    h.join("c1", "c2")
+    h.dispatch_many("a", "b:c", "d", "e")
+    jobs, [other] = h.take("c1", limit=3), h.take("c2")
+    first, cursor = h.call(h.commands.leases("c1", b"", 2))
+    rest, end = h.call(h.commands.leases("c1", cursor, 2))
+    assert first + rest == [(job.id, job.token) for job in jobs]
+    assert end == b""
+    assert h.call(h.commands.leases("c2", b"", 2)) == ([(other.id, other.token)], b"")
+    assert h.call(h.commands.leases("unknown", b"", 2)) == ([], b"")

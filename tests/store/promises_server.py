@@ -88,7 +88,7 @@ def reading_functions_are_declared_and_write_nothing(h: Harness) -> None:
     commands = h.commands
     reads: list[Command[Any]] = [
         commands.counts(), commands.get("a"), commands.stats(), commands.clients(),
-        commands.audit(0, 100), version(),
+        commands.audit(0, 100), commands.leases("c1", b"", 100), version(),
     ]  # fmt: skip
     pages = [commands.jobs(state, b"", 100) for state in get_args(ListState)]
     for read in reads + pages:

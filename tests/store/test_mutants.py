@@ -17,6 +17,7 @@ from tests.store import (
     mutants_plain,
     mutants_server,
     mutants_suspects,
+    mutants_waking,
     promises,
     promises_bounds,
     promises_dispatch,
@@ -27,6 +28,7 @@ from tests.store import (
     promises_plain,
     promises_server,
     promises_suspects,
+    promises_waking,
 )
 from tests.store.harness import Harness, load
 from tests.store.mutant import MUTANTS
@@ -35,8 +37,10 @@ from tests.store.promise import PROMISES
 ENLISTED = (  # importing them registers mutants and promises
     mutants, mutants_bounds, mutants_dispatch, mutants_given_up, mutants_handoff,
     mutants_idempotency, mutants_order, mutants_plain, mutants_server, mutants_suspects,
+    mutants_waking,
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
     promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
+    promises_waking,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from tests.store import (
     promises_plain,
     promises_server,
     promises_suspects,
+    promises_waking,
 )
 from tests.store.harness import Harness
 from tests.store.promise import PROMISES
@@ -20,6 +21,7 @@ from tests.store.promise import PROMISES
 ENLISTED = (  # importing them registers their promises
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
     promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
+    promises_waking,
 )  # fmt: skip
 
 

@@ -221,6 +221,17 @@ class QueueCommands:
         """Return jobs of dead clients; call again while it answers more than 0."""
         return Command("sweep", self.keys.with_fail_queue, (self._now,), int)
 
+    def leases(
+        self, client: str, cursor: bytes, limit: int
+    ) -> Command[tuple[list[tuple[str, int]], bytes]]:
+        """A page of the leases of one client, and the cursor of the next page: see `jobs`."""
+
+        def read(reply: list[Any]) -> tuple[list[tuple[str, int]], bytes]:
+            flat, following = reply
+            return [(lease.id, lease.token) for lease in _cancels(flat)], following
+
+        return self._read_only("leases", read, client, cursor, limit)
+
     def clients(self, offset: int = 0, limit: int = 100) -> Command[list[ClientInfo]]:
         def read(reply: list[Any]) -> list[ClientInfo]:
             return [

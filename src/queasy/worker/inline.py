@@ -13,7 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Generator
 
-from queasy.dispatch import new_id
+from queasy.dispatch import new_client_id, new_id
 from queasy.errors import QueasyError
 from queasy.options import check_whole, seconds
 from queasy.store.records import Cancelled
@@ -89,7 +89,7 @@ class InlineWorker:
         return Worker(
             self._plan,
             store,
-            new_id(),
+            new_client_id(),
             InflightTable(queues, self._capacity),
             capacity=self._capacity,
             safety_poll_seconds=safety_interval(queues),

@@ -152,7 +152,7 @@ async def test_handoff_during_a_reconcile_is_not_interrupted(
 
     async def run_slowly(store: AsyncStore, command: Command[Any]) -> Any:
         answer = await run(store, command)
-        if command.function == "list":
+        if command.function == "leases":
             asked.set()
             await answered.wait()
         return answer

@@ -22,7 +22,7 @@ from tests.worker.inline import working
 
 SOON = 10.0  # seconds: far above the expected time, far below that of the bugs
 TIMEOUT = 0.4
-READS = {"counts", "get", "list", "clients", "stats", "audit"}
+READS = {"counts", "get", "list", "leases", "clients", "stats", "audit"}
 
 
 async def until(condition: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from queasy import Client, Job, Queue
+from queasy import Client, Job, Lease, Queue
 from queasy.store.command import Command
 from queasy.store.store import AsyncStore
 from tests.servers import Server
@@ -20,7 +20,7 @@ async def test_worker_that_always_has_more_to_take_reconciles_all_the_same(
 
     async def run_slowly(store: AsyncStore, command: Command[Any], *more: Any) -> Any:
         answer = await run(store, command, *more)
-        if command.function == "list":
+        if command.function == "leases":
             compared_after.append(len(seen.jobs))
         if command.function == "dequeue":
             await asyncio.sleep(0.01)  # a distant server: the jobs of the last answer have ended
@@ -67,3 +67,51 @@ async def test_internal_error_is_not_repeated_at_once(
         assert raised < 10, "it pauses between attempts"
         repaired.set()
         await seen.runs(1)
+
+
+async def test_reconcile_reads_no_payload_of_other_clients(
+    client: Client, server: Server, emails: Queue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a worker listed the active jobs after its own, with their payloads: 100 MB were seen."""
+    run, compared = AsyncStore.run, asyncio.Event()
+
+    async def note(store: AsyncStore, command: Command[Any], *more: Any) -> Any:
+        answer = await run(store, command, *more)
+        if command.function in ("list", "leases"):
+            compared.set()
+        return answer
+
+    large = 1_000_000
+    leases = [await _held(emails, large) for _ in range(5)]
+    monkeypatch.setattr(AsyncStore, "run", note)
+    emails.handler(seen.add)
+    await emails.dispatch("small")
+    async with working(client):
+        await seen.runs(1)
+        await _until_waiting(emails, len(leases))
+        before = _bytes_sent(server)
+        server.call("CLIENT", "KILL", "TYPE", "pubsub")
+        async with asyncio.timeout(10):
+            await compared.wait()
+        assert _bytes_sent(server) - before < large
+    for lease in leases:
+        assert await lease.complete()
+
+
+async def _held(queue: Queue, size: int) -> Lease:
+    """A lease of a job with a payload of this size."""
+    await queue.dispatch("x" * size)
+    return await queue.lease(60)
+
+
+async def _until_waiting(queue: Queue, active: int) -> None:
+    async def rest() -> bool:
+        counts = await queue.counts()
+        return counts.waiters == 1 and counts.active == active
+
+    await until(rest, "only the leases are left, and the worker waits")
+
+
+def _bytes_sent(server: Server) -> int:
+    with server.client() as connection:
+        return connection.info("stats")["total_net_output_bytes"]

@@ -58,6 +58,23 @@ def test_job_that_comes_due_does_not_wait_for_a_stopping_worker(
     assert keeper.process.wait(60) == other.stop() == 0
 
 
+@together
+def test_jobs_that_come_due_together_start_on_all_idle_workers(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """Bug: one waiter kept the time and took one job; the others started after 6 s or more."""
+    whole = client.queue("whole")
+    worker = fleet.serve("--queue", "whole", processes=4)
+    wait_until(lambda: whole.counts().waiters == 4, "all four are waiters")
+    due_at = time.monotonic() + 1
+    for number in range(4):
+        whole.dispatch({"sleep": 3}, id=f"job-{number}", delay=1)
+    starts = fleet.journal.wait_for("start", 4)
+    assert max(start["at"] for start in starts) - due_at < 2.5
+    assert len({start["pid"] for start in starts}) == 4
+    assert worker.stop() == 0
+
+
 def _dispatch_later(client: SyncClient) -> float:
     """Dispatches a job for later. The first of two waiters has to poll when it is due."""
     small = client.queue("small")

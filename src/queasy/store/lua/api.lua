@@ -26,12 +26,13 @@ local hand_off_or_wake = handoff.hand_off_or_wake
 local evict, sweep = sweep.evict, sweep.sweep
 local forward_wake_up, dequeue = dequeue.forward_wake_up, dequeue.dequeue
 local get, LISTS, counts, clients = inspect.get, inspect.LISTS, inspect.counts, inspect.clients
+local leases_of = inspect.leases_of
 local meta_problem, audit = audit.meta_problem, audit.audit
 local explain = failure.explain
 
 local API = {}
 
-local VERSION = { 1, 6 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 7 } -- protocol, revision: a loader never replaces a higher revision
 
 -- dispatch: create or update jobs.
 --   keys   the first 8; optionally calls, callers
@@ -244,6 +245,17 @@ function API.list(keys, argv)
   return { lister(open_queue(keys, 1, argv[1]), argv[3], math.max(1, limit)) }
 end
 
+-- leases: a page of the leases of one client, without payloads.
+--   keys   all
+--   args   client, cursor, limit
+--   reply  { { id, token of each }, the cursor of the next page }; '' is the first page, and follows
+--          the last
+--   writes nothing
+function API.leases(keys, argv)
+  local limit = math.max(1, count_arg(argv[4], 'the limit', CHUNK))
+  return leases_of(open_queue(keys, 1, argv[1]), client_arg(argv[2]), argv[3], limit)
+end
+
 -- clients: a page of clients.
 --   keys   all
 --   args   offset, limit
@@ -315,6 +327,7 @@ register('trim', API.trim, 'allow-oom')
 register('counts', API.counts, 'no-writes')
 register('get', API.get, 'no-writes')
 register('list', API.list, 'no-writes')
+register('leases', API.leases, 'no-writes')
 register('clients', API.clients, 'no-writes')
 register('stats', API.stats, 'no-writes')
 register('audit', API.audit, 'no-writes')

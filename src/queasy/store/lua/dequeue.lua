@@ -36,8 +36,7 @@ local function is_due(q, skips_suspects)
   return at and at <= q.now
 end
 
--- Wakes a waiter if a job is due that this client did not take, because it has no room, or because
--- it took one suspect and nothing else.
+-- Wakes a waiter if a job is due that this client does not take.
 local function forward_wake_up(q)
   if is_due(q) then
     wake_waiters(q, 1)
@@ -141,15 +140,17 @@ local function is_to_wait(q, args, state, jobs)
   return args.limit > 0 or not is_due(q, args.skips_suspects)
 end
 
--- Wakes other clients for the due jobs that this one did not take.
-local function wake_others(q, args, state, jobs, next_poll_in)
+-- Wakes another client if a job is due that this one did not take. A client that took a full batch
+-- wakes the next one, which does the same: jobs that come due together wake as many clients as they
+-- need, although only one keeps the time.
+local function wake_others(q, args, state, jobs)
   wake_all(q)
   if q.skipped_suspects then
     wake_for_suspects(q, 1) -- this client may have been woken in place of one that takes suspects
   end
   local only_asks = args.limit == 0 and args.waits_ms == 0 and state == 'ok'
-  local was_cut_short = #jobs > 0 and next_poll_in == 0
-  if only_asks or was_cut_short then
+  local leaves_due_jobs = #jobs > 0 and not q.no_waiters and is_due(q, args.skips_suspects)
+  if only_asks or leaves_due_jobs then
     forward_wake_up(q)
   end
 end
@@ -174,7 +175,7 @@ local function dequeue(q, args, argv)
     local poll_in = next_poll_in >= 0 and math.min(next_poll_in, args.waits_ms) or args.waits_ms
     update_waiter(q, args, waits and q.now + poll_in)
   end
-  wake_others(q, args, state, jobs, next_poll_in)
+  wake_others(q, args, state, jobs)
   local cancels = cancels_of(q, client)
   if not args.packed_finishes then -- a client of an older revision expects five values
     return { state, next_poll_in, settled, jobs, cancels }

@@ -1,8 +1,9 @@
 -- Reading: nothing here writes.
 
 local MAX_INTEGER, refuse, stored_number = keys.MAX_INTEGER, keys.refuse, keys.stored_number
+local in_chunks = keys.in_chunks
 local split_payload, read_held, read_active = job.split_payload, job.read_held, job.read_active
-local lease_range = client.lease_range
+local lease_name, lease_range, id_of = client.lease_name, client.lease_range, client.id_of
 
 local function pick(record, names)
   local out = {}
@@ -217,6 +218,27 @@ local function counts(q)
   }
 end
 
+-- A page of the leases of one client: id and token of each, and the cursor of the next page. A
+-- cursor is the last id of a page. Reads no payloads.
+local function leases_of(q, client, cursor, limit)
+  local low, high = lease_range(client)
+  if cursor ~= '' then
+    low = '(' .. lease_name(client, cursor)
+  end
+  local ids = redis.call('ZRANGE', q.leases, low, high, 'BYLEX', 'LIMIT', 0, limit)
+  for i, lease in ipairs(ids) do
+    ids[i] = id_of(lease, client)
+  end
+  local active, out = in_chunks('HMGET', q.active, ids), {}
+  for i, id in ipairs(ids) do
+    local token, _, holder = read_active(active[i] or '')
+    if token and holder == client then
+      out[#out + 1], out[#out + 2] = id, token
+    end
+  end
+  return { out, #ids == limit and ids[#ids] or '' }
+end
+
 -- Clients in order of expiry: client, expires in ms, leases, worker.
 local function clients(q, offset, limit)
   local out = {}
@@ -233,5 +255,5 @@ local function clients(q, offset, limit)
 end
 
 return {
-  get = get, LISTS = LISTS, counts = counts, clients = clients,
+  get = get, LISTS = LISTS, counts = counts, leases_of = leases_of, clients = clients,
 }

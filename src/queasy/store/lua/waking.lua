@@ -2,8 +2,12 @@
 --
 -- A waiter is a client that sleeps until there is work. It has an entry in `waiters`: the time at
 -- which it polls at the latest. A call that makes jobs due wakes one waiter for each. If something
--- is to happen before the first waiter polls, that waiter is woken, to poll in time. All of this is
+-- is to happen before waiters of two hosts poll, waiters are woken, to poll in time. All of this is
 -- best effort, after everything is written.
+--
+-- A host may vanish with its connections open: messages to its waiters then seem to be received.
+-- So no event depends on the waiters of one host. Two hosts keep the time. If a waiter is woken for
+-- a job, a waiter of another host polls soon after, and takes the job if it is still due.
 --
 -- The fraction of the entry says what the waiter accepts. A waiter that skips suspects is not woken
 -- for them: its entry is half a millisecond below a whole one. A waiter that takes hand-offs
@@ -15,6 +19,35 @@ local unpack_table = job.unpack_table
 
 -- A waiter that should have polled this long ago is gone.
 local WAITER_GONE_MS = 60000
+
+-- A wake-up for a job is checked after this time, by a waiter of another host.
+local CHECK_AFTER_MS = 2000
+
+-- A waiter sleeps for whole milliseconds and polls up to one later than it asked for; the entry of
+-- one that takes hand-offs is a quarter higher.
+local POLL_TOLERANCE_MS = 1.25
+
+-- The host of a client: its name may begin with `h`, eight hexadecimal digits that stand for the
+-- host, and a hyphen. Any other client counts as a host of its own.
+local function host_of(client)
+  return client:match('^h%x%x%x%x%x%x%x%x%-') or client
+end
+
+-- Calls `visit(client, poll_at)` for waiters, the first to poll first, until it returns true. Most
+-- often the first two are enough.
+local function visit_waiters(q, visit)
+  for _, last in ipairs({ 1, CHUNK - 1 }) do
+    local waiters = redis.pcall('ZRANGE', q.waiters, 0, last, 'WITHSCORES')
+    for i = 1, waiters.err and 0 or #waiters, 2 do
+      if visit(waiters[i], tonumber(waiters[i + 1])) then
+        return
+      end
+    end
+    if waiters.err or #waiters < 2 * (last + 1) then
+      return
+    end
+  end
+end
 
 -- Sends a waiter a message and removes the waiter. Returns whether any subscriber received it; nil
 -- if this user may not publish: then the waiter stays, for others to wake. There may be two
@@ -28,10 +61,28 @@ local function notify(q, client, message)
   return received > 0
 end
 
--- Wakes up to `n` waiters, because there is work or will be soon. A waiter that receives nothing is
--- gone. Returns true if no waiter is left, or none can be woken.
+-- Has a waiter of a host other than `host` poll soon: a message to `host` may not have been read.
+-- That waiter is not woken now. Until it polls, further wake-ups need no other check.
+local function check_soon(q, host)
+  local at = math.floor(q.now + CHECK_AFTER_MS)
+  visit_waiters(q, function(client, poll_at)
+    if host_of(client) == host or poll_at - POLL_TOLERANCE_MS <= at then
+      return host_of(client) ~= host
+    end
+    local received = redis.pcall('SPUBLISH', channel_of(q, client), 'poll:' .. CHECK_AFTER_MS)
+    if received == 0 then
+      redis.pcall('ZREM', q.waiters, client)
+      return false
+    end
+    redis.pcall('ZADD', q.waiters, 'XX', at + poll_at % 1, client)
+    return true
+  end)
+end
+
+-- Wakes up to `n` waiters, because there is work. A waiter that receives nothing is gone. Returns
+-- true if no waiter is left, or none can be woken.
 local function wake_waiters(q, n)
-  local gone = 0
+  local gone, woken_host = 0, nil
   while n > 0 and gone < CHUNK do
     local waiters = redis.pcall('ZRANGE', q.waiters, 0, math.min(n, CHUNK) - 1)
     if waiters.err or #waiters == 0 then
@@ -43,7 +94,11 @@ local function wake_waiters(q, n)
         return true
       end
       n, gone = n - (received and 1 or 0), gone + (received and 0 or 1)
+      woken_host = received and host_of(client) or woken_host
     end
+  end
+  if woken_host then
+    check_soon(q, woken_host)
   end
   return false
 end
@@ -51,10 +106,14 @@ end
 -- Wakes up to `n` waiters that accept suspects.
 local function wake_for_suspects(q, n)
   local waiters = redis.pcall('ZRANGE', q.waiters, 0, CHUNK - 1, 'WITHSCORES')
+  local woken_host
   for i = 1, waiters.err and 0 or #waiters, 2 do
     if n > 0 and tonumber(waiters[i + 1]) % 1 < 0.5 and notify(q, waiters[i], 'wake') then
-      n = n - 1
+      n, woken_host = n - 1, host_of(waiters[i])
     end
+  end
+  if woken_host then
+    check_soon(q, woken_host)
   end
 end
 
@@ -121,15 +180,27 @@ local function next_event_at(q, at)
   return at
 end
 
--- Wakes a waiter if none would poll in time for the next event. A job that is due already does not
--- count: a waiter was woken when it became due. If the first due job is a suspect, waiters that
+-- Wakes waiters until waiters of two hosts poll by `at`, if there are two hosts.
+local function keep_time(q, at)
+  local keeper
+  visit_waiters(q, function(client, poll_at)
+    local host = host_of(client)
+    if host == keeper then
+      return false
+    end
+    local polls = poll_at - POLL_TOLERANCE_MS <= at or notify(q, client, 'wake')
+    local satisfied = polls == nil or polls and keeper
+    keeper = keeper or polls and host or nil
+    return satisfied
+  end)
+end
+
+-- Wakes waiters if too few would poll in time for the next event. A job that is due already does
+-- not count: a waiter was woken when it became due. If the first due job is a suspect, waiters that
 -- skip suspects still sleep, and the next scheduled job counts.
 local function ensure_timely_poll(q)
-  if q.no_waiters then
-    return
-  end
-  local first = redis.pcall('ZRANGE', q.waiters, 0, 0, 'WITHSCORES')
-  if first.err or not first[2] then
+  local first = not q.no_waiters and redis.pcall('ZRANGE', q.waiters, 0, 0) or {}
+  if not first[1] then
     return
   end
   local at = next_job_at(q)
@@ -137,10 +208,8 @@ local function ensure_timely_poll(q)
     at = next_scheduled_at(q)
   end
   at = next_event_at(q, at)
-  -- A waiter sleeps for whole milliseconds and polls up to one later than it asked for; the entry
-  -- of one that takes hand-offs is a quarter higher.
-  if at and at > q.time and at < tonumber(first[2]) - 1.25 then
-    wake_waiters(q, 1)
+  if at and at > q.time then
+    keep_time(q, at)
   end
 end
 

@@ -311,6 +311,10 @@ class QueueState:
     def poll_now(self) -> None:
         self.poll_at = 0.0
 
+    def poll_within(self, seconds: float) -> None:
+        """The server counts on this worker to poll within that many seconds."""
+        self.poll_at = min(self.poll_at, time.monotonic() + seconds)
+
     def reconsider(self) -> None:
         """Poll at once, even a queue that was avoided: this worker may take its suspects now."""
         self.poll_at = self._avoid_until = 0.0

@@ -325,7 +325,8 @@ class Scheduler:
     # Messages
 
     def receive(self, subscription: Subscription, message: bytes) -> None:
-        """Handle a message from the server: a wake-up, a job handed off, or a run to cancel.
+        """Handle a message from the server: a wake-up, a time to poll, a job handed off, or a
+        run to cancel.
 
         b"" means that the connection was lost. Messages may have been lost with it.
         """
@@ -335,6 +336,10 @@ class Scheduler:
             case b"wake":
                 queue.wake()
                 self._schedule_now()
+            case b"poll":
+                with contextlib.suppress(ValueError):  # not a message of ours
+                    queue.poll_within(int(rest) / 1000)
+                self.schedule_soon()
             case b"job":
                 self._receive_job(subscription, message)
             case b"cancel":

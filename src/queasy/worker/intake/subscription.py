@@ -38,7 +38,7 @@ from queasy.worker.plan import IDLE_LEASE, LEASE
 __all__ = ["GivenUp", "Subscription"]
 
 T = TypeVar("T")
-LEASES_PER_PAGE = 100
+LEASES_PER_PAGE = 1000
 
 
 class GivenUp(Exception):
@@ -350,13 +350,15 @@ class Subscription:
 
     async def _leases_on_server(self) -> set[LeaseKey]:
         found: set[LeaseKey] = set()
-        cursor, more = f"{self._client}:".encode(), True
-        while more:  # the server lists leases in the order of their clients
+        cursor = None
+        while cursor != b"":
             page, cursor = await self._until_answered(
-                partial(self._store.run, self._commands.jobs("active", cursor, LEASES_PER_PAGE))
+                partial(
+                    self._store.run,
+                    self._commands.leases(self._client, cursor or b"", LEASES_PER_PAGE),
+                )
             )
-            found |= {(job.id, job.token) for job in page if job.client == self._client}
-            more = bool(cursor) and all(job.client == self._client for job in page)
+            found.update(page)
         return found
 
     def release_unknown(self, lease: LeaseKey, run: Run | None) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from queasy.dispatch import new_id
+from queasy.dispatch import new_client_id
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.supervision.child_state import ChildSnapshot, ChildState, KillReason, RunKey
 from queasy.worker.supervision.messages import (
@@ -45,7 +45,7 @@ class ChildProcess:
     """
 
     def __init__(self, config: ChildConfig) -> None:
-        self.client = new_id()
+        self.client = new_client_id()
         self.state = ChildState(time.monotonic())
         with contextlib.ExitStack() as opened:  # closed if the process runs out of files
             table = InflightTable.create_file(config.max_queues, config.capacity)

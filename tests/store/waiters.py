@@ -1,0 +1,29 @@
+"""Clients that wait for jobs and receive the messages of the server."""
+
+from tests.store.harness import Harness
+
+__all__ = ["Waiter"]
+
+
+class Waiter:
+    """A client of a host that is subscribed and waits."""
+
+    def __init__(self, h: Harness, name: str, *, host: int) -> None:
+        self.h, self.name = h, f"h{host:08x}-{name}"
+        self._ears = h.redis.pubsub()
+        self._ears.ssubscribe(h.keys.channel(self.name))
+        assert self._ears.get_sharded_message(timeout=5)["type"] == "ssubscribe"
+        h.join(self.name)
+        self.sleep()
+
+    def sleep(self, seconds: float = 8) -> float | None:
+        """Dequeues, gets nothing and waits. Returns when the server asks it to poll again."""
+        taken = self.h.dequeue(self.name, waiter=self.name, waits=seconds)
+        assert taken.jobs == []
+        return taken.next_in
+
+    def heard(self) -> bytes:
+        """The next message; b'' if there is none."""
+        self.h.redis.ping()  # the server has sent all messages of earlier calls
+        said = self._ears.get_sharded_message(timeout=0.05)
+        return said["data"] if said else b""

@@ -14,6 +14,7 @@ from tests.store import (
     mutants_handoff,
     mutants_idempotency,
     mutants_order,
+    mutants_outages,
     mutants_plain,
     mutants_server,
     mutants_suspects,
@@ -24,6 +25,7 @@ from tests.store import (
     promises_handoff,
     promises_idempotency,
     promises_order,
+    promises_outages,
     promises_plain,
     promises_server,
     promises_suspects,
@@ -34,9 +36,11 @@ from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers mutants and promises
     mutants, mutants_bounds, mutants_dispatch, mutants_given_up, mutants_handoff,
-    mutants_idempotency, mutants_order, mutants_plain, mutants_server, mutants_suspects,
+    mutants_idempotency, mutants_order, mutants_outages, mutants_plain, mutants_server,
+    mutants_suspects,
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
-    promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
+    promises_idempotency, promises_order, promises_outages, promises_plain, promises_server,
+    promises_suspects,
 )  # fmt: skip
 
 

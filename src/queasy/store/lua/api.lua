@@ -31,7 +31,7 @@ local explain = failure.explain
 
 local API = {}
 
-local VERSION = { 1, 6 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 7 } -- protocol, revision: a loader never replaces a higher revision
 
 -- dispatch: create or update jobs.
 --   keys   the first 8; optionally calls, callers

@@ -91,7 +91,9 @@ WORKERS = [
     b'{"group":"\\ud800"}', b'{"queues":{"{q}-fail":-1}}', b'{"queues":{"{}-fail":1, "}-fail":1}}',
     b'{"host":"\\u0000\\n"}',
 ]  # fmt: skip
-META = ("time", "token", "limits", "failed_limit", "broken_limit", "gap_from", "grace_until")
+META = (
+    "time", "token", "limits", "failed_limit", "broken_limit", "gap_from", "grace_until", "heard",
+)  # fmt: skip
 NOTHING = (0, b"-0", b"1e-400")  # a limit of 0: the record rightly keeps nothing
 LIMITS = [
     *BYTES,

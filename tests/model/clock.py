@@ -4,39 +4,56 @@ from __future__ import annotations
 
 TICK = 2**-11
 OUTAGE = 10_000.0
+FLAPPING = 60_000.0
+SET_BACK = 100.0
 CALL_EVERY = OUTAGE - 1_000.0  # while leases run: a longer silence would look like an outage
 
 
 class Clock:
-    """The highest time a queue has seen, and the order in which it accepts things.
+    """The highest time a queue has seen, the last time it heard, and the order in which it accepts
+    things. The two times differ after the server's clock was set back.
 
     Every call opens the clock; a call that writes also writes the clock. If the queue received no
     call for `OUTAGE`, the server or its clock was away: clients that were alive before have a grace
-    period to call again.
+    period to call again. If the queue is away again before that period ends, both times count as
+    one, from the start of the first, for up to `FLAPPING`.
     """
 
     def __init__(self) -> None:
         self.seen: float | None = None
-        self.outage: tuple[float, float] | None = None  # its start, and the end of the grace
+        self.heard: float | None = None  # if the clock was set back
+        self.outage: tuple[float, float, float] | None = None
+        """Its start, the end of the grace, and when the server came back first."""
 
     def open(self, now: float) -> None:
         self.now = now
-        self.gap_from, self.grace_until = self.outage or (0.0, 0.0)
-        if self.seen is not None and now - self.seen > OUTAGE:
-            self.gap_from, self.grace_until = self.seen, now + OUTAGE
+        self.gap_from, self.grace_until, self.back_at = self.outage or (0.0, 0.0, 0.0)
+        last = self.last_call()
+        if last is not None and now - last > OUTAGE:
+            had_grace = self.grace_until - OUTAGE <= last < self.grace_until
+            if not (had_grace and last - self.back_at < FLAPPING):
+                self.gap_from, self.back_at = last, now
+            self.gap_from = min(self.gap_from, last)
+            self.grace_until = now + OUTAGE
         self.time = now if self.seen is None else max(now, self.seen)
         self._fresh = self.time != self.seen  # nothing was accepted or written at this time yet
         self._instants = 0
 
+    def last_call(self) -> float | None:
+        """When the queue was last called, by the clock of that time."""
+        return self.seen if self.heard is None else self.heard
+
     def write(self) -> None:
         self.seen = self.time
+        self.heard = self.now if self.time - self.now > SET_BACK else None
         self._fresh = False
         if self.grace_until:
-            self.outage = (self.gap_from, self.grace_until)
+            self.outage = (self.gap_from, self.grace_until, self.back_at)
 
     def record_call(self) -> None:
         """Record the time of a call that changes nothing else, if the last record is old."""
-        if self.seen is not None and self.now - self.seen > OUTAGE / 2:
+        last = self.last_call()
+        if last is not None and abs(self.now - last) > OUTAGE / 2:
             self.write()
 
     def tick(self) -> float:

@@ -262,7 +262,9 @@ def _meta(queue: Queue) -> State:
     if queue.seen is not None:
         meta["time"] = queue.seen
     if queue.outage is not None:
-        meta["gap_from"], meta["grace_until"] = queue.outage
+        meta["gap_from"], meta["grace_until"], meta["back_at"] = queue.outage
+    if queue.heard is not None:
+        meta["heard"] = queue.heard
     return meta
 
 

@@ -297,7 +297,7 @@ class Queue(Jobs):
             for expiry in (self.clients.values() if leases else ())
         ]
         times += expiries
-        last_call = self.now if self.seen is None else self.seen
+        last_call = self.last_call() or self.now
         if expiries and self.active and min(expiries) - last_call > CALL_EVERY:
             times.append(max(last_call + CALL_EVERY, min(expiries) - CALL_EVERY))
         return min(times, default=None)

@@ -115,7 +115,7 @@ mutant(
 mutant(
     "a_client_dead_before_the_outage_gets_grace",
     "a_client_that_was_dead_before_an_outage_gets_no_grace",
-    ("    q.gap_from = q.time\n", "    q.gap_from = 0\n"),
+    ("    q.gap_from = contact\n", "    q.gap_from = 0\n"),
 )
 mutant(
     "no_poll_is_needed_before_a_lease_expires",

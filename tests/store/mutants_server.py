@@ -36,8 +36,8 @@ mutant(
     "a_stored_clock_is_not_checked",
     "unreadable_settings_and_clocks_count_as_not_set",
     (
-        "  local last_contact = stored_number(clock[1], MAX_TIME)",
-        "  local last_contact = clock[1] and tonumber(clock[1])",
+        "  local stored_time = stored_number(clock[1], MAX_TIME)",
+        "  local stored_time = clock[1] and tonumber(clock[1])",
     ),
 )
 mutant(

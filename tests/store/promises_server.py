@@ -243,7 +243,7 @@ def a_fail_job_does_not_overwrite_a_job_with_its_id(h: Harness) -> None:
 @promise
 def unreadable_settings_and_clocks_count_as_not_set(h: Harness) -> None:
     h.join("c1")
-    for name in ("time", "token", "limits", "failed_limit", "broken_limit", "grace_until"):
+    for name in ("time", "token", "limits", "failed_limit", "broken_limit", "grace_until", "heard"):
         for value in ("junk", "nan", "inf", "-1", "1e300"):
             h.redis.hset(h.keys.base + "meta", name, value)
             h.later(1)

@@ -14,6 +14,7 @@ from tests.store import (
     mutants_handoff,
     mutants_idempotency,
     mutants_order,
+    mutants_outages,
     mutants_plain,
     mutants_server,
     mutants_suspects,
@@ -25,6 +26,7 @@ from tests.store import (
     promises_handoff,
     promises_idempotency,
     promises_order,
+    promises_outages,
     promises_plain,
     promises_server,
     promises_suspects,
@@ -36,11 +38,11 @@ from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers mutants and promises
     mutants, mutants_bounds, mutants_dispatch, mutants_given_up, mutants_handoff,
-    mutants_idempotency, mutants_order, mutants_plain, mutants_server, mutants_suspects,
-    mutants_waking,
+    mutants_idempotency, mutants_order, mutants_outages, mutants_plain, mutants_server,
+    mutants_suspects, mutants_waking,
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
-    promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
-    promises_waking,
+    promises_idempotency, promises_order, promises_outages, promises_plain, promises_server,
+    promises_suspects, promises_waking,
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from tests.store import (
     promises_handoff,
     promises_idempotency,
     promises_order,
+    promises_outages,
     promises_plain,
     promises_server,
     promises_suspects,
@@ -20,8 +21,8 @@ from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers their promises
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
-    promises_idempotency, promises_order, promises_plain, promises_server, promises_suspects,
-    promises_waking,
+    promises_idempotency, promises_order, promises_outages, promises_plain, promises_server,
+    promises_suspects, promises_waking,
 )  # fmt: skip
 
 

@@ -121,6 +121,8 @@ UNREADABLE = [
     ("meta", "token", b"1e300", "the setting token in meta cannot be read"),
     ("meta", "limits", b"junk", "the setting limits in meta cannot be read"),
     ("meta", "grace_until", b"inf", "the setting grace_until in meta cannot be read"),
+    ("meta", "heard", b"-1", "the setting heard in meta cannot be read"),
+    ("meta", "back_at", b"junk", "the setting back_at in meta cannot be read"),
 ]
 
 

@@ -150,9 +150,11 @@ local TALLIES = {
   'requests', 'workers', 'cancels', 'calls',
 }
 
+local IS_TIME = { time = true, gap_from = true, grace_until = true, heard = true, back_at = true }
+
 -- The settings and the clock. A value that cannot be read counts as not set.
 function CHECKS.meta(q, report)
-  local names = { unpack(CLOCK) }
+  local names = { 'back_at', unpack(CLOCK) }
   for _, name in ipairs(SETTINGS) do
     names[#names + 1] = name
   end
@@ -162,8 +164,7 @@ function CHECKS.meta(q, report)
     if name == 'limits' then
       fine = not raw or are_options(unpack_table(raw))
     else
-      local is_time = name == 'time' or name == 'gap_from' or name == 'grace_until'
-      fine = not raw or stored_number(raw, is_time and MAX_TIME or MAX_INTEGER)
+      fine = not raw or stored_number(raw, IS_TIME[name] and MAX_TIME or MAX_INTEGER)
     end
     if not fine then
       report('the setting ' .. name .. ' in meta cannot be read')

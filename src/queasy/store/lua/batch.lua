@@ -3,7 +3,7 @@
 -- checks everything before it writes. The server has no rollback: if a write fails all the same,
 -- `commit` undoes the writes before it.
 
-local CHUNK, LONG_ENTRY = keys.CHUNK, keys.LONG_ENTRY
+local CHUNK, LONG_ENTRY, heard_apart = keys.CHUNK, keys.LONG_ENTRY, keys.heard_apart
 local write_stats = stats.write_stats
 
 local Batch = {}
@@ -203,6 +203,15 @@ local function write_meta(batch, q)
   if q.grace_until ~= q.stored_grace then
     batch:set(q.meta, 'gap_from', q.gap_from, old[4])
     batch:set(q.meta, 'grace_until', q.grace_until, old[5])
+    if q.back_at then
+      batch:set(q.meta, 'back_at', q.back_at, q.old_back)
+    end
+  end
+  local heard = heard_apart(q)
+  if heard then
+    batch:set(q.meta, 'heard', heard, old[6])
+  elseif old[6] then
+    batch:del(q.meta, 'heard', old[6])
   end
 end
 
@@ -216,8 +225,10 @@ end
 
 -- Makes a later batch of the same call start from the state that was just written.
 local function mark_committed(q)
-  q.last_contact, q.counts, q.stored_token, q.stored_grace = q.time, {}, q.token, q.grace_until
-  q.old_clock = { q.time, q.token, false, q.gap_from, q.grace_until }
+  local heard = heard_apart(q)
+  q.last_contact, q.stored_time, q.counts = heard or q.time, q.time, {}
+  q.stored_token, q.stored_grace, q.old_back = q.token, q.grace_until, q.back_at
+  q.old_clock = { q.time, q.token, false, q.gap_from, q.grace_until, heard }
 end
 
 -- Applies all writes to a queue, and to its fail queue if given, or none.

@@ -27,6 +27,13 @@ local OUTAGE_MS = 10000
 -- Otherwise the silence would count as an outage, and a dead client would get the grace period of
 -- an outage.
 local CONTACT_EVERY_MS = OUTAGE_MS - 1000
+-- An outage that begins in the grace period of another continues it, if it begins this soon after
+-- the server came back from the first of them. Without this bound, a queue that is called once an
+-- hour would never return the jobs of a dead client: each call would continue the outage before it.
+local FLAPPING_MS = 60000
+-- If the clock is further than this before the highest time seen, it was set back. Within one call
+-- the order of acceptance moves that time ahead by at most half a millisecond.
+local SET_BACK_MS = 100
 
 -- Lua's stack bounds `unpack` and the number of arguments of a command.
 local CHUNK = 1000
@@ -43,7 +50,7 @@ local LONG_ENTRY = '------------------------------------------------------------
 local MAX_CALL_BYTES = 2 * 2 ^ 20
 
 -- Fields of `meta`: those that every call reads, and those that are read when needed.
-local CLOCK = { 'time', 'token', 'paused', 'gap_from', 'grace_until' }
+local CLOCK = { 'time', 'token', 'paused', 'gap_from', 'grace_until', 'heard' }
 local SETTINGS = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit' }
 
 local function refuse(message)
@@ -119,6 +126,23 @@ local function server_time()
   return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000
 end
 
+-- Notes that the queue was not called from its last contact until now. Clients that were alive then
+-- get one more lease, to reconnect. If another outage ended so recently that its grace period was
+-- running at that contact, they had no time to: then both outages count as one, from the start of
+-- the first.
+local function note_outage(q)
+  local contact, back = q.last_contact, redis.call('HGET', q.meta, 'back_at')
+  local began = q.grace_until - OUTAGE_MS
+  local first_back = stored_number(back, MAX_TIME) or began
+  q.old_back, q.back_at = back, q.now
+  if contact >= began and contact < q.grace_until and contact - first_back < FLAPPING_MS then
+    q.gap_from, q.back_at = math.min(q.gap_from, contact), first_back
+  else
+    q.gap_from = contact
+  end
+  q.grace_until = q.now + OUTAGE_MS
+end
+
 -- Opens a queue: its `n` keys begin at `first`. `now` is empty, except in tests, which pass a
 -- logical time: the clock of a client decides nothing.
 local function open_queue(keys, first, now, n)
@@ -127,15 +151,17 @@ local function open_queue(keys, first, now, n)
     unpack(keys, first, first + (n or QUEUE_KEYS) - 1)
   local clock = redis.call('HMGET', meta_key, unpack(CLOCK))
   local time = now == '' and server_time() or parse_number(now, 'now')
-  local last_contact = stored_number(clock[1], MAX_TIME) -- nil: no call has written yet
+  local stored_time = stored_number(clock[1], MAX_TIME) -- nil: no call has written yet
+  -- The last time heard is the highest time seen, except after the clock was set back.
+  local heard = clock[6] and stored_time and stored_number(clock[6], stored_time)
   local token, grace_until = stored_number(clock[2], MAX_INTEGER), stored_number(clock[5], MAX_TIME)
   -- One constructor with at most 32 fields: Lua rebuilds a growing table each time its size
   -- doubles.
   local q = {
     waiting = waiting, data = data, info = info, active = active, blocked = blocked,
     meta = meta_key, stats = stats, waiters = waiters, keys = keys, counts = {}, old_clock = clock,
-    now = time, last_contact = last_contact, time = last_contact or time, token = token or 0,
-    paused = clock[3] == '1',
+    now = time, last_contact = heard or stored_time, stored_time = stored_time,
+    time = stored_time or time, token = token or 0, paused = clock[3] == '1',
     gap_from = stored_number(clock[4], MAX_TIME) or 0, grace_until = grace_until or 0,
     -- false: the field exists but cannot be read
     stored_token = token or not clock[2] and 0, stored_grace = grace_until or not clock[5] and 0,
@@ -148,15 +174,19 @@ local function open_queue(keys, first, now, n)
   if calls then -- assigning nil to a new field also takes space
     q.calls, q.callers = calls, callers
   end
-  if q.now - q.time > OUTAGE_MS then
-    -- Clients that were alive at the last contact get one more lease, to reconnect.
-    q.gap_from = q.time
-    q.grace_until = q.now + OUTAGE_MS
+  if q.now - (q.last_contact or q.now) > OUTAGE_MS then
+    note_outage(q)
   end
   if q.now > q.time then
     q.time = q.now
   end
   return q
+end
+
+-- The time of this call, if it is to be stored apart from the highest time seen: the clock was set
+-- back. nil if not.
+local function heard_apart(q)
+  return q.time - q.now > SET_BACK_MS and q.now or nil
 end
 
 -- The settings of the queue, as `configure` wrote them.
@@ -187,7 +217,7 @@ local function tick(q)
     q.time = q.time + TICK
   else
     q.ticked = true
-    if q.last_contact and q.time <= q.last_contact then
+    if q.stored_time and q.time <= q.stored_time then
       q.time = q.time + TICK
     end
   end
@@ -240,7 +270,8 @@ return {
   CHUNK = CHUNK, BULK = BULK, LONG_ENTRY = LONG_ENTRY, MAX_CALL_BYTES = MAX_CALL_BYTES,
   CLOCK = CLOCK, SETTINGS = SETTINGS, refuse = refuse, parse_number = parse_number,
   stored_number = stored_number, in_chunks = in_chunks, hmget_sparse = hmget_sparse,
-  presized = presized, open_queue = open_queue, settings_of = settings_of,
+  presized = presized, open_queue = open_queue, heard_apart = heard_apart,
+  settings_of = settings_of,
   fail_queue_of = fail_queue_of, tick = tick, in_grace = in_grace, expiry_cutoff = expiry_cutoff,
   schedule = schedule, channel_of = channel_of,
 }

@@ -103,8 +103,8 @@ local function sweep(q)
     'LIMIT', 0, SWEEP_CLIENTS)
   if #dead == 0 then
     -- A sweep that finds nothing must record the contact, too. Otherwise every poll would seem the
-    -- first after an outage.
-    if q.now - (q.last_contact or q.now) > OUTAGE_MS / 2 then
+    -- first after an outage. The same if the clock was set back.
+    if math.abs(q.now - (q.last_contact or q.now)) > OUTAGE_MS / 2 then
       new_batch():commit(q)
     end
     return 0

@@ -1,0 +1,61 @@
+"""Outages that follow one another, and outages after the clock was set back."""
+
+from queasy.outcomes import Finish
+from tests.store.harness import Harness
+from tests.store.promise import promise
+
+
+@promise
+def a_second_outage_within_the_grace_of_the_first_keeps_the_grace(h: Harness) -> None:
+    """Bug: the second outage began at the only call between the two, when the lease had expired by
+    the clock. So the client got no grace, and its job ran twice at once."""
+    h.join("c1", "dead", lease=10)
+    h.dispatch_many("a", "b")
+    job = h.take_one("c1", lease=10)
+    h.later(15)
+    assert h.sweep() == 0, "the first outage"
+    for _ in range(3):
+        h.later(11)
+        assert h.sweep() == 0, "and the next, before the client could call"
+    assert h.bump("c1") == ["ok"]
+    assert h.end(job, Finish()) == "finished"
+    assert h.cancel("b") == ["cancelled"]
+
+
+@promise
+def calls_once_an_hour_return_the_jobs_of_a_dead_client(h: Harness) -> None:
+    h.join("dead", lease=10)
+    h.dispatch()
+    h.take_one("dead", lease=10)
+    for _ in range(3):
+        h.later(3600)
+        h.sweep()
+    assert h.row("due").stall_count == 1, "each call looks like the first after an outage"
+
+
+@promise
+def an_outage_after_the_clock_was_set_back_is_noticed(h: Harness) -> None:
+    """Bug: until the clock reached the highest time seen, no silence counted as an outage."""
+    h.dispatch()
+    h.later(-3600)
+    h.join("c1", lease=10)
+    job = h.take_one("c1", lease=10)
+    h.later(60)
+    assert h.sweep() == 0, "the server was away for a minute"
+    h.later(9)
+    assert h.bump("c1") == ["ok"]
+    assert h.end(job, Finish()) == "finished"
+
+
+@promise
+def a_clock_that_caught_up_is_the_last_time_heard(h: Harness) -> None:
+    h.dispatch("later", after=7200)
+    h.later(-5)
+    h.join("c1", lease=8)
+    h.dispatch()
+    for _ in range(4):
+        h.later(4)
+        h.dispatch("other")
+    h.take_one("c1", lease=8)
+    h.later(8)
+    assert h.sweep() == 1, "the queue was called eight seconds ago: this was not an outage"

@@ -56,6 +56,8 @@ OWN_METRICS: dict[str, tuple[str, int, bool]] = {
     "pubsub p99": ("bare wake-up by pub/sub and FCALL, p99, ms", 2, False),
     "start": ("worker start to first job, ms", 0, False),
     "import": ("import of queasy, ms", 0, False),
+    "queues": ("1,000 queues with one job each, jobs/s", 0, True),
+    "queues idle": ("worker of 1,000 empty queues, % of a core", 2, False),
 }
 ALL = METRICS | OWN_METRICS
 

@@ -147,6 +147,8 @@ TARGETS: list[Target] = [
     alone("supervisor", 1),
     alone("start", 400),
     alone("import", 120),
+    alone("queues", 333),
+    alone("queues idle", 1),
     alone("retried ratio", 0.5),
     alone("failed ratio", 0.5),
     alone("lease ratio", 0.8),

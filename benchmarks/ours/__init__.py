@@ -1,6 +1,6 @@
 """Workloads that only Queasy runs, and the bare server as a reference."""
 
-from benchmarks.ours import bare, drains, endings, payloads, start, wakeup
+from benchmarks.ours import bare, drains, endings, payloads, queues, start, wakeup
 
 OURS = {
     "drains": drains.run,
@@ -9,4 +9,5 @@ OURS = {
     "bare": bare.run,
     "wakeup": wakeup.run,
     "start": start.run,
+    "queues": queues.run,
 }

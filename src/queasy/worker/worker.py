@@ -22,6 +22,7 @@ from queasy.job import Job
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event, report_suppressed
 from queasy.worker.execution.runs import END_GRACE
+from queasy.worker.intake.activity import Activity
 from queasy.worker.intake.connectivity import Connectivity
 from queasy.worker.intake.queue_state import RETRY_PAUSE, QueueState
 from queasy.worker.intake.scheduler import Scheduler
@@ -61,9 +62,14 @@ class Worker:
         self._connectivity = Connectivity(client)
         self._joining_later: dict[Subscription, asyncio.Task[None]] = {}
         """Tasks that join a queue as soon as its keys are repaired, or the server is back."""
+        activity = Activity()
         self._subscriptions = [
             Subscription(
-                QueueState(service, index, table), client, store, table, self._connectivity
+                QueueState(service, index, table, activity),
+                client,
+                store,
+                table,
+                self._connectivity,
             )
             for index, service in enumerate(plan.services)
         ]

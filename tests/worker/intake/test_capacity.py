@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from queasy.worker.execution.units import Units
-from queasy.worker.intake.capacity import MANY, Room, fits_many
+from queasy.worker.intake.capacity import MANY, Room, StarvedNeeds, fits_many
 from queasy.worker.intake.decisions import QueueView
 
 CAPACITY = 100
@@ -17,6 +17,13 @@ def queue(size: int, **fields: Any) -> QueueView:
 
 def room(used: Units | None = None, reserved: Units | None = None, usable_async: int = 100) -> Room:
     return Room(CAPACITY, used or Units(), reserved or Units(), usable_async, CAPACITY)
+
+
+def needs(busy: Room, *starved: QueueView) -> StarvedNeeds:
+    found = StarvedNeeds()
+    for queue in starved:
+        found.add(busy, queue)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -45,22 +52,22 @@ def test_pace_limits_async_handlers_by_what_async_handlers_use() -> None:
 def test_starved_queue_of_the_other_kind_is_left_its_room() -> None:
     busy = room(Units(awaited=20), Units(awaited=10))
     starved = queue(60, is_async=False)
-    assert busy.jobs(queue(10), [starved]) == 1
-    assert busy.jobs(queue(10), [queue(65, is_async=False)]) == 0
+    assert busy.jobs(queue(10), needs(busy, starved)) == 1
+    assert busy.jobs(queue(10), needs(busy, queue(65, is_async=False))) == 0
 
 
 def test_starved_async_queue_is_left_what_its_pace_allows() -> None:
     busy = room(Units(awaited=15), Units(awaited=5), usable_async=50)
     starved = queue(20)
-    assert busy.jobs(queue(5), [starved]) == 2
-    assert busy.jobs(queue(5, is_async=False), [starved]) == 10
+    assert busy.jobs(queue(5), needs(busy, starved)) == 2
+    assert busy.jobs(queue(5, is_async=False), needs(busy, starved)) == 10
 
 
 def test_starved_queue_that_fits_only_into_an_idle_worker_is_left_all_room() -> None:
     busy = room(Units(awaited=10), usable_async=50)
-    assert busy.jobs(queue(1), [queue(50, own_units=10)]) == 0
-    assert busy.jobs(queue(1), [queue(49, own_units=10)]) == 1
-    assert busy.jobs(queue(1, is_async=False), [queue(51)]) == 0
+    assert busy.jobs(queue(1), needs(busy, queue(50, own_units=10))) == 0
+    assert busy.jobs(queue(1), needs(busy, queue(49, own_units=10))) == 1
+    assert busy.jobs(queue(1, is_async=False), needs(busy, queue(51))) == 0
 
 
 def test_prefetched_jobs_start_beside_what_others_use_and_reserve() -> None:

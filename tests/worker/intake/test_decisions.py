@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from queasy.worker.execution.units import Units
 from queasy.worker.intake.capacity import MANY, Room
 from queasy.worker.intake.decisions import (
+    MAX_STARVED,
     Decision,
     Dequeue,
     ForwardWakeUp,
@@ -232,6 +233,33 @@ def test_starved_queue_of_lower_priority_takes_no_room_from_a_higher_one() -> No
     starved = queue(0, size=60, priority=1, starved=True, passed_over_since=NOW - 1, probed_at=NOW)
     high = queue(1, size=1, priority=2)
     assert Dequeue(1, limit=33, units=33) in actions(starved, high, room=room(used=50))
+
+
+def test_many_queues_that_do_not_fit_are_probed_a_few_at_a_time() -> None:
+    """Bug: the worker probed each of a thousand queues every second, and ran no jobs."""
+    waiting = [queue(n, passed_over_since=NOW - 1, probed_at=NOW - 1) for n in range(100)]
+    found = actions(*waiting, room=room(used=95))
+    assert found == [Probe(n) for n in range(MAX_STARVED)]
+    probed = [queue(n, calls=1, probing=True) for n in range(MAX_STARVED)]
+    assert actions(*probed, *waiting[MAX_STARVED:], room=room(used=95)) == []
+    since = {"passed_over_since": NOW - 2, "probed_at": NOW}
+    starved = [queue(n, starved=True, **since) for n in range(MAX_STARVED)]
+    assert actions(*starved, *waiting[MAX_STARVED:], room=room(used=95)) == []
+    high = queue(100, priority=200, passed_over_since=NOW - 1, probed_at=NOW - 1)
+    assert actions(*starved, *waiting[MAX_STARVED:], high, room=room(used=95)) == [Probe(100)]
+
+
+def test_many_queues_that_may_be_empty_share_the_room_of_one_look() -> None:
+    """Bug: two polls of empty queues reserved all room, so queues were polled two at a time."""
+    found = actions(*(queue(n, exhausted=True) for n in range(100)))
+    assert [action for action in found if isinstance(action, Dequeue)] == [
+        Dequeue(n, limit=1, units=10) for n in range(10)
+    ]
+
+
+def test_queue_that_had_all_it_was_asked_for_does_not_share_its_portion() -> None:
+    first, *_ = actions(queue(0), *(queue(n, exhausted=True) for n in range(1, 100)))
+    assert first == Dequeue(0, limit=5, units=50)
 
 
 # Reporting, reconciling, waiting

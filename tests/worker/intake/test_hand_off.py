@@ -1,5 +1,6 @@
 """Which queue may hand jobs off to a worker, decided without a server."""
 
+from queasy.worker.intake.activity import Activity
 from queasy.worker.intake.hand_off import HandOffPolicy
 from queasy.worker.intake.queue_state import QueueState
 from queasy.worker.liveness.inflight_table import InflightTable
@@ -8,7 +9,8 @@ from tests.worker.intake.services import service
 
 def queues(count: int) -> list[QueueState]:
     table = InflightTable(count, 100)
-    return [QueueState(service(), index, table) for index in range(count)]
+    activity = Activity()
+    return [QueueState(service(), index, table, activity) for index in range(count)]
 
 
 def test_only_queue_of_an_idle_worker_may_hand_off() -> None:

@@ -11,14 +11,13 @@ portion. Where jobs are so short that each portion ends before the next one star
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from queasy.worker.execution.units import Units
 
-__all__ = ["MANY", "Room", "SizedQueue", "fits_many"]
+__all__ = ["MANY", "Room", "SizedQueue", "StarvedNeeds", "fits_many"]
 
 MAX_JOBS_PER_CALL = 1000
 MANY = 30
@@ -62,7 +61,7 @@ class Room(msgspec.Struct):
         """A copy whose reservations may be changed."""
         return msgspec.structs.replace(self, reserved=msgspec.structs.replace(self.reserved))
 
-    def jobs(self, queue: SizedQueue, starved: Sequence[SizedQueue] = ()) -> int:
+    def jobs(self, queue: SizedQueue, starved: StarvedNeeds | None = None) -> int:
         """How many jobs of the queue may be requested now, leaving starved queues their room."""
         if queue.reserved_ahead and not queue.prefetches:
             return 0  # more jobs are on their way than room was reserved for: they come first
@@ -70,12 +69,14 @@ class Room(msgspec.Struct):
         if not self.used.total and not self.reserved.total:
             return portion  # an idle worker runs any job, whatever its size
         kind = queue.is_async
-        free = min(
-            self.capacity - self.used.total - self.reserved.total,
-            self._usable(is_async=kind) - self._occupied(is_async=kind),
-        )
-        for other in starved:
-            free = min(free, self._spare_beside(other, is_async=kind))
+        free = self.capacity - self.used.total - self.reserved.total
+        free_of_kind = self.usable(is_async=kind) - self._occupied(is_async=kind)
+        if starved is not None:
+            if starved.needs_idle_worker:
+                return 0
+            free -= starved.units
+            free_of_kind -= starved.units_of_kind.of(is_async=kind)
+        free = min(free, free_of_kind)
         return min(portion, max(0, free * _stages_at_once(queue) // queue.size))
 
     def portion(self, queue: SizedQueue) -> int:
@@ -84,6 +85,10 @@ class Room(msgspec.Struct):
         if not queue.prefetches:
             slots //= STAGES if slots >= MANY else 2
         return min(MAX_JOBS_PER_CALL, max(1, slots))
+
+    def share(self, queue: SizedQueue, contenders: int) -> int:
+        """How many jobs to request if that many queues want to request some at the same time."""
+        return max(1, self.capacity // queue.size // contenders)
 
     def units(self, queue: SizedQueue, jobs: int) -> int:
         """What to reserve for an answer with that many jobs."""
@@ -95,23 +100,32 @@ class Room(msgspec.Struct):
         free = self.capacity - self.used.total - others_reserved
         return max(0, free // size)
 
-    def _usable(self, *, is_async: bool) -> int:
+    def usable(self, *, is_async: bool) -> int:
         return self.usable_async if is_async else self.usable_plain
 
     def _occupied(self, *, is_async: bool) -> int:
         return self.used.of(is_async=is_async) + self.reserved.of(is_async=is_async)
 
-    def _spare_beside(self, starved: SizedQueue, *, is_async: bool) -> int:
-        """Units that others may take so that the starved queue's job fits once its own runs end."""
-        kind, size = starved.is_async, starved.size
-        if size > self._usable(is_async=kind):
-            return 0  # such a job fits into an idle worker only
-        occupied = self.used.total + self.reserved.total - starved.own_units
-        spare = self.capacity - size - occupied
-        if kind == is_async:
-            occupied = self._occupied(is_async=kind) - starved.own_units
-            spare = min(spare, self._usable(is_async=kind) - size - occupied)
-        return spare
+
+class StarvedNeeds(msgspec.Struct):
+    """The room that other queues leave, so that a job of each starved queue fits in its turn.
+
+    The starved queue that needs most decides: its job fits once its own runs end.
+    """
+
+    units: int = 0
+    units_of_kind: Units = msgspec.field(default_factory=Units)
+    """What handlers of the same kind leave, of the units that their pace allows."""
+    needs_idle_worker: bool = False
+    """A job fits into an idle worker only."""
+
+    def add(self, room: Room, starved: SizedQueue) -> None:
+        kind, need = starved.is_async, starved.size - starved.own_units
+        if starved.size > room.usable(is_async=kind):
+            self.needs_idle_worker = True
+        self.units = max(self.units, need)
+        more = max(0, need - self.units_of_kind.of(is_async=kind))
+        self.units_of_kind.add(more, is_async=kind)
 
 
 def fits_many(capacity: int, size: int) -> bool:

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from queasy.worker.intake.capacity import Room, fits_many
+from queasy.worker.intake.capacity import Room, StarvedNeeds, fits_many
 
 __all__ = [
     "Action",
@@ -46,6 +46,8 @@ __all__ = [
 STARVES_AFTER = 0.1
 # Seconds between two probes of a starved queue.
 PROBE_EVERY = 1.0
+# The worker leaves room for this many starved queues at a time. It probes no others meanwhile.
+MAX_STARVED = 8
 # After a call has requested jobs, queues of lower priority take no room for this many seconds: the
 # jobs that the answer brings may need it.
 ANSWER_EXPECTED_WITHIN = 0.05
@@ -68,6 +70,10 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Calls in flight."""
     asked_at: float = 0.0
     """When the latest call in flight was sent; 0 if that call requests no jobs."""
+    probing: bool = False
+    """The latest call in flight is a probe."""
+    exhausted: bool = False
+    """The last poll found fewer jobs than it requested."""
     has_more: bool = False
     """The last dequeue brought as many jobs as it requested, so more are likely."""
     prefetches: bool = False
@@ -169,7 +175,13 @@ class _Turns(msgspec.Struct):
 
     room: Room
     actions: list[Action]
-    starved: list[QueueView] = []
+    contenders: dict[int, int]
+    """How many queues of each priority want to poll now."""
+    starved: int
+    """How many queues of this or a higher priority are starved, or will be if their probe finds a
+    job."""
+    needs: StarvedNeeds = msgspec.field(default_factory=StarvedNeeds)
+    """The room to leave to the starved queues that had their turn."""
     min_priority: int = -1
     """Queues of a lower priority than this take nothing: the room is for the others."""
     wanted_more: bool = False
@@ -182,13 +194,22 @@ class _Turns(msgspec.Struct):
         self.room.reserved.add(units, is_async=queue.is_async)
         self.actions.append(Dequeue(queue.index, limit, units))
 
+    def note_probe(self, queue: QueueView) -> None:
+        self.actions.append(Probe(queue.index))
+        self.starved += not queue.starved
+
+    def leave_room_for(self, starved: QueueView) -> None:
+        self.starved += 1
+        self.needs.add(self.room, starved)
+
     def raise_min_priority(self, priority: int) -> None:
         self.min_priority = max(self.min_priority, priority)
 
 
 def decide(snapshot: Snapshot) -> Decision:
     """The actions for all queues, and when to decide again at the latest."""
-    turns = _Turns(snapshot.room.copy(), [])
+    probing = sum(queue.probing for queue in snapshot.queues)
+    turns = _Turns(snapshot.room.copy(), [], _contenders(snapshot), probing)
     for queue in _in_turn(snapshot.queues):
         if queue.calls:
             _request_next_portion(snapshot, queue, turns)
@@ -197,15 +218,29 @@ def decide(snapshot: Snapshot) -> Decision:
     return Decision(turns.actions, turns.wanted_more, _next_poll(snapshot))
 
 
+def _contenders(snapshot: Snapshot) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for queue in snapshot.queues:
+        if not queue.calls and _wants_to_poll(snapshot, queue):
+            counts[queue.priority] = counts.get(queue.priority, 0) + 1
+    return counts
+
+
+def _wants_to_poll(snapshot: Snapshot, queue: QueueView) -> bool:
+    may_poll = queue.serving and not snapshot.closing
+    return may_poll and snapshot.now >= max(queue.poll_at, queue.avoid_until)
+
+
 def _in_turn(queues: Sequence[QueueView]) -> Sequence[QueueView]:
     if len(queues) == 1:
         return queues
     return sorted(queues, key=_turn)
 
 
-def _turn(queue: QueueView) -> tuple[int, float, int, float]:
+def _turn(queue: QueueView) -> tuple[int, float, int, float, int]:
     since = queue.passed_over_since if queue.starved else None
-    return (-queue.priority, math.inf if since is None else since, queue.size, queue.last_served)
+    waits_since = math.inf if since is None else since
+    return (-queue.priority, waits_since, queue.size, queue.last_served, queue.index)
 
 
 def _request_next_portion(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
@@ -226,15 +261,14 @@ def _request_next_portion(snapshot: Snapshot, queue: QueueView, turns: _Turns) -
 def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
     """Poll, probe, report or stand down, for a queue that has no call in flight."""
     limit, probes = 0, False
-    wants_to_poll = snapshot.now >= max(queue.poll_at, queue.avoid_until)
-    if queue.serving and not snapshot.closing and wants_to_poll:
+    if _wants_to_poll(snapshot, queue):
         if queue.priority < turns.min_priority:
             turns.want_more()
         else:
             limit = _limit(snapshot, queue, turns)
             if not limit:
                 _pass_over(queue, turns)
-                probes = _is_probe_due(snapshot, queue)
+                probes = _is_probe_due(snapshot, queue, turns)
     owes_a_call = queue.has_endings or queue.needs_reconcile
     reports = not limit and not probes and owes_a_call and snapshot.now >= queue.paused_until
     if limit:
@@ -242,7 +276,7 @@ def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None
         # Leave the rest of the room to this queue: it may soon request the next portion.
         turns.raise_min_priority(queue.priority)
     elif probes:
-        turns.actions.append(Probe(queue.index))
+        turns.note_probe(queue)
     elif reports:
         turns.actions.append(Report(queue.index))
     elif _misses_its_poll(snapshot, queue, turns):
@@ -256,22 +290,27 @@ def _limit(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> int:
     """How many jobs to request: 0 beside a suspect, and while nothing keeps leases alive."""
     if snapshot.exclusive or not snapshot.leases_are_kept:
         return 0
-    return turns.room.jobs(queue, turns.starved)
+    limit = turns.room.jobs(queue, turns.needs)
+    if queue.exhausted:  # most likely few jobs are there: leave room for the polls of other queues
+        limit = min(limit, turns.room.share(queue, turns.contenders.get(queue.priority, 1)))
+    return limit
 
 
 def _pass_over(queue: QueueView, turns: _Turns) -> None:
     """Note that the queue's job, if it has one, does not fit."""
     turns.want_more()
     if queue.starved:
-        turns.starved.append(queue)
+        turns.leave_room_for(queue)
     if queue.passed_over_since is None:
         turns.actions.append(NotePassedOver(queue.index))
 
 
-def _is_probe_due(snapshot: Snapshot, queue: QueueView) -> bool:
+def _is_probe_due(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> bool:
     """Whether the worker asks now if a queue that it passed over has a job that is due."""
     if queue.passed_over_since is None:
         return False
+    if not queue.starved and turns.starved >= MAX_STARVED:
+        return False  # it has its turn when one of those has had its own
     interval = PROBE_EVERY if queue.starved else STARVES_AFTER
     return snapshot.now - queue.probed_at > interval
 

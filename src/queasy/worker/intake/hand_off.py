@@ -22,7 +22,6 @@ class HandOffPolicy:
     """
 
     def __init__(self, queues: Sequence[QueueState]) -> None:
-        self._queues = queues
         self._last_queue = queues[0] if len(queues) == 1 else None
         self._accepting: QueueState | None = None
 
@@ -32,7 +31,7 @@ class HandOffPolicy:
 
     def may_accept(self, queue: QueueState, *, idle: bool) -> bool:
         """Whether the next poll of this queue may accept a hand-off."""
-        others_in_flight = any(other.calls for other in self._queues if other is not queue)
+        others_in_flight = queue.activity.calling - {queue.index}
         return queue is self._last_queue and idle and not others_in_flight
 
     def note_poll(self, queue: QueueState, *, accepts: bool) -> None:

@@ -39,6 +39,7 @@ class Holdings:
         self.closing = False
         """The worker takes no more jobs."""
         self._queues = queues
+        self._activity = queues[0].activity
         self._capacity = capacity
 
     # State
@@ -46,8 +47,8 @@ class Holdings:
     def room(self) -> Room:
         """The capacity at this moment: in use, reserved, and usable at the present pace."""
         pace, reserved = self.runs.pace, self.deferred.reserved()
-        for queue in self._queues:
-            reserved.add(queue.reserved, is_async=queue.is_async)
+        for is_async in (True, False):
+            reserved.add(self._activity.reserved.of(is_async=is_async), is_async=is_async)
         usable_async = int(self._capacity * pace.of(is_async=True))
         usable_plain = int(self._capacity * pace.of(is_async=False))
         return Room(self._capacity, self.runs.used, reserved, usable_async, usable_plain)

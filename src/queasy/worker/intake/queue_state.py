@@ -15,6 +15,7 @@ A queue that is not `serving` takes no jobs, but reports what it still holds.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Literal
 
@@ -24,6 +25,7 @@ from queasy.job import Job
 from queasy.outcomes import Outcome
 from queasy.store.records import Ending, Taken
 from queasy.worker.execution.pace import Pace
+from queasy.worker.intake.activity import Activity
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
 from queasy.worker.liveness.inflight_table import InflightTable
@@ -59,7 +61,9 @@ class Call(msgspec.Struct, frozen=True, eq=False, gc=False):
 class QueueState:
     """One queue as a worker knows it, and the calls that the worker has in flight."""
 
-    def __init__(self, service: Service, index: int, table: InflightTable) -> None:
+    def __init__(
+        self, service: Service, index: int, table: InflightTable, activity: Activity | None = None
+    ) -> None:
         self.service = service
         self.index = index
         self.is_async = service.function.is_async
@@ -88,6 +92,8 @@ class QueueState:
         """Units of capacity that are reserved for what calls may bring."""
         self.reserved_ahead = 0
         """The part of `reserved` that belongs to prefetching calls."""
+        self.activity = activity or Activity()
+        """What the queues of this worker do now, all together."""
         self._table = table
         self._endings: list[Ending] = []
         self._in_flight: list[Call] = []
@@ -100,6 +106,7 @@ class QueueState:
         self._passed_over_since: float | None = None
         self._probed_at = 0.0
         self._last_served = 0.0
+        self._rouse()
 
     # State
 
@@ -137,6 +144,19 @@ class QueueState:
         """Whether the server knows this worker as a client of the queue: it may have leases."""
         return bool(self._table.idle_until(self.index))
 
+    def rests_until(self, now: float) -> float | None:
+        """When to consider this queue again if nothing happens to it; None for at once."""
+        if self.busy or self.owes_poll or self.leases.stale or self._avoid_until > now:
+            return None
+        if not self.serving:
+            return None if self.poll_at else math.inf
+        waits = self.poll_at > now and self._passed_over_since is None
+        return self.poll_at if waits else None
+
+    def _rouse(self) -> None:
+        """Something happened to the queue that may need a decision."""
+        self.activity.awake.add(self.index)
+
     def size(self, pace: Pace) -> int:
         """The units of capacity that a job costs at this pace."""
         size = self.service.handler.options.size
@@ -162,6 +182,8 @@ class QueueState:
             serving=self.serving,
             calls=len(self._in_flight),
             asked_at=call.started_at if call is not None and call.limit else 0.0,
+            probing=call is not None and call.kind == "probe",
+            exhausted=self.exhausted,
             has_more=self.has_more,
             prefetches=self.prefetches,
             reserved_ahead=self.reserved_ahead,
@@ -187,9 +209,11 @@ class QueueState:
     def order_unserve(self) -> None:
         """An operator wants the worker to leave the queue: it takes no more jobs of it."""
         self.wanted = self.serving = False
+        self._rouse()
 
     def stop_serving(self) -> None:
         self.serving = False
+        self._rouse()
 
     def join(self, confirmed_until: float) -> None:
         """The server registered this worker."""
@@ -197,10 +221,12 @@ class QueueState:
         self._table.set_idle_until(self.index, confirmed_until)
         self.serving, self.exhausted, self.poll_at = True, True, 0.0
         self.leases.forget_connection()
+        self._rouse()
 
     def abandon(self) -> None:
         """Nothing keeps the leases alive any more."""
         self.serving, self.poll_at = False, 0.0
+        self._rouse()
         self._table.set_idle_until(self.index, 0.0)
 
     # Calls
@@ -210,6 +236,8 @@ class QueueState:
         now = time.monotonic()
         call = Call(kind, limit, units, self.prefetches, now)
         self._in_flight.append(call)
+        self.activity.calling.add(self.index)
+        self._rouse()
         self._reserving.add(call)
         self._reserve(call, call.units)
         if kind == "probe":
@@ -253,6 +281,7 @@ class QueueState:
 
     def _reserve(self, call: Call, units: int) -> None:
         self.reserved += units
+        self.activity.reserved.add(units, is_async=self.is_async)
         if call.prefetch:
             self.reserved_ahead += units
 
@@ -269,6 +298,8 @@ class QueueState:
         """The call is answered: another one may be sent. Its jobs may still be arriving."""
         if call in self._in_flight:
             self._in_flight.remove(call)
+            if not self._in_flight:
+                self.activity.calling.discard(self.index)
 
     def end(self, call: Call) -> None:
         """Nothing of the call is left."""
@@ -310,6 +341,7 @@ class QueueState:
 
     def poll_now(self) -> None:
         self.poll_at = 0.0
+        self._rouse()
 
     def poll_within(self, seconds: float) -> None:
         """The server counts on this worker to poll within that many seconds."""
@@ -318,14 +350,17 @@ class QueueState:
     def reconsider(self) -> None:
         """Poll at once, even a queue that was avoided: this worker may take its suspects now."""
         self.poll_at = self._avoid_until = 0.0
+        self._rouse()
 
     def wake(self) -> None:
         """The server woke this worker."""
         self.owes_poll, self.poll_at = True, 0.0
+        self._rouse()
 
     def lose_connection(self) -> None:
         """The connection that brings wake-ups was lost, and with it perhaps the server."""
         self.owes_poll, self.poll_at = False, 0.0
+        self._rouse()
         self.leases.mark_stale()
 
     def forward_wake_up(self) -> None:
@@ -348,15 +383,18 @@ class QueueState:
         A call in flight may have been handled before the removal, so poll after its answer, too.
         """
         self.owes_poll = bool(self._in_flight)
+        self._rouse()
         self.poll_at = self._paused_until if not_before_pause else 0.0
 
     def pause(self) -> None:
         """Something failed, and would fail again if it were repeated at once."""
         self.poll_at = self._paused_until = time.monotonic() + RETRY_PAUSE
+        self._rouse()
 
     def avoid(self, until: float) -> None:
         """Do not poll before `until`: this worker is too busy to isolate the queue's suspect."""
         self._avoid_until = until
+        self._rouse()
 
     def stop_avoiding(self) -> None:
         self._avoid_until = 0.0
@@ -369,10 +407,12 @@ class QueueState:
 
     def add_ending(self, ending: Ending) -> None:
         """Add an outcome, to be reported with the next call."""
+        if not self._endings:
+            self._rouse()
         self._endings.append(ending)
 
     def add_ending_of(self, job: Job, outcome: Outcome) -> None:
-        self._endings.append(Ending(job.id, job.token, outcome))
+        self.add_ending(Ending(job.id, job.token, outcome))
 
     def take_endings(self) -> list[Ending]:
         """Remove and return as many outcomes as one call may report."""

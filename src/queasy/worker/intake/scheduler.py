@@ -62,6 +62,7 @@ class Scheduler:
         self.changed = asyncio.Event()
         """Set each time `_schedule` runs, because the state of the worker may have changed."""
         self.queues = [subscription.state for subscription in subscriptions]
+        self._activity = self.queues[0].activity
         self.holdings = Holdings(self.queues, table, capacity, self)
         self._subscriptions = subscriptions
         self._runs = self.holdings.runs
@@ -79,6 +80,7 @@ class Scheduler:
     def close(self) -> None:
         """Take no more jobs. Running jobs continue."""
         self.holdings.close()
+        self._activity.awake.update(range(len(self.queues)))
         self.schedule_soon()
 
     def dispose(self) -> None:
@@ -125,21 +127,23 @@ class Scheduler:
         self.holdings.advance_deferred()
         if self._table.stood_down:
             self._wait_again()
+        self._activity.wake_due(time.monotonic())
         snapshot = self.snapshot()
         decision = decide(snapshot)
         if decision.wanted_more:
             self._runs.note_unmet_demand()
         for action in decision.actions:
             self._carry_out(action)
+        self._activity.let_rest(lambda index: self.queues[index].rests_until(snapshot.now))
         self._set_timer(snapshot.now, decision.decide_again_at)
         self._runs.go()  # after the calls are sent: the server works while these run
 
     def snapshot(self) -> Snapshot:
-        """All that the next decision depends on."""
+        """All that the next decision depends on. Queues at rest do not count."""
         now = time.monotonic()
         return Snapshot(
             now=now,
-            queues=[self._view(queue) for queue in self.queues],
+            queues=[self._view(self.queues[index]) for index in self._activity.awake],
             room=self.holdings.room(),
             closing=self.holdings.closing,
             exclusive=self.holdings.deferred.exclusive,
@@ -188,6 +192,9 @@ class Scheduler:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        alarm = self._activity.next_alarm
+        if alarm is not None and (decide_again_at is None or alarm < decide_again_at):
+            decide_again_at = alarm
         if decide_again_at is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(decide_again_at - now, self.schedule_soon)

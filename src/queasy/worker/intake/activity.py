@@ -1,0 +1,60 @@
+"""What the queues of one worker do at this moment, all together.
+
+Each queue writes here what it does itself. So the worker finds the few queues that need attention
+without a visit to all of them: a worker may have a thousand queues, and most of them rest.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+
+from queasy.worker.execution.units import Units
+
+__all__ = ["Activity"]
+
+
+class Activity:
+    """The queues that are awake or in a call, by index, and the room that their calls reserve."""
+
+    def __init__(self) -> None:
+        self.awake: set[int] = set()
+        """Queues that a decision must consider. The others rest until their poll is due."""
+        self.calling: set[int] = set()
+        """Queues with a call in flight."""
+        self.reserved = Units()
+        """Units of capacity that are reserved for what calls may bring."""
+        self._alarms: list[tuple[float, int]] = []
+        """When to wake resting queues: a heap. An alarm that comes too early does no harm."""
+        self._alarm_of: dict[int, float] = {}
+        """The earliest alarm of each queue that has one."""
+
+    def wake_due(self, now: float) -> None:
+        """Wake the queues whose poll is due."""
+        while self._alarms and self._alarms[0][0] <= now:
+            at, queue = heapq.heappop(self._alarms)
+            self.awake.add(queue)
+            if self._alarm_of.get(queue) == at:
+                del self._alarm_of[queue]
+
+    def let_rest(self, rests_until: Callable[[int], float | None]) -> None:
+        """Let each queue rest until the time that `rests_until` returns for it, unless None.
+
+        It wakes earlier if something happens to it.
+        """
+        for queue in list(self.awake):
+            until = rests_until(queue)
+            if until is not None:
+                self.awake.discard(queue)
+                self._set_alarm(queue, until)
+
+    def _set_alarm(self, queue: int, at: float) -> None:
+        """Wake the queue at this time. An earlier alarm stays: queues often rest and wake again."""
+        if at < self._alarm_of.get(queue, math.inf):
+            self._alarm_of[queue] = at
+            heapq.heappush(self._alarms, (at, queue))
+
+    @property
+    def next_alarm(self) -> float | None:
+        return self._alarms[0][0] if self._alarms else None

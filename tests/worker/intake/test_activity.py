@@ -1,0 +1,53 @@
+"""Which queues of a worker need a decision, without a server."""
+
+import math
+
+from queasy.worker.intake.activity import Activity
+from queasy.worker.intake.queue_state import QueueState
+from queasy.worker.liveness.inflight_table import InflightTable
+from tests.worker.intake.services import Clock, service
+
+
+def test_resting_queue_wakes_at_its_alarm() -> None:
+    activity = Activity()
+    activity.awake.update((0, 1, 2))
+    activity.let_rest({0: 5.0, 1: None, 2: math.inf}.get)
+    assert activity.awake == {1}
+    assert activity.next_alarm == 5.0
+    activity.wake_due(4.9)
+    assert activity.awake == {1}
+    activity.wake_due(5.0)
+    assert activity.awake == {0, 1}
+    assert activity.next_alarm is None
+
+
+def test_queue_that_rests_again_and_again_leaves_one_alarm() -> None:
+    """Else a queue that the server wakes a thousand times a second leaves as many alarms."""
+    activity = Activity()
+    for second in range(1000):
+        activity.awake.add(0)
+        activity.let_rest(lambda _, until=60.0 + second: until)
+    activity.wake_due(60.0)
+    assert activity.awake == {0}
+    assert activity.next_alarm is None
+
+
+def test_earlier_alarm_replaces_a_later_one() -> None:
+    activity = Activity()
+    for until in (60.0, 1.0):
+        activity.awake.add(0)
+        activity.let_rest(lambda _, until=until: until)
+    assert activity.next_alarm == 1.0
+
+
+def test_idle_queue_rests_until_something_happens_to_it(clock: Clock) -> None:
+    activity = Activity()
+    state = QueueState(service(), 0, InflightTable(1, 100), activity)
+    state.join(clock.now + 20)
+    assert state.rests_until(clock.now) is None
+    state.poll_at = clock.now + 60
+    assert state.rests_until(clock.now) == clock.now + 60
+    for happen in (state.wake, state.poll_now, state.lose_connection, state.order_unserve):
+        activity.awake.clear()
+        happen()
+        assert activity.awake == {0}, happen

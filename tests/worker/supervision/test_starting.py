@@ -137,3 +137,43 @@ def test_process_over_its_memory_limit_is_replaced_after_its_jobs_end(
     (next_,) = fleet.journal.wait_for("end", id="next")
     assert next_["pid"] != end["pid"]
     assert worker.stop() == 0
+
+
+ASCII_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_worker_and_client_work_in_an_ascii_locale(
+    fleet: Fleet, tmp_path: Path, sync_client: SyncClient
+) -> None:
+    """Bug: Python decoded the Lua files as ASCII, and the worker crashed and started for ever."""
+    script = tmp_path / "shop.py"
+    script.write_text(
+        CLIENT.replace("emails", "größe") + HANDLER.replace("emails", "größe"), "utf-8"
+    )
+    fleet.environment |= ASCII_LOCALE
+    dispatch = (
+        "import os; from queasy import SyncClient\n"
+        "client = SyncClient(os.environ['TEST_URL'], prefix=os.environ['TEST_PREFIX'])\n"
+        "client.queue('gr\\u00f6\\u00dfe').dispatch('a'); client.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", dispatch], env=fleet.environment, check=True)
+    worker = fleet.serve("--queue", "größe", processes=1, app=f"{script}:client")
+    wait_until(lambda: sync_client.queue("größe").counts().waiting == 0, "the job was taken")
+    listed = subprocess.run(
+        [sys.executable, "-m", "queasy", "workers", f"{script}:client"],
+        env=fleet.environment, check=True, capture_output=True,
+    )  # fmt: skip
+    assert b"gr\\xf6\\xdfe" in listed.stdout
+    assert worker.stop() == 0
+
+
+def test_worker_whose_start_raises_an_unexpected_error_ends_with_1(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Bug: the supervisor started another process for ever, and never said why."""
+    script = tmp_path / "shop.py"
+    broken = "\nimport socket\nsocket.gethostname = lambda: b'\\xe2'.decode('ascii')\n"
+    script.write_text(CLIENT + HANDLER + broken)
+    worker = fleet.start("--processes", "2", app=f"{script}:client")
+    assert worker.process.wait(30) == 1
+    assert "UnicodeDecodeError" in worker.log.splitlines()[-1]

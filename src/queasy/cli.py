@@ -39,6 +39,8 @@ UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command, and exits with its exit code."""
     options = _parser().parse_args(arguments)
+    if options.require_url:
+        os.environ["QUEASY_EMBEDDED"] = "0"  # worker processes inherit it
     with contextlib.suppress(AttributeError):  # prints every name in every locale
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     if "" not in sys.path:
@@ -191,6 +193,11 @@ def _add_orders(commands: Any) -> None:
 
 def _app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", help="where the client is: module:client, or file.py:client")
+    parser.add_argument(
+        "--require-url",
+        action="store_true",
+        help="fail if the client has no URL, instead of starting an embedded server",
+    )
 
 
 def _cpus() -> int:

@@ -211,6 +211,7 @@ def test_start_up_events_name_the_server(
     script = tmp_path / "shop.py"
     script.write_text(CLIENT + HANDLER)
     worker = fleet.serve(processes=processes, app=f"{script}:client")
+    wait_until(lambda: bool(worker.events(what)), "it serves")
     (line,) = worker.events(what)
     assert f"server={target_of(server.url, None)}" in line
     assert worker.stop() == 0

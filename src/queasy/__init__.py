@@ -9,6 +9,7 @@ from queasy.dispatch import Dispatch
 from queasy.errors import (
     AccessDenied,
     CannotWork,
+    ClientClosed,
     EmbeddedServerError,
     HandlerNotFound,
     InvalidId,
@@ -48,6 +49,7 @@ __all__ = [
     "AccessDenied",
     "CannotWork",
     "Client",
+    "ClientClosed",
     "ClientInfo",
     "Codec",
     "CodecName",

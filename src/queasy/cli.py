@@ -39,6 +39,10 @@ UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command, and exits with its exit code."""
     options = _parser().parse_args(arguments)
+    if options.require_url:
+        os.environ["QUEASY_EMBEDDED"] = "0"  # worker processes inherit it
+    with contextlib.suppress(AttributeError):  # prints every name in every locale
+        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     if "" not in sys.path:
         sys.path.insert(0, "")  # import from the current folder, as `python -m` does
     # Before and after a worker handles signals itself there is nothing to stop: exit at once.
@@ -92,6 +96,7 @@ def _add_worker(commands: Any) -> None:
     worker.add_argument(
         "--queue",
         action="append",
+        type=_name,
         dest="queues",
         metavar="NAME",
         help="serve this queue; may be repeated (default: all with handlers)",
@@ -169,7 +174,7 @@ def _add_orders(commands: Any) -> None:
     ):
         order = commands.add_parser(do, help=what)
         _app(order)
-        order.add_argument("queue", help="the name of the queue")
+        order.add_argument("queue", type=_name, help="the name of the queue")
         order.add_argument(
             "--worker",
             action="append",
@@ -188,12 +193,22 @@ def _add_orders(commands: Any) -> None:
 
 def _app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", help="where the client is: module:client, or file.py:client")
+    parser.add_argument(
+        "--require-url",
+        action="store_true",
+        help="fail if the client has no URL, instead of starting an embedded server",
+    )
 
 
 def _cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _name(text: str) -> str:
+    """The name of a queue, which is UTF-8 in every locale."""
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
 def _bytes(text: str) -> int:

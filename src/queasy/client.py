@@ -12,7 +12,7 @@ import msgspec
 
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import new_client_id
-from queasy.errors import InvalidOption
+from queasy.errors import EmbeddedServerError, InvalidOption
 from queasy.handler import Registry
 from queasy.operation import run_operation
 from queasy.options import (
@@ -44,6 +44,19 @@ def check_folder(value: object) -> Path | None:
     return Path(value)
 
 
+def check_embedded_allowed() -> None:
+    """Raises EmbeddedServerError if QUEASY_EMBEDDED=0 is set, as on a production host."""
+    given = os.environ.get("QUEASY_EMBEDDED") or "1"
+    if given not in ("0", "1"):
+        raise InvalidOption(f"QUEASY_EMBEDDED: expected 0 or 1, got {given!r}")
+    if given == "0":
+        raise EmbeddedServerError(
+            "this client has no URL, because QUEASY_URL is not set or is empty, and an embedded "
+            "server is forbidden (QUEASY_EMBEDDED=0 or --require-url). Set QUEASY_URL to the "
+            "address of a server (redis://host:6379)"
+        )
+
+
 class Settings:
     """The checked arguments of a `Client` or a `SyncClient`."""
 
@@ -67,7 +80,9 @@ class Settings:
         if url is None and folder is None:  # a folder means the embedded server
             url = os.environ.get("QUEASY_URL") or None
         self.url = url
-        if url is None:  # absolute, because the process may change its current folder later
+        if url is None:
+            check_embedded_allowed()
+            # absolute, because the process may change its current folder later
             self.folder = (self.folder or Path(".queasy")).absolute()
         self.target = target_of(url, self.folder)
 
@@ -121,7 +136,8 @@ class Client:
 
     `url` is redis://, rediss:// (TLS), unix://, redis+sentinel://host,host/service or
     redis+cluster://host,host. The default is the environment variable QUEASY_URL. Without a URL,
-    or with a `folder`, an embedded server keeps the jobs in that folder (default ./.queasy).
+    or with a `folder`, an embedded server keeps the jobs in that folder (default ./.queasy);
+    QUEASY_EMBEDDED=0 forbids that.
 
     `prefix` begins every key. `timeout` is how many seconds a call may take, including the wait
     for a server that is unreachable. `max_payload` bounds a job's encoded data, in bytes.

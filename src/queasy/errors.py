@@ -20,6 +20,7 @@ QueasyError
 │   ├── Unsupported         the server is too old, or its protocol is newer than ours
 │   └── ProtocolError       an answer that Queasy does not understand
 ├── EmbeddedServerError     the embedded server could not be started
+├── ClientClosed            another thread closed the client while `lease()` waited
 ├── CannotWork              no worker process could start
 ├── HandlerNotFound         a handler, or the client of a worker, cannot be imported
 ├── UndecodablePayload      the codec refuses the bytes of a job
@@ -34,6 +35,7 @@ from __future__ import annotations
 __all__ = [
     "AccessDenied",
     "CannotWork",
+    "ClientClosed",
     "EmbeddedServerError",
     "HandlerNotFound",
     "InvalidId",
@@ -137,6 +139,10 @@ class ProtocolError(ServerError):
 
 class EmbeddedServerError(QueasyError):
     """The embedded server could not be found or started."""
+
+
+class ClientClosed(QueasyError):
+    """Another thread closed the client while `lease()` waited. No job was taken."""
 
 
 class CannotWork(QueasyError):

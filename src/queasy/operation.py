@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queasy.errors import NotReady, Unanswered, Unreachable
+from queasy.errors import ClientClosed, NotReady, Unanswered, Unreachable
 from queasy.store.command import Command
 from queasy.store.store import AsyncStore, SyncStore
 
@@ -65,6 +65,8 @@ class Undoable(msgspec.Struct, frozen=True):
     """Seconds after which the command's effect ends by itself."""
 
 
+CLOSED = "the client was closed while this call waited for a job; no job was taken"
+
 Step = Command[Any] | Subscribe | EnsureSubscribed | WaitForSignal | Undoable
 Operation = Generator[Step, Any, T]
 
@@ -109,7 +111,11 @@ async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
 
 
 def run_operation_sync(store: SyncStore, operation: Operation[T]) -> T:
-    """The result of an operation, performed in the calling thread."""
+    """The result of an operation, performed in the calling thread.
+
+    An operation that leases raises ClientClosed if another thread closes the store meanwhile.
+    """
+    closings = store.closings
     with ExitStack() as stack:
         answer: Any = None
         problem: Unreachable | NotReady | None = None
@@ -119,12 +125,19 @@ def run_operation_sync(store: SyncStore, operation: Operation[T]) -> T:
             except StopIteration as done:
                 return done.value
             problem = None
+            if store.closings != closings and not isinstance(step, Command):
+                raise ClientClosed(CLOSED)
             match step:
                 case Command():
                     answer = store.run(step)
                 case Undoable(command=command, undo=undo, expires_in=expires_in):
                     try:
                         answer = store.run(command)
+                        if store.closings != closings:  # give back what it took
+                            store.undos.add(undo, expires_in)
+                            store.undos.attempt()
+                            store.drop_connections()
+                            raise ClientClosed(CLOSED)
                         store.undos.attempt()  # older undos, now that the server answers
                     except KeyboardInterrupt:
                         store.undos.add(undo, expires_in)

@@ -293,7 +293,11 @@ class SyncClient:
         return self._store.health()
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection.
+
+        A `lease()` in another thread takes no job, and raises `ClientClosed`. A closed client
+        connects again when it is used.
+        """
         self._store.close()
 
     def __enter__(self) -> Self:

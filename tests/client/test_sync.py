@@ -2,11 +2,22 @@
 
 import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from queasy import Client, Dispatch, JobOptions, Lease, Queue, SyncClient, SyncLease, SyncQueue
-from tests.servers import wait_until
+from queasy import (
+    Client,
+    ClientClosed,
+    Dispatch,
+    JobOptions,
+    Lease,
+    Queue,
+    SyncClient,
+    SyncLease,
+    SyncQueue,
+)
+from tests.servers import Server, wait_until
 
 
 def test_sync_job_runs_from_dispatch_to_complete(sync_client: SyncClient) -> None:
@@ -126,3 +137,23 @@ def test_thousands_of_records_are_requeued_and_dropped(sync_client: SyncClient) 
     assert queue.requeue(ids[:1200]) == 1200
     assert queue.drop(ids) == 1300
     assert queue.counts().waiting == 1200
+
+
+def test_close_ends_a_lease_that_waits_in_another_thread(
+    server: Server, prefix: str, sync_client: SyncClient
+) -> None:
+    """Bug: the waiting lease took a job through the closed client."""
+    closed = SyncClient(server.url, prefix=prefix)
+    emails = sync_client.queue("emails")
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(closed.queue("emails").lease, 30, timeout=30) for _ in range(4)]
+        wait_until(lambda: emails.counts().waiters == 4, "all threads wait")
+        closed.close()
+        for one in waiting:
+            with pytest.raises(ClientClosed):
+                one.result(5)
+    emails.dispatch("a", id="a")
+    assert emails.counts().active == 0
+    lease = emails.lease(timeout=0)
+    assert lease is not None
+    assert lease.complete()

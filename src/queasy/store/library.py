@@ -30,7 +30,7 @@ MODULES = (
 def source() -> str:
     """The text of the library, for FUNCTION LOAD."""
     folder = Path(__file__).parent / "lua"
-    text = {name: (folder / f"{name}.lua").read_text() for name in ("prelude", *MODULES)}
+    text = {name: (folder / f"{name}.lua").read_text("utf-8") for name in ("prelude", *MODULES)}
     modules = [f"local {name} = (function()\n{text[name]}end)()\n" for name in MODULES]
     return "\n".join([f"#!lua name={LIBRARY}", text["prelude"], *modules])
 

@@ -199,6 +199,8 @@ class SyncStore:
         self._connecting = threading.Lock()
         self.listener = SyncListener(self._transport, self._route)
         self.undos = SyncUndos(self.run)
+        self.closings = 0
+        """How often it was closed: an operation that began before the last close must end."""
 
     def connect(self) -> None:
         """Checks the server and loads the library, once. The first command does it, too."""
@@ -241,5 +243,12 @@ class SyncStore:
         )
         return self._transport.run(steps)
 
+    def drop_connections(self) -> None:
+        """Closes the idle connections; the next call opens another."""
+        self._transport.close()
+
     def close(self) -> None:
+        """Closes the connections, and ends the operations that run in other threads."""
+        self.closings += 1
+        self.listener.interrupt()
         self._transport.close()

@@ -110,7 +110,7 @@ class InlineWorker:
                 await worker.start(record, served)
                 self._ever_served = True
                 event("worker_started", client=worker.client, queues=sorted(served),
-                      capacity=self._capacity)  # fmt: skip
+                      capacity=self._capacity, server=self._plan.place.server)  # fmt: skip
                 await self._worker_must_end.wait()
                 if self._declared_dead and not self._stopping:
                     event("worker_declared_dead", logging.WARNING, client=worker.client,

@@ -56,6 +56,11 @@ class Place:
     timeout: float
     folder: str | None
 
+    @property
+    def server(self) -> str:
+        """The address of the server, or the folder of the embedded server, without secrets."""
+        return str(target_of(self.url, None if self.folder is None else Path(self.folder)))
+
     def store(self, timeout: float | None = None) -> AsyncStore:
         """A new store for this place."""
         folder = None if self.folder is None else Path(self.folder)

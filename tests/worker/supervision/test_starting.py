@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from queasy import SyncClient
+from queasy.store.net.url import target_of
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, wait_until_gone
 
@@ -20,6 +21,7 @@ from queasy import Client
 client = Client(os.environ["TEST_URL"], prefix=os.environ["TEST_PREFIX"])
 emails = client.queue("emails")
 """
+BARE_CLIENT = 'client = Client()\nemails = client.queue("emails")\n'
 HANDLER = """
 @emails.handler
 async def send(data): print("sent", data, "by", os.getpid(), flush=True)
@@ -136,4 +138,80 @@ def test_process_over_its_memory_limit_is_replaced_after_its_jobs_end(
     plain.dispatch({}, id="next")
     (next_,) = fleet.journal.wait_for("end", id="next")
     assert next_["pid"] != end["pid"]
+    assert worker.stop() == 0
+
+
+ASCII_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_worker_and_client_work_in_an_ascii_locale(
+    fleet: Fleet, tmp_path: Path, sync_client: SyncClient
+) -> None:
+    """Bug: Python decoded the Lua files as ASCII, and the worker crashed and started for ever."""
+    script = tmp_path / "shop.py"
+    script.write_text(
+        CLIENT.replace("emails", "größe") + HANDLER.replace("emails", "größe"), "utf-8"
+    )
+    fleet.environment |= ASCII_LOCALE
+    dispatch = (
+        "import os; from queasy import SyncClient\n"
+        "client = SyncClient(os.environ['TEST_URL'], prefix=os.environ['TEST_PREFIX'])\n"
+        "client.queue('gr\\u00f6\\u00dfe').dispatch('a'); client.close()\n"
+    )
+    subprocess.run([sys.executable, "-c", dispatch], env=fleet.environment, check=True)
+    worker = fleet.serve("--queue", "größe", processes=1, app=f"{script}:client")
+    wait_until(lambda: sync_client.queue("größe").counts().waiting == 0, "the job was taken")
+    listed = subprocess.run(
+        [sys.executable, "-m", "queasy", "workers", f"{script}:client"],
+        env=fleet.environment, check=True, capture_output=True,
+    )  # fmt: skip
+    assert b"gr\\xf6\\xdfe" in listed.stdout
+    assert worker.stop() == 0
+
+
+def test_worker_whose_start_raises_an_unexpected_error_ends_with_1(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Bug: the supervisor started another process for ever, and never said why."""
+    script = tmp_path / "shop.py"
+    broken = "\nimport socket\nsocket.gethostname = lambda: b'\\xe2'.decode('ascii')\n"
+    script.write_text(CLIENT + HANDLER + broken)
+    worker = fleet.start("--processes", "2", app=f"{script}:client")
+    assert worker.process.wait(30) == 1
+    assert "UnicodeDecodeError" in worker.log.splitlines()[-1]
+
+
+@pytest.mark.parametrize("url", [None, ""])
+@pytest.mark.parametrize("forbid", ["variable", "flag"])
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_worker_without_a_url_ends_with_1_if_the_embedded_server_is_forbidden(
+    fleet: Fleet, tmp_path: Path, url: str | None, forbid: str, processes: str
+) -> None:
+    """Bug: a missing or empty QUEASY_URL started an embedded server on a production host."""
+    script = tmp_path / "shop.py"
+    script.write_text("import os\nfrom queasy import Client\n" + BARE_CLIENT + HANDLER)
+    if url is not None:
+        fleet.environment["QUEASY_URL"] = url
+    flags = ["--processes", processes]
+    if forbid == "variable":
+        fleet.environment["QUEASY_EMBEDDED"] = "0"
+    else:
+        flags.append("--require-url")
+    worker = fleet.start(*flags, app=f"{script}:client", folder=tmp_path)
+    assert worker.process.wait(30) == 1
+    assert "Set QUEASY_URL to the address of a server" in worker.log.splitlines()[-1]
+    assert not (tmp_path / ".queasy").exists()
+
+
+@pytest.mark.parametrize(("processes", "what"), [(0, "worker_started"), (1, "process_serving")])
+def test_start_up_events_name_the_server(
+    fleet: Fleet, server: Server, tmp_path: Path, processes: int, what: str
+) -> None:
+    """Bug: no line of the log said which server a worker used."""
+    script = tmp_path / "shop.py"
+    script.write_text(CLIENT + HANDLER)
+    worker = fleet.serve(processes=processes, app=f"{script}:client")
+    wait_until(lambda: bool(worker.events(what)), "it serves")
+    (line,) = worker.events(what)
+    assert f"server={target_of(server.url, None)}" in line
     assert worker.stop() == 0

@@ -67,6 +67,11 @@ class SyncSignal:
         except CONNECTION_PROBLEMS:
             return True
 
+    def interrupt(self) -> None:
+        """Ends the wait of another thread."""
+        if (wire := self._wire) is not None:
+            wire.hang_up()
+
     def close(self) -> None:
         if self._wire is not None:
             self._wire.close()
@@ -79,6 +84,12 @@ class SyncListener:
     def __init__(self, transport: SyncTransport, route: Route) -> None:
         self._transport = transport
         self._route = route
+        self._signals: set[SyncSignal] = set()
+
+    def interrupt(self) -> None:
+        """Ends the waits of all threads; each of them finds its connection closed."""
+        for signal in list(self._signals):
+            signal.interrupt()
 
     @contextlib.contextmanager
     def listen(self, channel: str) -> Generator[SyncSignal]:
@@ -98,7 +109,9 @@ class SyncListener:
             return wire
 
         signal = SyncSignal(locate, subscribe)
+        self._signals.add(signal)
         try:
             yield signal
         finally:
+            self._signals.discard(signal)
             signal.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import ssl
@@ -121,6 +122,13 @@ class SyncWire:
         if HAS_POLL:
             return bool(self._poll.poll(seconds * 1000))
         return bool(select.select([opened], [], [], seconds)[0])
+
+    def hang_up(self) -> None:
+        """Ends the connection while another thread reads from it: that thread finds it closed."""
+        opened = self._socket
+        if opened is not None:
+            with contextlib.suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         opened, self._socket = self._socket, None

@@ -57,7 +57,8 @@ SWITCH_INTERVAL = 0.0005
 
 def main() -> None:
     """Runs a child process; its configuration is the first argument."""
-    config = msgspec.json.decode(sys.argv[1], type=ChildConfig)
+    # The argument is UTF-8, but Python decoded it with the encoding of the locale.
+    config = msgspec.json.decode(os.fsencode(sys.argv[1]), type=ChildConfig)
     faulthandler.enable()
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     sys.path[:] = config.path
@@ -71,6 +72,8 @@ def main() -> None:
                 f"expected at most {config.max_queues} queues, got {len(plan.services)}: serve "
                 "them with several supervisors (--queue)"
             )
+        runner = _new_runner()
+        runner.get_loop()  # raises if there are no more files
     except (Exception, SystemExit) as problem:
         os.write(config.control, encode(_cannot_start(problem)))
         return
@@ -79,7 +82,8 @@ def main() -> None:
     # A thread that computes holds the interpreter for this long each time the event loop wants it
     # back. The loop has little to do but has to do it often: Python's 5 ms would all but stop it.
     sys.setswitchinterval(SWITCH_INTERVAL)
-    all_ended = _run(work(config, plan, table))
+    with runner:
+        all_ended = runner.run(work(config, plan, table))
     logging.shutdown()
     sys.stdout.flush()
     if not all_ended:
@@ -98,12 +102,12 @@ async def work(config: ChildConfig, plan: Plan, table: InflightTable) -> bool:
     return await Child(config, plan, table).run()
 
 
-def _run(work: Coroutine[Any, Any, bool]) -> bool:
+def _new_runner() -> asyncio.Runner:
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 class Child:
@@ -150,7 +154,7 @@ class Child:
         self._report(Planned(place.url, place.prefix, place.timeout, place.folder, queues))
         try:
             await self._start()
-        except QueasyError as problem:
+        except Exception as problem:  # a child that only died would be started again and again
             self._report(_cannot_start(problem))
             return True
         self._report(Serving())

@@ -177,10 +177,11 @@ class ChildPool:
                 child.state.imported(report)
                 self._server.add(child, report)
             case Serving():
-                self._ever_served = True
+                self._ever_served, planned = True, child.state.planned
                 child.state.began_serving()
                 event("process_serving", pid=child.pid, client=child.client,
-                      seconds=time.monotonic() - child.state.born)  # fmt: skip
+                      seconds=time.monotonic() - child.state.born,
+                      server=planned and planned.place.server)  # fmt: skip
                 self._drain_one_retiring()
             case JobLimitReached():
                 self.retire(child, "jobs")

@@ -26,7 +26,9 @@ MIN_MAXCLIENTS = 200
 # A shorter timeout of the server closes connections of an idle worker between two of its calls.
 MIN_IDLE_TIMEOUT_SECONDS = 90
 STALE_CONNECTION_SECONDS = 0.5
-SETTINGS = ("save", "stop-writes-on-bgsave-error", "appendfsync", "timeout")
+SETTINGS = (
+    "save", "stop-writes-on-bgsave-error", "appendfsync", "timeout", "min-replicas-to-write",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +174,12 @@ def _refuses_writes(info: dict[str, str], settings: dict[str, str]) -> bool:
 
 
 def _warnings(route: Route, info: dict[str, str], settings: dict[str, str]) -> list[str]:
-    found = [*_of_cluster(route, info), *_of_memory(info), *_of_disk(info, settings)]
+    found = [
+        *_of_cluster(route, info),
+        *_of_sentinel(route, settings),
+        *_of_memory(info),
+        *_of_disk(info, settings),
+    ]
     clients = int(info.get("maxclients", MIN_MAXCLIENTS))
     if clients < MIN_MAXCLIENTS:
         found.append(
@@ -194,6 +201,17 @@ def _of_cluster(route: Route, info: dict[str, str]) -> list[str]:
         return [
             "this is a node of a cluster: queues that are on other nodes cannot be reached; use "
             "redis+cluster:// instead of redis://"
+        ]
+    return []
+
+
+def _of_sentinel(route: Route, settings: dict[str, str]) -> list[str]:
+    behind_sentinel = route.is_group and not route.has_slots
+    if behind_sentinel and settings.get("min-replicas-to-write") == "0":
+        return [
+            "min-replicas-to-write is 0: after a failover the old primary still accepts jobs for a "
+            "while, and they are lost; set min-replicas-to-write and min-replicas-max-lag to 1 on "
+            "every server"
         ]
     return []
 

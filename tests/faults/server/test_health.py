@@ -16,6 +16,7 @@ from queasy.store import library
 from queasy.store.net.url import parse_url
 from tests.faults.busy import looping
 from tests.faults.traffic import kind
+from tests.groups import start_sentinel
 from tests.servers import Server, ServerKind, free_port, start_server
 from tests.worker.fleet import ROOT, fleet_on
 from tests.worker.inline import until
@@ -45,6 +46,18 @@ async def test_health_of_a_sound_server_describes_it(own_server: Server) -> None
     with SyncClient(own_server.url) as sync:
         assert sync.health().revision == health.revision
     await client.close()
+
+
+def test_health_warns_without_min_replicas_behind_sentinel(
+    kind: ServerKind, caplog: pytest.LogCaptureFixture
+) -> None:
+    with start_sentinel(kind, appendonly=True) as group, SyncClient(group.url) as client:
+        client.connect()
+        (warning,) = client.health().warnings
+        assert warning.startswith("min-replicas-to-write is 0")
+        assert warning in caplog.text
+        group.primary.call("CONFIG", "SET", "min-replicas-to-write", 1)
+        assert client.health().warnings == ()
 
 
 async def test_health_never_raises_and_reports_the_problem(own_server: Server) -> None:

@@ -77,7 +77,7 @@ def test_only_started_jobs_of_a_dead_client_stall(
     h.join("c1")
     h.dispatch_many(*(f"j{n:03}" for n in range(150)))
     h.take("c1", limit=150)
-    store: Any = SimpleNamespace(run=h.call)
+    store: Any = SimpleNamespace(run=h.call, closings=0)
     operation = evict(h.commands, "c1", died=died, started=started)
     assert run_operation_sync(store, operation) == 150
     jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))

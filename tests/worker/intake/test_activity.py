@@ -1,5 +1,6 @@
 """Which queues of a worker need a decision, without a server."""
 
+import functools
 import math
 
 from queasy.worker.intake.activity import Activity
@@ -47,7 +48,14 @@ def test_idle_queue_rests_until_something_happens_to_it(clock: Clock) -> None:
     assert state.rests_until(clock.now) is None
     state.poll_at = clock.now + 60
     assert state.rests_until(clock.now) == clock.now + 60
-    for happen in (state.wake, state.poll_now, state.lose_connection, state.order_unserve):
+    promise_to_poll = functools.partial(state.poll_within, 2.0)
+    for happen in (
+        state.wake,
+        promise_to_poll,
+        state.poll_now,
+        state.lose_connection,
+        state.order_unserve,
+    ):
         activity.awake.clear()
         happen()
         assert activity.awake == {0}, happen

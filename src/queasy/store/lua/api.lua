@@ -248,8 +248,8 @@ end
 -- leases: a page of the leases of one client, without payloads.
 --   keys   all
 --   args   client, cursor, limit
---   reply  { { id, token of each }, the cursor of the next page }; '' is the first page, and follows
---          the last
+--   reply  { { id, token of each }, the cursor of the next page }; '' is the first page, and
+--          follows the last
 --   writes nothing
 function API.leases(keys, argv)
   local limit = math.max(1, count_arg(argv[4], 'the limit', CHUNK))

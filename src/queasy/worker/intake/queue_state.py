@@ -346,6 +346,7 @@ class QueueState:
     def poll_within(self, seconds: float) -> None:
         """The server counts on this worker to poll within that many seconds."""
         self.poll_at = min(self.poll_at, time.monotonic() + seconds)
+        self._rouse()
 
     def reconsider(self) -> None:
         """Poll at once, even a queue that was avoided: this worker may take its suspects now."""

@@ -26,6 +26,7 @@ class Round:
     """One fault, and the jobs around it."""
 
     fault: Fault
+    short: int  # jobs that end at once, before all others: workers then accept hand-offs
     running: int  # jobs that are dispatched well before, and run when the host is lost
     at_once: bool  # these are dispatched in one call
     before: int  # jobs that are dispatched in the 50 ms before the fault
@@ -97,6 +98,7 @@ def _round(dice: random.Random) -> Round:
         after = (0.0,)
     return Round(
         fault=fault,
+        short=dice.choice((0, dice.randint(1, 8))),
         running=running,
         at_once=dice.random() < 0.5,
         before=before,

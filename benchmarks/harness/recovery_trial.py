@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 APP = ROOT / "benchmarks" / "ours" / "recovery_app.py"
 PATIENCE = 60.0
 TICK = 0.1
+SHORT = "short"  # the data of jobs that end at once
 AFTER_THAW = 3.0  # seconds in which a thawed host may report what must be refused
 
 stopping = threading.Event()  # when set, trials end at once and kill what they started
@@ -182,6 +183,7 @@ class Trial:
     def _start_hosts(self) -> None:
         for host in self._hosts:
             host.start(self._targets)
+            gate(self._folder, host.name, SHORT).touch()
         self._until(lambda: all(host.serves() for host in self._hosts), "all hosts serve")
         for host in self._hosts:
             if host.duty in ("asleep", *FULL):
@@ -220,6 +222,10 @@ class Trial:
                     queue.dispatch(what, id=one)
         return ids
 
+    def _run_short_jobs(self, jobs: int) -> None:
+        ids = set(self._dispatch(SHORT, jobs))
+        self._until(lambda: {s.job for s in self._starts() if s.ended} >= ids, "short jobs end")
+
     def _choose(self, one: Round, what: str) -> Host:
         """The host to lose. Dispatches jobs until it, or any, runs some of them."""
         hosts = [host for host in self._hosts if host.duty in WAITING]
@@ -238,6 +244,7 @@ class Trial:
         what = f"round-{number}"
         shape = self.shape
         found = Measured(one.fault, shape.fleet, shape.queues, shape.number, number)
+        self._run_short_jobs(one.short)
         victim = self._choose(one, what)
         self._pause(one.settling)
         before = self._dispatch(what, one.before)

@@ -22,6 +22,7 @@ ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail"
 
 # Milliseconds: how often the time of a caller is recorded, and when a caller is forgotten.
 RECORD_CALLER_EVERY, CALLER_GONE = 60_000, 600_000
+OVERDUE = 3_000  # milliseconds after which a waiter that has not polled keeps no time
 REFUSED = "refused"
 Number = tuple[str, int] | None
 """A caller, and the number of its call."""
@@ -78,18 +79,25 @@ class Jobs(Clock):
         """
         order = sorted((job.run_at, id_.encode(), id_) for id_, job in self.waiting.items())
         at = self.next_event(leases, bool(order) and self.waiting[order[0][2]].suspect)
-        timely = self.waiters
-        if at is not None and at > self.time:
-            # Waiters sleep for whole milliseconds, and a quarter.
-            timely = {name: poll for name, poll in self.waiters.items() if poll - 1.25 <= at}
         if self.new_suspects:
             self.wake_for_suspects()
         if self.new_due:
             self.waiters.clear()
-        elif len(timely) < 2:  # each of them is a host of its own
-            self.waiters = {n: poll for n, poll in self.waiters.items() if n in timely}
+        elif at is not None and at > self.time:
+            self.keep_time(at)
         if self.fail and self.fail_opened and self.fail.new_due:
             self.fail.waiters.clear()
+
+    def keep_time(self, at: float) -> None:
+        """Two waiters poll by `at`; otherwise those that poll later are woken. Each is a host of
+        its own. A waiter that is overdue keeps no time, and is not woken for it.
+        """
+        overdue = {name for name, poll in self.waiters.items() if poll <= self.now - OVERDUE}
+        # Waiters sleep for whole milliseconds, and a quarter.
+        timely = {name for name, poll in self.waiters.items() if poll - 1.25 <= at} - overdue
+        if len(timely) < 2:
+            kept = timely | overdue
+            self.waiters = {n: poll for n, poll in self.waiters.items() if n in kept}
 
     # Dispatch and cancel
 

@@ -194,8 +194,9 @@ def _cancels(flat: list[bytes]) -> list[tuple[str, int]]:
     return [(id_.decode(), int(token)) for id_, token in pairs(flat)]
 
 
-def _read_bump(reply: list[Any]) -> list[tuple[str, Any]]:
-    return [(state.decode(), _cancels(cancels)) for state, cancels in reply]
+def _read_bump(reply: list[Any]) -> tuple[list[tuple[str, Any]], int]:
+    *answers, next_in = reply
+    return [(state.decode(), _cancels(cancels)) for state, cancels in answers], next_in
 
 
 def _configure(**settings: Any) -> Args:

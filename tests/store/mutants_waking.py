@@ -46,3 +46,23 @@ mutant(
     "one_check_serves_several_wake_ups",
     ("    redis.pcall('ZADD', q.waiters, 'XX', at + poll_at % 1, client)\n", ""),
 )
+mutant(
+    "an_overdue_waiter_keeps_the_time",
+    "a_waiter_that_is_overdue_keeps_no_time",
+    ("local OVERDUE_MS = 3000\n", "local OVERDUE_MS = 60000\n"),
+)
+mutant(
+    "an_overdue_waiter_checks_wake_ups",
+    "a_waiter_that_is_overdue_checks_no_wake_up",
+    ("local OVERDUE_MS = 3000\n", "local OVERDUE_MS = 60000\n"),
+)
+mutant(
+    "a_bump_never_needs_another_call",
+    "a_bump_says_when_a_lease_may_expire",
+    ("= ms_until(q, next_event_at(q))", "= -1"),
+)
+mutant(
+    "a_bump_does_not_say_that_dead_clients_are_left",
+    "a_bump_says_that_dead_clients_are_left",
+    ("= ms_until(q, next_event_at(q))", "= math.max(1, ms_until(q, next_event_at(q)))"),
+)

@@ -77,3 +77,48 @@ def one_check_serves_several_wake_ups(h: Harness) -> None:
     first.sleep(1)
     h.dispatch("b")
     assert (first.heard(), other.heard(), third.heard()) == (b"wake", b"", b"")
+
+
+@promise
+def a_waiter_that_is_overdue_keeps_no_time(h: Harness) -> None:
+    """Its host is most likely gone. If another host is lost as well, a third one must poll."""
+    gone = Waiter(h, "c1", host=1)
+    h.later(8 + 3.1)
+    second, third = Waiter(h, "c2", host=2), Waiter(h, "c3", host=3)
+    h.dispatch("a", after=1)
+    assert (gone.heard(), second.heard(), third.heard()) == (b"", b"wake", b"wake")
+
+
+@promise
+def a_waiter_that_is_overdue_checks_no_wake_up(h: Harness) -> None:
+    gone = Waiter(h, "c1", host=1)
+    h.later(8 + 3.1)
+    first = Waiter(h, "c2", host=2)
+    first.sleep(1)
+    h.redis.zadd(h.keys.base + "waiters", {first.name: h.time * 1000 - 20_000})  # the first to wake
+    third = Waiter(h, "c3", host=3)
+    h.dispatch("a")
+    assert (gone.heard(), first.heard(), third.heard()) == (b"", b"wake", b"poll:2000")
+
+
+@promise
+def a_bump_says_when_a_lease_may_expire(h: Harness) -> None:
+    """A worker without room sends only heartbeats: it has to return the jobs of a dead host."""
+    h.join("c1", lease=60)
+    assert h.call(h.commands.bump(["c1"], 60)).next_in is None
+    h.dispatch()
+    h.take_one(lease=5)
+    assert h.call(h.commands.bump(["c1", "ghost"], 60)).next_in == 5
+    h.later(5)
+    assert h.call(h.commands.bump(["c1"], 60)).next_in is None
+    assert h.row("due").stall_count == 1
+
+
+@promise
+def a_bump_says_that_dead_clients_are_left(h: Harness) -> None:
+    h.join("dead", lease=5)
+    h.join("c1", lease=60)
+    h.dispatch_many(*(f"j{n:03}" for n in range(150)))
+    h.take("dead", limit=150, lease=5)
+    h.later(5)
+    assert [h.call(h.commands.bump(["c1"], 60)).next_in for _ in range(2)] == [0, None]

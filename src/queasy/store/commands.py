@@ -17,6 +17,7 @@ from queasy.store.job_reader import JobReader
 from queasy.store.keys import QueueKeys
 from queasy.store.records import (
     AuditPage,
+    Bumped,
     Cancelled,
     ClientInfo,
     Counts,
@@ -158,7 +159,7 @@ class QueueCommands:
                 words = _in_order(endings, words, _words(settled))
             return Taken(
                 state=_word(state),
-                next_in=None if next_in < 0 else next_in / 1000,
+                next_in=_seconds_until(next_in),
                 settled=words,
                 cancels=_cancels(cancels),
                 count=self._jobs.count(jobs),
@@ -194,13 +195,15 @@ class QueueCommands:
         args = (self._now, client, _whole_ms(lease), worker)
         return Command("register", self.keys.without_calls, args, _word)
 
-    def bump(
-        self, clients: Sequence[str], lease: float
-    ) -> Command[list[tuple[str, list[Cancelled]]]]:
-        """Heartbeats: for each client ok or lost, and the runs to cancel."""
+    def bump(self, clients: Sequence[str], lease: float) -> Command[Bumped]:
+        """Heartbeats: what the server says about each client, and when it needs the next call."""
 
-        def read(reply: list[Any]) -> list[tuple[str, list[Cancelled]]]:
-            return [(_word(state), _cancels(cancels)) for state, cancels in reply]
+        def read(reply: list[Any]) -> Bumped:
+            *answers, next_in = reply
+            return Bumped(
+                [(_word(state), _cancels(cancels)) for state, cancels in answers],
+                next_in=_seconds_until(next_in),
+            )
 
         args = (self._now, _whole_ms(lease), *clients)
         return Command("bump", self.keys.with_fail_queue, args, read)
@@ -364,6 +367,11 @@ def _in_order(endings: Sequence[Ending], of_finishes: list[str], of_others: list
 
 def _flag(value: bool) -> str:
     return "1" if value else "0"
+
+
+def _seconds_until(ms: int) -> float | None:
+    """Seconds from milliseconds; None for -1, which means never."""
+    return None if ms < 0 else ms / 1000
 
 
 def _whole_ms(seconds: float) -> int:

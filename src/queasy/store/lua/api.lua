@@ -15,7 +15,8 @@ local clients_arg, group_count = arguments.clients_arg, arguments.group_count
 local dequeue_arg, eviction_arg = arguments.dequeue_arg, arguments.eviction_arg
 local bump, register_client, extend_lease = client.bump, client.register_client, client.extend_lease
 local earlier_reply = idempotency.earlier_reply
-local wake_after_call = waking.wake_after_call
+local wake_after_call, next_event_at = waking.wake_after_call, waking.next_event_at
+local ms_until = waking.ms_until
 local cancel = cancel.cancel
 local dispatch_once = dispatch.dispatch_once
 local trim, requeue, drop = records.trim, records.requeue, records.drop
@@ -120,7 +121,9 @@ end
 -- bump: heartbeats.
 --   keys   all, and the fail queue's
 --   args   lease, client ...
---   reply  { ok | lost, { id, token of each requested cancel } } for each client
+--   reply  { ok | lost, { id, token of each requested cancel } } for each client; then ms until a
+--          call is needed, because a lease may have expired; -1 if no job is leased, 0 if the
+--          clients that are dead have more jobs than one call returns
 --   writes clients; sweeps
 function API.bump(keys, argv)
   local lease_ms, clients = count_arg(argv[2], 'the lease'), clients_arg(argv, 3)
@@ -128,6 +131,7 @@ function API.bump(keys, argv)
   local replies = bump(q, lease_ms, clients)
   sweep(q)
   wake_all(q)
+  replies[#replies + 1] = ms_until(q, next_event_at(q))
   return replies
 end
 

@@ -1,7 +1,7 @@
 -- Dequeue: ends leases, sweeps, takes due jobs, and adds or removes the client as a waiter, in one
 -- call.
 
-local MAX_INTEGER, expiry_cutoff = keys.MAX_INTEGER, keys.expiry_cutoff
+local expiry_cutoff = keys.expiry_cutoff
 local new_batch = batch.new
 local unpack_table = job.unpack_table
 local lease_expiry, is_overtaken = client.lease_expiry, client.is_overtaken
@@ -10,6 +10,7 @@ local cancels_of, bump = client.cancels_of, client.bump
 local WAITER_GONE_MS, wake_waiters = waking.WAITER_GONE_MS, waking.wake_waiters
 local wake_for_suspects, next_job_at = waking.wake_for_suspects, waking.next_job_at
 local next_scheduled_at, next_event_at = waking.next_scheduled_at, waking.next_event_at
+local ms_until = waking.ms_until
 local wake_all = endings.wake_all
 local settle = settle.settle
 local leased_to, leased_batch, find_due = take.leased_to, take.leased_batch, take.find_due
@@ -27,8 +28,7 @@ end
 
 -- Milliseconds until the client has a reason to poll; -1 if it has none.
 local function next_poll_after(q, skips_suspects)
-  local at = next_event_at(q, next_job_at_for(q, skips_suspects))
-  return at and math.max(0, math.min(math.ceil(at - q.now), MAX_INTEGER)) or -1
+  return ms_until(q, next_event_at(q, next_job_at_for(q, skips_suspects)))
 end
 
 local function is_due(q, skips_suspects)
@@ -44,9 +44,9 @@ local function forward_wake_up(q)
 end
 
 -- Extends the lease of a client that holds no job and sleeps, so that it need not bump while it
--- sleeps. The lease lasts until well after its next poll: if it expired earlier, another sleeping
--- client would have to poll then, to sweep. Returns how many leases the client holds. If it holds
--- any, nothing is extended.
+-- sleeps. The lease lasts until well after its next poll. It must not be much longer: a job that is
+-- handed to the client waits until then, if its host has vanished. Returns how many leases the
+-- client holds. If it holds any, nothing is extended.
 local function extend_idle_lease(q, client, expiry)
   if client:byte(1) == 126 then -- '~'
     return 0
@@ -164,7 +164,7 @@ local function dequeue(q, args, argv)
   local state, jobs = sweep_and_take(q, args)
   local waits, lease_count = is_to_wait(q, args, state, jobs), 0
   if waits then
-    lease_count = extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)
+    lease_count = extend_idle_lease(q, client, q.now + args.waits_ms + args.lease_ms)
   end
   local wants_next = limit == 0 or #jobs < limit * 5 -- five values for each job
   local next_poll_in = -1

@@ -13,12 +13,19 @@
 -- for them: its entry is half a millisecond below a whole one. A waiter that takes hand-offs
 -- (handoff.lua) has a quarter of a millisecond more.
 
-local CONTACT_EVERY_MS, CHUNK, in_grace = keys.CONTACT_EVERY_MS, keys.CHUNK, keys.in_grace
-local channel_of = keys.channel_of
+local OUTAGE_MS, CONTACT_EVERY_MS, CHUNK = keys.OUTAGE_MS, keys.CONTACT_EVERY_MS, keys.CHUNK
+local MAX_INTEGER, in_grace, channel_of = keys.MAX_INTEGER, keys.in_grace, keys.channel_of
 local unpack_table = job.unpack_table
+local lease_range = client.lease_range
 
 -- A waiter that should have polled this long ago is gone.
 local WAITER_GONE_MS = 60000
+
+-- A waiter that should have polled this long ago keeps no time: most likely its host is gone.
+local OVERDUE_MS = 3000
+
+-- How many clients to look at for the first that holds a job.
+local EXPIRIES = 10
 
 -- A wake-up for a job is checked after this time, by a waiter of another host.
 local CHECK_AFTER_MS = 2000
@@ -34,12 +41,13 @@ local function host_of(client)
 end
 
 -- Calls `visit(client, poll_at)` for waiters, the first to poll first, until it returns true. Most
--- often the first two are enough.
+-- often the first two are enough. Leaves out waiters that are overdue: no event may depend on them.
 local function visit_waiters(q, visit)
   for _, last in ipairs({ 1, CHUNK - 1 }) do
     local waiters = redis.pcall('ZRANGE', q.waiters, 0, last, 'WITHSCORES')
     for i = 1, waiters.err and 0 or #waiters, 2 do
-      if visit(waiters[i], tonumber(waiters[i + 1])) then
+      local poll_at = tonumber(waiters[i + 1])
+      if poll_at > q.now - OVERDUE_MS and visit(waiters[i], poll_at) then
         return
       end
     end
@@ -152,22 +160,38 @@ local function any_leases(q)
   return type(lease_count) == 'number' and lease_count > 0
 end
 
--- When a client must poll because of a lease that expires at `expiry`. If jobs are leased and the
--- last contact is long past, a poll is needed before that: otherwise the silence would count as an
--- outage.
+-- When the lease of the first client that holds a job expires; nil if no job is leased. The death
+-- of an idle client needs no poll. If none of the first clients holds a job, a poll is needed when
+-- the last of them has expired.
+local function first_expiry(q)
+  if not any_leases(q) then
+    return nil
+  end
+  local clients = redis.pcall('ZRANGE', q.clients, 0, EXPIRIES - 1, 'WITHSCORES')
+  for i = 1, clients.err and 0 or #clients, 2 do
+    local held = redis.pcall('ZLEXCOUNT', q.leases, lease_range(clients[i]))
+    if held ~= 0 or i == 2 * EXPIRIES - 1 then
+      return tonumber(clients[i + 1])
+    end
+  end
+  return nil
+end
+
+-- When a client must poll because of a lease that expires at `expiry`. If the last contact is long
+-- past, a poll is needed before that: otherwise the silence would count as an outage, and the grace
+-- period after it would end later than the lease.
 local function poll_time_for(q, expiry)
   local from = q.last_contact or q.now
-  if expiry - from > CONTACT_EVERY_MS and any_leases(q) then
-    return math.max(from, expiry - 2 * CONTACT_EVERY_MS) + CONTACT_EVERY_MS
+  if expiry - from > CONTACT_EVERY_MS then
+    return math.max(from + CONTACT_EVERY_MS, expiry - (OUTAGE_MS + 1000))
   end
   return expiry
 end
 
--- When a client must poll next: because a job comes due, at `at`, or because a lease expires. nil
--- for never.
+-- When a client must poll next: because a job comes due, at `at`, or because the lease of a job
+-- expires. nil for never.
 local function next_event_at(q, at)
-  local first_out = q.clients and redis.pcall('ZRANGE', q.clients, 0, 0, 'WITHSCORES') or {}
-  local expiry = not first_out.err and tonumber(first_out[2] or nil) or nil
+  local expiry = first_expiry(q)
   if expiry then
     if in_grace(q) and expiry > q.gap_from then
       expiry = math.max(expiry, q.grace_until)
@@ -178,6 +202,11 @@ local function next_event_at(q, at)
     at = math.min(at or expiry, expiry)
   end
   return at
+end
+
+-- Whole milliseconds until a time, at least 0; -1 for never.
+local function ms_until(q, at)
+  return at and math.max(0, math.min(math.ceil(at - q.now), MAX_INTEGER)) or -1
 end
 
 -- Wakes waiters until waiters of two hosts poll by `at`, if there are two hosts.
@@ -235,5 +264,6 @@ return {
   WAITER_GONE_MS = WAITER_GONE_MS, notify = notify, wake_waiters = wake_waiters,
   wake_for_suspects = wake_for_suspects, next_job_at = next_job_at,
   next_scheduled_at = next_scheduled_at, is_suspect = is_suspect, next_event_at = next_event_at,
-  ensure_timely_poll = ensure_timely_poll, wake_after_call = wake_after_call, count_due = count_due,
+  ms_until = ms_until, ensure_timely_poll = ensure_timely_poll, wake_after_call = wake_after_call,
+  count_due = count_due,
 }

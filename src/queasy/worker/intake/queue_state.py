@@ -320,12 +320,14 @@ class QueueState:
         if taken.count:
             # The supervisor bumps as soon as these jobs have ended.
             self._table.set_idle_until(self.index, LONG_AGO)
+        elif wait_seconds and not limit and taken.next_in == 0:
+            self._stop_waiting()  # a job is due that does not fit: the server counts on others
         elif wait_seconds:
             held = self._table.held_of(self.index)
             if taken.held > held:
                 self.leases.mark_stale()  # a job was handed to us, and its message was lost
             elif not held:
-                self.leases.confirm(sent + 2 * wait_seconds + LEASE)
+                self.leases.confirm(sent + wait_seconds + LEASE)
                 self._table.set_idle_until(self.index, self.leases.confirmed_until)
             if not self.leases.listens:
                 wait_seconds = min(wait_seconds, POLL_WITHOUT_WAKE_UPS)
@@ -365,7 +367,9 @@ class QueueState:
         self.leases.mark_stale()
 
     def forward_wake_up(self) -> None:
+        """The worker takes no job, and the server does not count it as a waiter any more."""
         self.owes_poll = False
+        self._stop_waiting()
 
     def require_forwarding(self) -> None:
         """When the call in flight is answered, poll again or have the server wake another client.
@@ -377,6 +381,18 @@ class QueueState:
     def stand_down(self) -> None:
         """The worker cannot poll when the server expects it to. Another client will."""
         self.poll_at, self.owes_poll = 0.0, False
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        """Have the supervisor bump soon, unless the worker waits again before that.
+
+        The server does not count the worker as a waiter. Perhaps the worker has no room for a long
+        time, and sends no other call for this queue: then a bump has to return the jobs of a dead
+        host.
+        """
+        if self.joined:
+            until = min(self._table.idle_until(self.index), time.monotonic() + LEASE)
+            self._table.set_idle_until(self.index, until)
 
     def become_waiter_again(self, *, not_before_pause: bool = False) -> None:
         """The server removed this worker from the waiters: poll to become one again.
@@ -385,6 +401,7 @@ class QueueState:
         """
         self.owes_poll = bool(self._in_flight)
         self._rouse()
+        self._stop_waiting()
         self.poll_at = self._paused_until if not_before_pause else 0.0
 
     def pause(self) -> None:
@@ -403,6 +420,7 @@ class QueueState:
     def pass_over(self) -> None:
         """The queue's job, if it has one, does not fit."""
         self._passed_over_since = self._probed_at = time.monotonic()
+        self._stop_waiting()
 
     # Outcomes to report
 

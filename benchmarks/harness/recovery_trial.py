@@ -104,7 +104,8 @@ class Host:
 
     def pids(self) -> list[int]:
         """The supervisor and its children."""
-        assert self._process is not None
+        if self._process is None:
+            return []
         pid = self._process.pid
         with suppress(OSError):
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -181,13 +182,17 @@ class Trial:
             self._client.close()
 
     def _start_hosts(self) -> None:
-        for host in self._hosts:
-            host.start(self._targets)
+        workers = [host for host in self._hosts if host.duty != "consumers"]
+        self._start(workers)
+        for host in workers:
             gate(self._folder, host.name, SHORT).touch()
-        self._until(lambda: all(host.serves() for host in self._hosts), "all hosts serve")
-        for host in self._hosts:
             if host.duty in ("asleep", *FULL):
                 self._occupy(host)
+
+    def _start(self, hosts: list[Host]) -> None:
+        for host in hosts:
+            host.start(self._targets)
+        self._until(lambda: all(host.serves() for host in hosts), "hosts serve")
 
     def _occupy(self, host: Host) -> None:
         """Fills the host with long jobs; or lets it run short ones of a queue of its own."""
@@ -238,7 +243,7 @@ class Trial:
             busy = [host for host in hosts if host.name in running]
             if busy:
                 return self._dice.choice(busy)
-        raise RunFailed("expected that a worker runs one of the jobs, but consumers took them all")
+        raise RunFailed("expected that a host that can be lost runs one of the jobs")
 
     def _round(self, number: int, one: Round) -> Measured:
         what = f"round-{number}"
@@ -246,6 +251,8 @@ class Trial:
         found = Measured(one.fault, shape.fleet, shape.queues, shape.number, number)
         self._run_short_jobs(one.short)
         victim = self._choose(one, what)
+        consumers = [host for host in self._hosts if host.duty == "consumers"]
+        self._start(consumers)  # only now: they would have taken all jobs
         self._pause(one.settling)
         before = self._dispatch(what, one.before)
         self._pause(self._dice.random() * 0.05)
@@ -264,6 +271,8 @@ class Trial:
         if victim not in self._hosts:
             victim.kill()
         self._finish(found, what)
+        for host in consumers:
+            host.kill()
         return found
 
     def _observe(self, found: Measured, victim: Host, due: dict[str, float]) -> None:

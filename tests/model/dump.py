@@ -63,7 +63,7 @@ def pack(*args: str | bytes | int) -> bytes:
 
 
 def function(name: str, keys: Sequence[str], *args: str | bytes | int) -> bytes:
-    return pack("FCALL", f"queasy_v1_{name}", len(keys), *keys, *args)
+    return pack("FCALL", f"queasy_test_{name}", len(keys), *keys, *args)
 
 
 class Dumper:

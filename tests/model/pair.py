@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from queasy.store.keys import QueueKeys
-from queasy.store.library import source
 from tests.model.dump import (
     Dumper,
     Link,
@@ -25,6 +24,7 @@ from tests.model.dump import (
 from tests.model.jobs import REFUSED, Number
 from tests.model.model import Queue
 from tests.model.values import Ending, Item
+from tests.store.timed import timed_source
 
 Args = list[str | bytes | int]
 Step = tuple[str, str, float, dict[str, Any]]
@@ -46,8 +46,8 @@ class Pair:
         self._dumpers = {name: Dumper(keys) for name, keys in self.keys.items()}
         self._dump = b"".join(dumper.requests for dumper in self._dumpers.values())
         self._dumped = sum(dumper.replies for dumper in self._dumpers.values())
-        (loaded,) = self.link.call(pack("FUNCTION", "LOAD", "REPLACE", source()), 1)
-        assert loaded == b"queasy_v1", loaded
+        (loaded,) = self.link.call(pack("FUNCTION", "LOAD", "REPLACE", timed_source()), 1)
+        assert loaded == b"queasy_test", loaded
         (about,) = self.link.call(pack("INFO", "server"), 1)
         self.server = "Valkey" if b"valkey_version" in about else "Redis"
         self.reset()

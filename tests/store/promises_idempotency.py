@@ -117,7 +117,7 @@ def a_client_without_call_numbers_is_served_as_before(h: Harness) -> None:
     assert h.dispatch(payload=b"2") == "updated"
     assert h.dispatch(payload=b"2", flags="0f00") == "unchanged"
     problems, tallies, sizes = h.redis.fcall(
-        "queasy_v1_audit", 17, *h.keys.without_calls, "", 0, 10
+        "queasy_test_audit", 17, *h.keys.without_calls, "", 0, 10
     )
     assert (problems, tallies) == ([], sizes)
 
@@ -131,7 +131,7 @@ def an_invalid_call_number_is_refused(h: Harness) -> None:
         ("b", "x", "nan", "", "", "p", 1),
     ]:  # fmt: skip
         with refused("QUEASYBAD"):
-            h.redis.fcall("queasy_v1_dispatch", len(keys), *keys, "", *args)
+            h.redis.fcall("queasy_test_dispatch", len(keys), *keys, "", *args)
     assert h.dump() == before
 
 

@@ -28,7 +28,6 @@ from queasy.store.records import (
     Taken,
     decode_text,
     encode_id,
-    milliseconds,
     pack_finishes,
     pack_limits,
 )
@@ -48,22 +47,17 @@ AUDIT_TALLIES = (
 
 
 class QueueCommands:
-    """The commands of one queue. `now` (seconds) is a logical time, for tests.
-
-    With the queue's `limits`, dequeued jobs carry all options in force.
-    """
+    """The commands of one queue. With its `limits`, dequeued jobs carry all options in force."""
 
     def __init__(
         self,
         keys: QueueKeys,
         codec: Codec | None = None,
-        now: float | None = None,
         *,
         limits: JobOptions | None = None,
     ) -> None:
         self.keys = keys
         self._jobs = JobReader(keys.queue, keys.name, codec, limits)
-        self._now = "" if now is None else milliseconds(now)
 
     # Putting
 
@@ -72,19 +66,19 @@ class QueueCommands:
     ) -> Command[list[Dispatched]]:
         """Put or update jobs. `call` is the caller's id and call number, if they are known."""
         ids = [item.id for item in items]
-        args: list[Argument] = [self._now]
+        args: list[Argument] = []
         for item in items:
             if item.when or item.flags or item.options:
-                args[1:] = chain.from_iterable([each.args() for each in items])
+                args = list(chain.from_iterable([each.args() for each in items]))
                 return self._dispatch("dispatch", ids, args, call)
             args += (item.id, item.payload)
         if not "".join(ids).isascii():
-            args[1::2] = map(encode_id, ids)
+            args[::2] = map(encode_id, ids)
         return self._dispatch("put", ids, args, call)
 
     def put(self, ids: Sequence[str], payloads: Sequence[bytes]) -> Command[list[Dispatched]]:
         """Put jobs that have nothing but an id in ASCII and data."""
-        args = (self._now, *chain.from_iterable(zip(ids, payloads, strict=True)))
+        args = tuple(chain.from_iterable(zip(ids, payloads, strict=True)))
         return self._dispatch("put", ids, args, None)
 
     def _dispatch(
@@ -107,7 +101,7 @@ class QueueCommands:
 
         The answers are cancelled, requested, active or absent.
         """
-        args = (self._now, _flag(running), *map(encode_id, ids))
+        args = (_flag(running), *map(encode_id, ids))
         return Command(
             "cancel", self.keys.without_calls, args, _words, call_keys=self.keys.of_calls
         )
@@ -142,7 +136,7 @@ class QueueCommands:
         if finishes:  # usually all of them
             others = [e for e in endings if not isinstance(e.outcome, Finish)]
         args: list[Any] = [
-            self._now, client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
+            client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
             len(others),
         ]  # fmt: skip
         for ending in others:
@@ -174,7 +168,7 @@ class QueueCommands:
 
     def settle(self, endings: Sequence[Ending]) -> Command[list[str]]:
         """End leases; the result of each, or 'lost'."""
-        args: list[Any] = [self._now]
+        args: list[Any] = []
         for ending in endings:
             args.extend(ending.args())
         return Command(
@@ -184,14 +178,14 @@ class QueueCommands:
 
     def extend(self, id_: str, token: int, lease: float) -> Command[str]:
         """Extend a lease: ok, cancel (its cancellation was requested) or lost."""
-        args = (self._now, encode_id(id_), token, _whole_ms(lease))
+        args = (encode_id(id_), token, _whole_ms(lease))
         return Command("extend", self.keys.without_calls, args, _word)
 
     # Clients
 
     def register(self, client: str, lease: float, worker: bytes = b"") -> Command[str]:
         """Create a client: ok, or lost if it was swept before."""
-        args = (self._now, client, _whole_ms(lease), worker)
+        args = (client, _whole_ms(lease), worker)
         return Command("register", self.keys.without_calls, args, _word)
 
     def bump(
@@ -202,7 +196,7 @@ class QueueCommands:
         def read(reply: list[Any]) -> list[tuple[str, list[Cancelled]]]:
             return [(_word(state), _cancels(cancels)) for state, cancels in reply]
 
-        args = (self._now, _whole_ms(lease), *clients)
+        args = (_whole_ms(lease), *clients)
         return Command("bump", self.keys.with_fail_queue, args, read)
 
     def evict(
@@ -212,14 +206,14 @@ class QueueCommands:
 
         With `ids`, only these jobs count a stall; its other jobs are released.
         """
-        args = (self._now, client, verb, *map(encode_id, ids))
+        args = (client, verb, *map(encode_id, ids))
         return Command(
             "evict", self.keys.with_fail_queue, args, lambda reply: (_word(reply[0]), reply[1])
         )
 
     def sweep(self) -> Command[int]:
         """Return jobs of dead clients; call again while it answers more than 0."""
-        return Command("sweep", self.keys.with_fail_queue, (self._now,), int)
+        return Command("sweep", self.keys.with_fail_queue, (), int)
 
     def leases(
         self, client: str, cursor: bytes, limit: int
@@ -254,7 +248,6 @@ class QueueCommands:
     ) -> Command[str]:
         """Change settings of the whole queue; None leaves a setting as it is."""
         args = (
-            self._now,
             b"" if limits is None else pack_limits(limits),
             "" if fail_handler is None else _flag(fail_handler),
             "" if failed_limit is None else failed_limit,
@@ -265,14 +258,14 @@ class QueueCommands:
 
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
         """Put failed or broken jobs back: requeued, exists, absent or later (call again)."""
-        args = (self._now, kind, *map(encode_id, ids))
+        args = (kind, *map(encode_id, ids))
         return Command(
             "requeue", self.keys.without_calls, args, _words, call_keys=self.keys.of_calls
         )
 
     def drop(self, kind: RecordKind, ids: Sequence[str]) -> Command[int]:
         """Delete the records of failed or broken jobs; how many there were."""
-        args = (self._now, kind, *map(encode_id, ids))
+        args = (kind, *map(encode_id, ids))
         return Command(
             "drop",
             self.keys.without_calls,
@@ -283,7 +276,7 @@ class QueueCommands:
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:
         """Keep the newest records only; call again while it answers more than 0."""
-        return Command("trim", self.keys.without_calls, (self._now, kind, keep), int)
+        return Command("trim", self.keys.without_calls, (kind, keep), int)
 
     # Reading
 
@@ -330,11 +323,11 @@ class QueueCommands:
             problems, tallies, sizes = reply
             return AuditPage([decode_text(problem) for problem in problems], tallies, sizes)
 
-        args = (self._now, offset, limit)
+        args = (offset, limit)
         return Command("audit", self.keys.all, args, read, read_only=True)
 
     def _read_only(self, function: str, read: Any, *args: Any) -> Command[Any]:
-        return Command(function, self.keys.without_calls, (self._now, *args), read, read_only=True)
+        return Command(function, self.keys.without_calls, args, read, read_only=True)
 
 
 def version() -> Command[tuple[int, int]]:

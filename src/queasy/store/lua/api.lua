@@ -1,6 +1,6 @@
 -- The registered functions. Each parses its arguments and calls one module. Its header lists:
 --   keys   that it receives. NAMES has their order; "all" are the first QUEUE_KEYS
---   args   after `now`, which is the first argument, and empty except in tests
+--   args   its arguments, in order
 --   reply  what it returns
 --   writes what it changes
 -- Times and durations are milliseconds.
@@ -61,10 +61,10 @@ end
 --   writes waiting, data, info, blocked, calls, callers; with running: active, cancels, and
 --          notifies the holder. A repeat is answered as in dispatch
 function API.cancel(keys, argv)
-  local q = open_queue(keys, 1, argv[1])
+  local q = open_queue(keys, 1)
   local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
-  local ids = rest_args(argv, 3, last)
-  return call and earlier_reply(q, call, #ids) or cancel(q, ids, argv[2] == '1', call)
+  local ids = rest_args(argv, 2, last)
+  return call and earlier_reply(q, call, #ids) or cancel(q, ids, argv[1] == '1', call)
 end
 
 -- register: create a client. Only this, and a dequeue for a client '~…', creates one.
@@ -73,8 +73,8 @@ end
 --   reply  ok | lost (it was swept: register under a new id)
 --   writes clients, workers
 function API.register(keys, argv)
-  local lease_ms = count_arg(argv[3], 'the lease')
-  return register_client(open_queue(keys, 1, argv[1]), client_arg(argv[2]), lease_ms, argv[4])
+  local lease_ms = count_arg(argv[2], 'the lease')
+  return register_client(open_queue(keys, 1), client_arg(argv[1]), lease_ms, argv[3])
 end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
@@ -99,7 +99,7 @@ end
 --          the last two only if a packed list was given, even an empty one
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
-  return dequeue(open_queue(keys, 1, argv[1]), dequeue_arg(argv), argv)
+  return dequeue(open_queue(keys, 1), dequeue_arg(argv), argv)
 end
 
 -- settle: end leases.
@@ -110,9 +110,9 @@ end
 --          postponed (broken, but that record is full) | lost for each
 --   writes all; a repeat replies lost
 function API.settle(keys, argv)
-  local n = group_count(2, #argv, 5, 'leases')
-  local q = open_queue(keys, 1, argv[1])
-  local settled = settle(q, argv, 2, n)
+  local n = group_count(1, #argv, 5, 'leases')
+  local q = open_queue(keys, 1)
+  local settled = settle(q, argv, 1, n)
   wake_all(q)
   return settled
 end
@@ -123,8 +123,8 @@ end
 --   reply  { ok | lost, { id, token of each requested cancel } } for each client
 --   writes clients; sweeps
 function API.bump(keys, argv)
-  local lease_ms, clients = count_arg(argv[2], 'the lease'), clients_arg(argv, 3)
-  local q = open_queue(keys, 1, argv[1])
+  local lease_ms, clients = count_arg(argv[1], 'the lease'), clients_arg(argv, 2)
+  local q = open_queue(keys, 1)
   local replies = bump(q, lease_ms, clients)
   sweep(q)
   wake_all(q)
@@ -137,8 +137,8 @@ end
 --   reply  ok | cancel (extended, but a cancel was requested) | lost
 --   writes clients
 function API.extend(keys, argv)
-  local lease_ms = count_arg(argv[4], 'the lease')
-  return extend_lease(open_queue(keys, 1, argv[1]), argv[2], argv[3], lease_ms)
+  local lease_ms = count_arg(argv[3], 'the lease')
+  return extend_lease(open_queue(keys, 1), argv[1], argv[2], lease_ms)
 end
 
 -- sweep: return the jobs of dead clients. Bounded in leases, clients and bytes: call again while
@@ -148,7 +148,7 @@ end
 --   reply  leases ended, at least 1 if any client was dead
 --   writes all
 function API.sweep(keys, argv)
-  local q = open_queue(keys, 1, argv[1])
+  local q = open_queue(keys, 1)
   local ended = sweep(q)
   wake_all(q)
   return ended
@@ -163,8 +163,8 @@ end
 --   writes all
 function API.evict(keys, argv)
   local verb, started = eviction_arg(argv)
-  local q = open_queue(keys, 1, argv[1])
-  local reply = evict(q, client_arg(argv[2]), verb, started)
+  local q = open_queue(keys, 1)
+  local reply = evict(q, client_arg(argv[1]), verb, started)
   wake_all(q)
   forward_wake_up(q) -- the client may have been woken for a job and not have polled
   return reply
@@ -177,7 +177,7 @@ end
 --   reply  ok
 --   writes meta; trims failed and broken; resuming wakes waiters
 function API.configure(keys, argv)
-  return configure(open_queue(keys, 1, argv[1]), argv)
+  return configure(open_queue(keys, 1), argv)
 end
 
 -- requeue: make failed or broken jobs wait again.
@@ -188,9 +188,9 @@ end
 --   writes waiting, data, info, failed or broken, calls, callers; wakes waiters. A repeat is
 --          answered as in dispatch
 function API.requeue(keys, argv)
-  local q = open_queue(keys, 1, argv[1])
+  local q = open_queue(keys, 1)
   local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
-  local kind, ids = kind_arg(argv[2]), rest_args(argv, 3, last)
+  local kind, ids = kind_arg(argv[1]), rest_args(argv, 2, last)
   return call and earlier_reply(q, call, #ids) or requeue(q, kind, ids, call)
 end
 
@@ -200,7 +200,7 @@ end
 --   reply  how many there were
 --   writes failed or broken
 function API.drop(keys, argv)
-  return drop(open_queue(keys, 1, argv[1]), kind_arg(argv[2]), rest_args(argv, 3))
+  return drop(open_queue(keys, 1), kind_arg(argv[1]), rest_args(argv, 2))
 end
 
 -- trim: keep only the newest records. Bounded: call again while the reply is above 0.
@@ -209,8 +209,8 @@ end
 --   reply  how many were dropped
 --   writes failed or broken
 function API.trim(keys, argv)
-  local q, batch = open_queue(keys, 1, argv[1]), new_batch()
-  local dropped = trim(q, batch, kind_arg(argv[2]), count_arg(argv[3], 'what to keep'), 0, {})
+  local q, batch = open_queue(keys, 1), new_batch()
+  local dropped = trim(q, batch, kind_arg(argv[1]), count_arg(argv[2], 'what to keep'), 0, {})
   batch:commit(q)
   return dropped
 end
@@ -222,7 +222,7 @@ end
 --            first run_at, now }
 --   writes nothing
 function API.counts(keys, argv)
-  return counts(open_queue(keys, 1, argv[1]))
+  return counts(open_queue(keys, 1))
 end
 
 -- get: one job in all its states.
@@ -231,7 +231,7 @@ end
 --   reply  a row (see inspect.lua) for each state
 --   writes nothing
 function API.get(keys, argv)
-  return get(open_queue(keys, 1, argv[1]), argv[2])
+  return get(open_queue(keys, 1), argv[1])
 end
 
 -- list: a page of jobs.
@@ -240,9 +240,9 @@ end
 --   reply  { rows, the cursor of the next page }; '' is the first page, and follows the last
 --   writes nothing
 function API.list(keys, argv)
-  local lister = LISTS[argv[2]] or refuse('expected a state of jobs, got ' .. tostring(argv[2]))
-  local limit = count_arg(argv[4], 'the limit', CHUNK)
-  return { lister(open_queue(keys, 1, argv[1]), argv[3], math.max(1, limit)) }
+  local lister = LISTS[argv[1]] or refuse('expected a state of jobs, got ' .. tostring(argv[1]))
+  local limit = count_arg(argv[3], 'the limit', CHUNK)
+  return { lister(open_queue(keys, 1), argv[2], math.max(1, limit)) }
 end
 
 -- leases: a page of the leases of one client, without payloads.
@@ -252,8 +252,8 @@ end
 --          follows the last
 --   writes nothing
 function API.leases(keys, argv)
-  local limit = math.max(1, count_arg(argv[4], 'the limit', CHUNK))
-  return leases_of(open_queue(keys, 1, argv[1]), client_arg(argv[2]), argv[3], limit)
+  local limit = math.max(1, count_arg(argv[3], 'the limit', CHUNK))
+  return leases_of(open_queue(keys, 1), client_arg(argv[1]), argv[2], limit)
 end
 
 -- clients: a page of clients.
@@ -262,8 +262,8 @@ end
 --   reply  { client, expires in ms, leases, worker } for each
 --   writes nothing
 function API.clients(keys, argv)
-  local offset, limit = count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit', CHUNK)
-  return clients(open_queue(keys, 1, argv[1]), offset, limit)
+  local offset, limit = count_arg(argv[1], 'the offset'), count_arg(argv[2], 'the limit', CHUNK)
+  return clients(open_queue(keys, 1), offset, limit)
 end
 
 -- stats: the counters.
@@ -272,7 +272,7 @@ end
 --   reply  { kind, minute since the epoch ('' for the total), count } for each
 --   writes nothing
 function API.stats(keys, argv)
-  return read_stats(open_queue(keys, 1, argv[1]))
+  return read_stats(open_queue(keys, 1))
 end
 
 -- audit: check a page of the invariants (see audit.lua).
@@ -281,8 +281,8 @@ end
 --   reply  { problems, tallies, sizes }
 --   writes nothing
 function API.audit(keys, argv)
-  local offset, limit = count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit')
-  return meta_problem(keys) or audit(open_queue(keys, 1, argv[1], #NAMES), offset, limit)
+  local offset, limit = count_arg(argv[1], 'the offset'), count_arg(argv[2], 'the limit')
+  return meta_problem(keys) or audit(open_queue(keys, 1, #NAMES), offset, limit)
 end
 
 -- version: the version of this library.

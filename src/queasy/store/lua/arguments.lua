@@ -45,7 +45,7 @@ local function call_arg(q, keys, n, argv)
     return nil, #argv
   end
   local last = #argv - 2
-  if last < 1 then
+  if last < 0 then
     refuse('expected a caller and the number of its call')
   end
   local number = count_arg(argv[last + 2], 'the number of a call')
@@ -72,15 +72,15 @@ end
 
 -- The arguments of a dequeue as one record (api.lua lists them).
 local function dequeue_arg(argv)
-  local client = client_arg(argv[2])
-  local endings = count_arg(argv[8], 'the leases to end', CHUNK)
-  local words, packed = argv[9 + 5 * endings] or '', argv[10 + 5 * endings]
-  local waiter = argv[6] ~= '' and (argv[6] == client and client or client_arg(argv[6]))
+  local client = client_arg(argv[1])
+  local endings = count_arg(argv[7], 'the leases to end', CHUNK)
+  local words, packed = argv[8 + 5 * endings] or '', argv[9 + 5 * endings]
+  local waiter = argv[5] ~= '' and (argv[5] == client and client or client_arg(argv[5]))
   return {
-    client = client, lease_ms = count_arg(argv[3], 'the lease'),
-    limit = count_arg(argv[4], 'the limit', CHUNK), request = argv[5], waiter = waiter,
-    waits_ms = count_arg(argv[7], 'the time to wait'),
-    first_ending = 9, endings = endings, packed_finishes = packed,
+    client = client, lease_ms = count_arg(argv[2], 'the lease'),
+    limit = count_arg(argv[3], 'the limit', CHUNK), request = argv[4], waiter = waiter,
+    waits_ms = count_arg(argv[6], 'the time to wait'),
+    first_ending = 8, endings = endings, packed_finishes = packed,
     skips_suspects = words:find('pass', 1, true) ~= nil,
     takes_handoffs = words:find('hand', 1, true) ~= nil,
   }
@@ -89,7 +89,7 @@ end
 -- How an eviction ends the leases of the client, and the set of jobs it had started (nil: all of
 -- them).
 local function eviction_arg(argv)
-  local verb, ids = argv[3], rest_args(argv, 4)
+  local verb, ids = argv[2], rest_args(argv, 3)
   if verb ~= 'stall' and verb ~= 'release' then
     refuse('expected stall or release, got ' .. tostring(verb))
   elseif #ids == 0 then

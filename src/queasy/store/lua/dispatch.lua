@@ -235,13 +235,13 @@ end
 -- Dispatches jobs of `width` arguments each, then calls `wake_up`. If the call repeats the last one
 -- of its caller, it replies as that one did and changes nothing. The queue has `n` keys.
 local function dispatch_once(keys, argv, n, width, wake_up)
-  local q = open_queue(keys, 1, argv[1], n)
+  local q = open_queue(keys, 1, n)
   local call, last = call_arg(q, keys, n, argv)
-  local before = call and earlier_reply(q, call, (last - 1) / width)
+  local before = call and earlier_reply(q, call, last / width)
   if before then
     return before
   end
-  local replies = dispatch(q, argv, 2, last, width, call)
+  local replies = dispatch(q, argv, 1, last, width, call)
   wake_up(q)
   return replies
 end

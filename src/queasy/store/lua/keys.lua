@@ -4,6 +4,8 @@
 -- most receive the first QUEUE_KEYS. A function that may give a job up also receives the first
 -- FAIL_KEYS keys of the queue's fail queue, after those.
 
+local server_time = clock.server_time
+
 local NAMES = {
   'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters',
   'leases', 'clients', 'requests', 'cancels', 'workers', 'failed', 'failed_at',
@@ -121,11 +123,6 @@ local function presized(n)
   return { unpack(FILLER, 1, n) }
 end
 
-local function server_time()
-  local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000
-end
-
 -- Notes that the queue was not called from its last contact until now. Clients that were alive then
 -- get one more lease, to reconnect. If another outage ended so recently that its grace period was
 -- running at that contact, they had no time to: then both outages count as one, from the start of
@@ -143,14 +140,14 @@ local function note_outage(q)
   q.grace_until = q.now + OUTAGE_MS
 end
 
--- Opens a queue: its `n` keys begin at `first`. `now` is empty, except in tests, which pass a
--- logical time: the clock of a client decides nothing.
-local function open_queue(keys, first, now, n)
+-- Opens a queue: its `n` keys begin at `first`. `now` is the time of the call, if it was read
+-- before.
+local function open_queue(keys, first, n, now)
   local waiting, data, info, active, blocked, meta_key, stats, waiters, leases, clients, requests,
     cancels, workers, failed, failed_at, broken, broken_at, calls, callers =
     unpack(keys, first, first + (n or QUEUE_KEYS) - 1)
   local clock = redis.call('HMGET', meta_key, unpack(CLOCK))
-  local time = now == '' and server_time() or parse_number(now, 'now')
+  local time = now or server_time()
   local stored_time = stored_number(clock[1], MAX_TIME) -- nil: no call has written yet
   -- The last time heard is the highest time seen, except after the clock was set back.
   local heard = clock[6] and stored_time and stored_number(clock[6], stored_time)
@@ -206,7 +203,7 @@ end
 -- The fail queue of `q`, opened when first needed; nil if the call did not receive its keys.
 local function fail_queue_of(q)
   if not q.fail_queue and q.keys[QUEUE_KEYS + 1] then
-    q.fail_queue = open_queue(q.keys, QUEUE_KEYS + 1, q.now, FAIL_KEYS)
+    q.fail_queue = open_queue(q.keys, QUEUE_KEYS + 1, FAIL_KEYS, q.now)
   end
   return q.fail_queue
 end

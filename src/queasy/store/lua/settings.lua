@@ -9,14 +9,14 @@ local trim = records.trim
 
 local NAMED = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit', 'paused' }
 
--- Writes the settings in argv[2] to argv[6], in the order of NAMED; '' leaves a setting as it is.
+-- Writes the settings in argv[1] to argv[5], in the order of NAMED; '' leaves a setting as it is.
 local function configure(q, argv)
   local batch = new_batch()
-  if argv[2] ~= '' and not are_options(unpack_table(argv[2])) then
+  if argv[1] ~= '' and not are_options(unpack_table(argv[1])) then
     refuse('expected limits as a map of options with numbers')
   end
   for i, name in ipairs(NAMED) do
-    local value = argv[i + 1]
+    local value = argv[i]
     if value ~= '' then
       if i > 1 then
         count_arg(value, name)
@@ -25,12 +25,12 @@ local function configure(q, argv)
     end
   end
   for i, kind in ipairs({ 'failed', 'broken' }) do
-    if argv[i + 3] ~= '' then
-      trim(q, batch, kind, tonumber(argv[i + 3]), 0, {})
+    if argv[i + 2] ~= '' then
+      trim(q, batch, kind, tonumber(argv[i + 2]), 0, {})
     end
   end
   batch:commit(q)
-  if argv[6] == '0' then
+  if argv[5] == '0' then
     wake_waiters(q, CHUNK)
   end
   return 'ok'

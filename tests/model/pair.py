@@ -30,7 +30,7 @@ Args = list[str | bytes | int]
 Step = tuple[str, str, float, dict[str, Any]]
 """A function, 'main' or 'fail' for the queue, the time in ms, and the arguments by name."""
 
-SETTINGS = ("limits", "fail_handler", "failed_limit", "broken_limit", "paused")
+FLAGS = ("fail_handler", "paused")
 DISPATCH_KEYS = {"dispatch"}
 FAIL_KEYS = {"dequeue", "settle", "bump", "sweep", "evict"}
 
@@ -86,14 +86,14 @@ class Pair:
         wire = WIRE[name](short=len(self.steps) % 2 == 0, **arguments)
         keys, args = self._keys_of(name, queue), wire.args
         if call:
-            keys, args = (*keys, *self.keys[queue].of_calls), [*args, *call]
+            args = [*call, *args[2:]]
         return wire, function(wire.function or name, keys, repr(now), *args)
 
     def _keys_of(self, name: str, queue: str) -> Sequence[str]:
         keys = self.keys[queue]
         if name in FAIL_KEYS:
             return keys.with_fail_queue
-        return keys.for_dispatch if name in DISPATCH_KEYS else keys.without_calls
+        return keys.for_dispatch if name in DISPATCH_KEYS else keys.all
 
     def _compare(self, dumped: list[Any]) -> None:
         audits: list[bytes] = []
@@ -139,7 +139,7 @@ def _packed(value: Any) -> bytes:
 
 
 def _dispatch(items: Sequence[Item], *, short: bool) -> Wire:
-    args: Args = []
+    args: Args = ["", ""]
     if short and all(not (when or flags or given) for _, _, when, flags, given in items):
         for id_, payload, *_ in items:
             args += [id_, payload]
@@ -199,8 +199,7 @@ def _read_bump(reply: list[Any]) -> list[tuple[str, Any]]:
 
 
 def _configure(**settings: Any) -> Args:
-    limits = _packed(settings.get("limits"))
-    return [limits, *(settings.get(name, "") for name in SETTINGS[1:])]
+    return [_packed({name: bool(v) if name in FLAGS else v for name, v in settings.items()})]
 
 
 def _one_form(
@@ -212,7 +211,7 @@ def _one_form(
 
 WIRE: dict[str, Callable[..., Wire]] = {
     "dispatch": _dispatch,
-    "cancel": _one_form(lambda ids, running: [int(running), *ids]),
+    "cancel": _one_form(lambda ids, running: ["", "", int(running), *ids]),
     "dequeue": _dequeue,
     "settle": _one_form(_endings),
     "register": _one_form(lambda client, lease, worker: [client, lease, worker]),
@@ -224,7 +223,7 @@ WIRE: dict[str, Callable[..., Wire]] = {
         lambda reply: (reply[0].decode(), reply[1]),
     ),
     "configure": _one_form(_configure),
-    "requeue": _one_form(lambda kind, ids: [kind, *ids]),
+    "requeue": _one_form(lambda kind, ids: ["", "", kind, *ids]),
     "drop": _one_form(lambda kind, ids: [kind, *ids]),
     "trim": _one_form(lambda kind, keep: [kind, keep]),
 }

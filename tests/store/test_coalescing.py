@@ -31,7 +31,7 @@ class Calls:
         self.coalescer = DispatchCoalescer(self._call)
 
     async def _call(self, command: Command[list[Dispatched]]) -> list[Dispatched]:
-        *args, caller, number = command.args
+        caller, number, *args = command.args
         self.numbers.append((str(caller), int(number)))
         ids = [str(id_) for id_ in args[::2]]
         self.sent.append(ids)

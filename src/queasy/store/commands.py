@@ -28,8 +28,9 @@ from queasy.store.records import (
     Taken,
     decode_text,
     encode_id,
+    options_on_wire,
     pack_finishes,
-    pack_limits,
+    pack_given,
 )
 
 __all__ = ["AUDIT_TALLIES", "ListState", "QueueCommands", "RecordKind", "version"]
@@ -37,6 +38,8 @@ __all__ = ["AUDIT_TALLIES", "ListState", "QueueCommands", "RecordKind", "version
 RecordKind = Literal["failed", "broken"]
 ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed", "broken"]
 
+# The first two arguments of a call that has no caller and number.
+NO_NUMBER = ("", "")
 # One string object for each status, however many jobs have it.
 STATUSES: dict[bytes, DispatchStatus] = {word.encode(): word for word in get_args(DispatchStatus)}
 # The names of the audit's counts, in the order of TALLIES in lua/audit.lua.
@@ -66,45 +69,35 @@ class QueueCommands:
     ) -> Command[list[Dispatched]]:
         """Put or update jobs. `call` is the caller's id and call number, if they are known."""
         ids = [item.id for item in items]
-        args: list[Argument] = []
+        args: list[Argument] = [*(call or NO_NUMBER)]
         for item in items:
             if item.when or item.flags or item.options:
-                args = list(chain.from_iterable([each.args() for each in items]))
-                return self._dispatch("dispatch", ids, args, call)
+                args[2:] = chain.from_iterable([each.args() for each in items])
+                return self._dispatch("dispatch", ids, tuple(args))
             args += (item.id, item.payload)
         if not "".join(ids).isascii():
-            args[::2] = map(encode_id, ids)
-        return self._dispatch("put", ids, args, call)
+            args[2::2] = map(encode_id, ids)
+        return self._dispatch("put", ids, tuple(args))
 
     def put(self, ids: Sequence[str], payloads: Sequence[bytes]) -> Command[list[Dispatched]]:
         """Put jobs that have nothing but an id in ASCII and data."""
-        args = tuple(chain.from_iterable(zip(ids, payloads, strict=True)))
-        return self._dispatch("put", ids, args, None)
+        args = (*NO_NUMBER, *chain.from_iterable(zip(ids, payloads, strict=True)))
+        return self._dispatch("put", ids, args)
 
     def _dispatch(
-        self,
-        function: str,
-        ids: Sequence[str],
-        args: Sequence[Argument],
-        call: tuple[str, int] | None,
+        self, function: str, ids: Sequence[str], args: tuple[Argument, ...]
     ) -> Command[list[Dispatched]]:
-        keys, read = self.keys, partial(_dispatched, ids)
         alone = function == "put" and len(ids) == 1  # it may be handed off at once
-        if call is not None:
-            numbered = keys.for_numbered_put if alone else keys.for_numbered_dispatch
-            return Command(function, numbered, (*args, *call), read)
-        unnumbered = keys.without_calls if alone else keys.for_dispatch
-        return Command(function, unnumbered, tuple(args), read, call_keys=keys.of_calls)
+        keys = self.keys.for_hand_off if alone else self.keys.for_dispatch
+        return Command(function, keys, args, partial(_dispatched, ids), needs_number=args[0] == "")
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """Cancel waiting jobs and, if `running`, request the cancellation of runs.
 
         The answers are cancelled, requested, active or absent.
         """
-        args = (_flag(running), *map(encode_id, ids))
-        return Command(
-            "cancel", self.keys.without_calls, args, _words, call_keys=self.keys.of_calls
-        )
+        args = (*NO_NUMBER, _flag(running), *map(encode_id, ids))
+        return Command("cancel", self.keys.all, args, _words, needs_number=True)
 
     # Taking and ending
 
@@ -179,14 +172,14 @@ class QueueCommands:
     def extend(self, id_: str, token: int, lease: float) -> Command[str]:
         """Extend a lease: ok, cancel (its cancellation was requested) or lost."""
         args = (encode_id(id_), token, _whole_ms(lease))
-        return Command("extend", self.keys.without_calls, args, _word)
+        return Command("extend", self.keys.all, args, _word)
 
     # Clients
 
     def register(self, client: str, lease: float, worker: bytes = b"") -> Command[str]:
         """Create a client: ok, or lost if it was swept before."""
         args = (client, _whole_ms(lease), worker)
-        return Command("register", self.keys.without_calls, args, _word)
+        return Command("register", self.keys.all, args, _word)
 
     def bump(
         self, clients: Sequence[str], lease: float
@@ -247,28 +240,26 @@ class QueueCommands:
         paused: bool | None = None,
     ) -> Command[str]:
         """Change settings of the whole queue; None leaves a setting as it is."""
-        args = (
-            b"" if limits is None else pack_limits(limits),
-            "" if fail_handler is None else _flag(fail_handler),
-            "" if failed_limit is None else failed_limit,
-            "" if broken_limit is None else broken_limit,
-            "" if paused is None else _flag(paused),
-        )
-        return Command("configure", self.keys.without_calls, args, _word)
+        given = {
+            "limits": None if limits is None else options_on_wire(limits),
+            "fail_handler": fail_handler,
+            "failed_limit": failed_limit,
+            "broken_limit": broken_limit,
+            "paused": paused,
+        }
+        return Command("configure", self.keys.all, (pack_given(given),), _word)
 
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
         """Put failed or broken jobs back: requeued, exists, absent or later (call again)."""
-        args = (kind, *map(encode_id, ids))
-        return Command(
-            "requeue", self.keys.without_calls, args, _words, call_keys=self.keys.of_calls
-        )
+        args = (*NO_NUMBER, kind, *map(encode_id, ids))
+        return Command("requeue", self.keys.all, args, _words, needs_number=True)
 
     def drop(self, kind: RecordKind, ids: Sequence[str]) -> Command[int]:
         """Delete the records of failed or broken jobs; how many there were."""
         args = (kind, *map(encode_id, ids))
         return Command(
             "drop",
-            self.keys.without_calls,
+            self.keys.all,
             args,
             int,
             unclear_when_repeated=lambda dropped: dropped < len(ids),
@@ -276,7 +267,7 @@ class QueueCommands:
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:
         """Keep the newest records only; call again while it answers more than 0."""
-        return Command("trim", self.keys.without_calls, (kind, keep), int)
+        return Command("trim", self.keys.all, (kind, keep), int)
 
     # Reading
 
@@ -327,7 +318,7 @@ class QueueCommands:
         return Command("audit", self.keys.all, args, read, read_only=True)
 
     def _read_only(self, function: str, read: Any, *args: Any) -> Command[Any]:
-        return Command(function, self.keys.without_calls, args, read, read_only=True)
+        return Command(function, self.keys.all, args, read, read_only=True)
 
 
 def version() -> Command[tuple[int, int]]:

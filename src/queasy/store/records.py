@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -207,8 +207,13 @@ def pack_options(options: JobOptions, update: bool | frozenset[str]) -> bytes:
     return _encoder.encode({"set": _to_wire(given), "update": sorted(names)})
 
 
-def pack_limits(options: JobOptions) -> bytes:
-    return _encoder.encode(_to_wire(options.given()))
+def options_on_wire(options: JobOptions) -> dict[str, float]:
+    return _to_wire(options.given())
+
+
+def pack_given(fields: Mapping[str, object]) -> bytes:
+    """A map of the fields that are not None."""
+    return _encoder.encode({name: value for name, value in fields.items() if value is not None})
 
 
 def pack_error(error: JobError | None) -> bytes:

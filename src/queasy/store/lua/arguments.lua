@@ -1,15 +1,15 @@
 -- The arguments of a call: parsed, or refused before anything is written.
 
 local CHUNK, refuse, parse_number = keys.CHUNK, keys.refuse, keys.parse_number
+local open_calls = keys.open_calls
 
 -- The remaining arguments: the ids or clients that a call is about. Bounded, as every call is.
-local function rest_args(argv, first, last)
-  last = last or #argv
-  if last - first + 1 > CHUNK then
+local function rest_args(argv, first)
+  if #argv - first + 1 > CHUNK then
     refuse('expected at most ' .. CHUNK .. ' ids or clients in one call')
   end
   local out = {}
-  for i = first, last do
+  for i = first, #argv do
     out[#out + 1] = argv[i]
   end
   return out
@@ -37,19 +37,15 @@ local function kind_arg(text)
   return text
 end
 
--- The caller and the number of this call, if the keys calls and callers follow the first `n` keys;
--- nil if they do not. The second result is the index of the last other argument.
-local function call_arg(q, keys, n, argv)
-  q.calls, q.callers = keys[n + 1], keys[n + 2]
-  if not q.callers then
-    return nil, #argv
-  end
-  local last = #argv - 2
-  if last < 0 then
+-- The caller and the number of this call, which are the first two arguments; nil if both are ''.
+local function call_arg(q, argv)
+  if argv[1] == '' and argv[2] == '' then
+    return nil
+  elseif not argv[2] then
     refuse('expected a caller and the number of its call')
   end
-  local number = count_arg(argv[last + 2], 'the number of a call')
-  return { caller = client_arg(argv[last + 1]), number = number }, last
+  open_calls(q)
+  return { caller = client_arg(argv[1]), number = count_arg(argv[2], 'the number of a call') }
 end
 
 -- Client ids, from argv[first] on.
@@ -61,9 +57,9 @@ local function clients_arg(argv, first)
   return clients
 end
 
--- How many groups of `width` arguments there are from argv[first] to argv[last].
-local function group_count(first, last, width, what)
-  local n = (last - first + 1) / width
+-- How many groups of `width` arguments there are from argv[first] on.
+local function group_count(argv, first, width, what)
+  local n = (#argv - first + 1) / width
   if n ~= math.floor(n) or n < 1 or n > CHUNK then
     refuse('expected ' .. width .. ' arguments for each of 1 to ' .. CHUNK .. ' ' .. what)
   end

@@ -74,7 +74,7 @@ end
 -- If the hand-off fails for any reason, the job is dispatched all the same, and a waiter is woken
 -- for it.
 local function hand_off_or_wake(q)
-  if q.due == 1 and q.leases and not q.paused then
+  if q.due == 1 and q.broken_at and not q.paused then
     local ok, sent = pcall(hand_off, q)
     if ok and sent then
       return ensure_timely_poll(q)

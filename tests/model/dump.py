@@ -260,7 +260,7 @@ def _meta(queue: Queue) -> State:
     if queue.token:
         meta["token"] = queue.token
     if queue.seen is not None:
-        meta["time"] = queue.seen
+        meta["time"], meta["format"] = queue.seen, 1
     if queue.outage is not None:
         meta["gap_from"], meta["grace_until"], meta["back_at"] = queue.outage
     if queue.heard is not None:

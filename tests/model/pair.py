@@ -153,7 +153,9 @@ def _dispatch(items: Sequence[Item], *, short: bool) -> Wire:
 def _endings(endings: Sequence[Ending]) -> Args:
     args: Args = []
     for verb, id_, token, when, error in endings:
-        args += [verb, id_, token, when, _packed(error)]
+        record = {"when": when or None, "error": error}
+        given = {name: value for name, value in record.items() if value is not None}
+        args += [verb, id_, token, _packed(given or None)]
     return args
 
 
@@ -167,21 +169,13 @@ def _dequeue(
         full -= 1
     finishes = [str(word) for _, id_, token, *_ in endings[full:] for word in (id_, token)]
     args: Args = [client, lease, limit, request, waiter, waits, full, *_endings(endings[:full])]
-    if short:
-        args += ["pass" if skips_suspects else "", _packed(finishes)]
-    elif skips_suspects:
-        args.append("pass")
-    return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2 if short else None))
+    args += ["pass" if skips_suspects else "", _packed(finishes or None)]
+    return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2))
 
 
-def _read_dequeue(reply: list[Any], finishes: int | None) -> tuple[Any, ...]:
-    """`finishes` is the number of finishes in the packed list; None if the call had no list.
-
-    The reply to a call without a list has one part less.
-    """
-    state, next_poll, settled, flat, cancels, *more = reply
-    lost, _ = more if finishes is not None else (more, None)
-    finishes = finishes or 0
+def _read_dequeue(reply: list[Any], finishes: int) -> tuple[Any, ...]:
+    """`finishes` is the number of finishes in the packed list."""
+    state, next_poll, settled, flat, cancels, lost, _ = reply
     words = ["lost" if number + 1 in lost else "finished" for number in range(finishes)]
     rows = [
         (id_.decode(), int(token), float(run_at), data, unpack(info) if info else {})

@@ -36,7 +36,7 @@ mutant(
 mutant(
     "a_cancel_is_not_recorded",
     "a_repeated_cancel_does_not_remove_a_job_dispatched_since",
-    ("or cancel(q, ids, argv[3] == '1', call)", "or cancel(q, ids, argv[3] == '1')"),
+    ("or cancel(q, ids, running, call)", "or cancel(q, ids, running)"),
 )
 mutant(
     "a_requeue_is_not_recorded",

@@ -17,3 +17,72 @@ mutant(
     "a_call_of_a_revision_before_8_is_refused",
     ("if argv[1] == '' and argv[2] ~= '' then", "if false then"),
 )
+mutant(
+    "an_unknown_option_is_ignored",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    (
+        "    if not OPTIONS[name] then\n      refuse('unknown option: '",
+        "    if false then\n      refuse('unknown option: '",
+    ),
+)
+mutant(
+    "an_unknown_option_to_update_is_ignored",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    (
+        "      if not OPTIONS[name] then\n        refuse('unknown option to",
+        "      if false then\n        refuse('unknown option to",
+    ),
+)
+mutant(
+    "an_unknown_field_of_options_is_ignored",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    ("if name ~= 'set' and name ~= 'update' then", "if false then"),
+)
+mutant(
+    "an_unknown_field_of_an_ending_is_ignored",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    ("if not FIELDS[name] then", "if false then"),
+)
+mutant(
+    "bytes_after_the_record_of_an_ending_are_ignored",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    ("type(record) ~= 'table' or rest ~= -1 then", "type(record) ~= 'table' then"),
+)
+mutant(
+    "an_unknown_word_is_ignored",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    ("WORDS[word] or refuse('unknown word of a dequeue: ' .. word)", "true"),
+)
+mutant(
+    "further_arguments_of_a_dequeue_are_ignored",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    ("if #argv ~= 9 + 4 * endings then", "if #argv < 9 + 4 * endings then"),
+)
+mutant(
+    "further_arguments_are_ignored",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    ("elseif arguments and #argv ~= arguments then", "elseif arguments and #argv < arguments then"),
+)
+mutant(
+    "an_unknown_setting_is_ignored",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    (
+        "TEXT[name] or refuse('unknown setting: ' .. tostring(name))",
+        "TEXT[name] or function() return '' end",
+    ),
+)
+mutant(
+    "any_flag_but_1_means_no",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    ("if text ~= '1' and text ~= '0' then", "if false then"),
+)
+mutant(
+    "the_format_is_not_checked",
+    "a_queue_in_a_later_format_is_refused",
+    ("if format and format > FORMAT then", "if false then"),
+)
+mutant(
+    "the_format_is_not_recorded",
+    "the_first_write_to_a_queue_records_its_format",
+    ("    batch:set(q.meta, 'format', FORMAT)\n", ""),
+)

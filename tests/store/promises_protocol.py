@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import redis
 
+from queasy.outcomes import Fail
 from queasy.store.command import Command
 from queasy.store.keys import NAMES
 from queasy.store.records import DispatchItem
@@ -57,3 +58,79 @@ def a_call_of_a_revision_before_8_is_refused(h: Harness) -> None:
         with refused("before 8: update its client"):
             h.call(msgspec.structs.replace(command, args=("", *args)))
     assert h.dump() == before
+
+
+def _packed(**fields: Any) -> bytes:
+    return msgspec.msgpack.encode(fields)
+
+
+@promise
+def what_the_library_does_not_know_is_refused_before_anything_is_written(h: Harness) -> None:
+    """A later revision may give a meaning to it; to ignore it would not be what was asked for."""
+    h.join("c1")
+    h.dispatch()
+    token = h.take_one("c1").token
+    h.dispatch("b")
+    before = h.dump()
+    job, dequeue = ("", "", "n", b"1", "", ""), ("c1", "1000", "1", "", "", "0", "0")
+    for function, args in [
+        ("dispatch", (*job, _packed(set={"priority": 1}, update=[]))),
+        ("dispatch", (*job, _packed(set={}, update=["priority"]))),
+        ("dispatch", (*job, _packed(set={}, update=[], lane="x"))),
+        ("dispatch", ("", "", "n", b"1", "", "1t101", "")),
+        ("cancel", ("", "", "2", "b")),
+        ("settle", ("finish", "a", token, _packed(result=b"1"))),
+        ("settle", ("fail", "a", token, _packed(error={"type": "E"}, dispatch=[]))),
+        ("settle", ("retry", "a", token, _packed(when="+1") + b"\x01")),
+        ("settle", ("retry", "a", token, _packed(when=5))),
+        ("settle", ("park", "a", token, "")),
+        ("dequeue", (*dequeue, "pass steal", "")),
+        ("dequeue", (*dequeue, "", "", "more")),
+        ("dequeue", (*dequeue, "")),
+        ("configure", (_packed(limits={"priority": 1}),)),
+        ("configure", (_packed(colour="red"),)),
+        ("register", ("c2", "1000", "", "more")),
+        ("extend", ("a", token, "1000", "more")),
+        ("evict", ("c1", "park")),
+        ("sweep", ("more",)),
+        ("trim", ("failed", "0", "more")),
+        ("counts", ("more",)),
+    ]:
+        command = Command(function, h.keys.with_fail_queue, args, lambda reply: reply)
+        with refused("QUEASYBAD"):
+            h.call(command)
+    assert h.dump() == before
+
+
+@promise
+def a_queue_in_a_later_format_is_refused(h: Harness) -> None:
+    h.dispatch()
+    h.redis.hset(h.keys.base + "meta", "format", "2")
+    before = h.dump()
+    for command in _calls(h):
+        with refused("QUEASYNEW"):
+            h.call(command)
+    assert h.dump() == before
+    h.redis.hset(h.keys.base + "meta", "format", "1")
+    assert h.take_one().id == "a"
+
+
+@promise
+def a_job_is_not_given_up_into_a_fail_queue_in_a_later_format(h: Harness) -> None:
+    h.call(h.commands.configure(fail_handler=True))
+    h.join("c1")
+    h.dispatch()
+    run = h.take_one("c1")
+    h.call(h.fail_commands.configure(paused=False))
+    h.redis.hset(h.fail_keys.base + "meta", "format", "2")
+    before = h.dump()
+    with refused("QUEASYNEW"):
+        h.end(run, Fail())
+    assert h.dump() == before
+    h.redis.hset(h.fail_keys.base + "meta", "format", "1")
+
+
+@promise
+def the_first_write_to_a_queue_records_its_format(h: Harness) -> None:
+    h.dispatch()
+    assert h.redis.hget(h.keys.base + "meta", "format") == b"1"

@@ -13,7 +13,7 @@ import redis
 from queasy.job import JobError
 from queasy.store import job_reader, records
 from queasy.store.job_reader import JobReader
-from queasy.store.records import pack_error
+from queasy.store.records import pack_ending
 from tests.servers import ServerKind, start_server
 from tests.store.harness import START, Harness, load
 from tests.store.timed import PREFIX, timed_source
@@ -145,8 +145,11 @@ def test_an_info_survives_the_way_through_lua(layout: redis.Redis, seed: int) ->
 
 def test_an_error_that_python_packs_can_be_copied_into_a_record() -> None:
     """settle.lua copies the bytes of a map with at most 15 fields."""
-    packed = pack_error(JobError("ValueError", "no", "retriable", "line 1"))
+    error = JobError("ValueError", "no", "retriable", "line 1")
+    head, _, packed = pack_ending("+5000", error).partition(b"\xa5error")
+    assert head == b"\x82\xa4when\xa5+5000"
     assert 0x80 <= packed[0] <= 0x8F
+    assert pack_ending("", error) == b"\x81\xa5error" + packed
     fields = re.search(r"first >= (\d+) and first <= (\d+)", timed_source())
     assert fields is not None
     assert (int(fields[1]), int(fields[2])) == (0x80, 0x8F)

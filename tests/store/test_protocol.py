@@ -11,9 +11,9 @@ import redis
 from queasy import SyncClient
 from queasy.outcomes import Finish
 from queasy.store.command import Command
-from queasy.store.commands import QueueCommands
+from queasy.store.commands import QueueCommands, version
 from queasy.store.keys import QueueKeys
-from queasy.store.records import DispatchItem, Ending
+from queasy.store.records import DispatchItem, Ending, Taken
 from tests.servers import ServerKind, start_server
 
 IN_2096 = 4_000_000_000_000
@@ -60,3 +60,36 @@ def test_no_function_takes_a_time_from_its_caller(shipped: redis.Redis, number: 
         for name in ("waiting", "clients", "callers")
         for _, score in shipped.zrange(KEYS.base + name, 0, -1, withscores=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("dequeue", lambda reply: [*reply, b"more"]),
+        ("bump", lambda reply: [[*part, b"more"] for part in reply]),
+        ("evict", lambda reply: [*reply, b"more"]),
+        ("counts", lambda reply: [*reply, 7]),
+        ("get", lambda reply: [[*row, b"more"] for row in reply]),
+        ("list", lambda reply: [[[*row, b"more"] for row in reply[0]], reply[1], b"more"]),
+        ("leases", lambda reply: [*reply, b"more"]),
+        ("clients", lambda reply: [[*row, b"more"] for row in reply]),
+        ("stats", lambda reply: [[*row, b"more"] for row in reply]),
+        ("audit", lambda reply: [*reply, b"more"]),
+        ("version", lambda reply: [*reply, b"more"]),
+    ],
+)
+def test_a_client_ignores_what_a_later_revision_adds_to_a_reply(
+    shipped: redis.Redis, name: str, more: Any
+) -> None:
+    queue = QueueCommands(KEYS)
+    for command in (queue.register("c1", 30), queue.dequeue("c1", lease=30, limit=1)):
+        shipped.execute_command(*command.words())
+    found = [one for one in [*commands(), version()] if one.function == name]
+    for command in found:
+        reply = shipped.execute_command(*command.words())
+        assert comparable(command.answer(more(reply))) == comparable(command.answer(reply))
+    assert found
+
+
+def comparable(answer: Any) -> Any:
+    return (answer.state, answer.settled, answer.jobs) if isinstance(answer, Taken) else answer

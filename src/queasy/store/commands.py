@@ -50,7 +50,9 @@ AUDIT_TALLIES = (
 
 
 class QueueCommands:
-    """The commands of one queue. With its `limits`, dequeued jobs carry all options in force."""
+    """The commands of one queue. A later revision of the library may add to a reply: what a command
+    does not know, it ignores. With its `limits`, dequeued jobs carry all options in force.
+    """
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class QueueCommands:
         args += (("pass " if skips_suspects else "") + ("hand" if accepts_hand_off else ""), packed)
 
         def read(reply: list[Any]) -> Taken:
-            state, next_in, settled, jobs, cancels, lost, held = reply
+            state, next_in, settled, jobs, cancels, lost, held, *_ = reply
             words = ["finished"] * len(finishes)
             for number in lost:
                 words[number - 1] = "lost"
@@ -187,7 +189,7 @@ class QueueCommands:
         """Heartbeats: for each client ok or lost, and the runs to cancel."""
 
         def read(reply: list[Any]) -> list[tuple[str, list[Cancelled]]]:
-            return [(_word(state), _cancels(cancels)) for state, cancels in reply]
+            return [(_word(state), _cancels(cancels)) for state, cancels, *_ in reply]
 
         args = (_whole_ms(lease), *clients)
         return Command("bump", self.keys.with_fail_queue, args, read)
@@ -214,7 +216,7 @@ class QueueCommands:
         """A page of the leases of one client, and the cursor of the next page: see `jobs`."""
 
         def read(reply: list[Any]) -> tuple[list[tuple[str, int]], bytes]:
-            flat, following = reply
+            flat, following, *_ = reply
             return [(lease.id, lease.token) for lease in _cancels(flat)], following
 
         return self._read_only("leases", read, client, cursor, limit)
@@ -223,7 +225,7 @@ class QueueCommands:
         def read(reply: list[Any]) -> list[ClientInfo]:
             return [
                 ClientInfo(decode_text(client), float(left) / 1000, leases, worker)
-                for client, left, leases, worker in reply
+                for client, left, leases, worker, *_ in reply
             ]
 
         return self._read_only("clients", read, offset, limit)
@@ -273,7 +275,7 @@ class QueueCommands:
 
     def counts(self) -> Command[Counts]:
         def read(reply: list[Any]) -> Counts:
-            *numbers, paused, first, now = reply
+            *numbers, paused, first, now = reply[:11]
             late = (float(now) - float(first)) / 1000 if first else 0.0
             late = late if math.isfinite(late) else 0.0  # a run_at that is not a number
             return Counts(*numbers, paused=bool(paused), latency=max(0.0, late))
@@ -302,7 +304,7 @@ class QueueCommands:
         def read(reply: list[Any]) -> list[Stat]:
             return [
                 Stat(_word(kind), int(minute) * 60.0 if minute else None, int(count))
-                for kind, minute, count in reply
+                for kind, minute, count, *_ in reply
             ]
 
         return self._read_only("stats", read)
@@ -311,7 +313,7 @@ class QueueCommands:
         """One page of the check of all invariants."""
 
         def read(reply: list[Any]) -> AuditPage:
-            problems, tallies, sizes = reply
+            problems, tallies, sizes, *_ = reply
             return AuditPage([decode_text(problem) for problem in problems], tallies, sizes)
 
         args = (offset, limit)

@@ -12,6 +12,7 @@ local read_stats = stats.read_stats
 local new_batch = batch.new
 local rest_args, count_arg = arguments.rest_args, arguments.count_arg
 local client_arg, kind_arg, call_arg = arguments.client_arg, arguments.kind_arg, arguments.call_arg
+local flag_arg = arguments.flag_arg
 local clients_arg, group_count = arguments.clients_arg, arguments.group_count
 local dequeue_arg, eviction_arg = arguments.dequeue_arg, arguments.eviction_arg
 local bump, register_client, extend_lease = client.bump, client.register_client, client.extend_lease
@@ -63,8 +64,9 @@ end
 --          notifies the holder. A repeat is answered as in dispatch
 function API.cancel(keys, argv)
   local q = open_queue(keys)
-  local call, ids = call_arg(q, argv), rest_args(argv, 4)
-  return call and earlier_reply(q, call, #ids) or cancel(q, ids, argv[3] == '1', call)
+  local call, running = call_arg(q, argv), flag_arg(argv[3], 'running')
+  local ids = rest_args(argv, 4)
+  return call and earlier_reply(q, call, #ids) or cancel(q, ids, running, call)
 end
 
 -- register: create a client. Only this, and a dequeue for a client '~…', creates one.
@@ -87,16 +89,15 @@ end
 --          client '~…' is made for one dequeue, and its name is its request),
 --          waiter (the client to wake when there is work),
 --          waits (how long it sleeps at most if it gets nothing; 0: it does not sleep),
---          number of leases to end, then verb, id, token, when, error of each;
---          optional words: pass (it leaves suspects to others), hand (while it waits, jobs may be
+--          number of leases to end, then verb, id, token, record of each: see settle;
+--          words, or '': pass (it leaves suspects to others), hand (while it waits, jobs may be
 --          leased to it and sent to it);
---          optional packed list of id, token of each finished lease: most calls only finish
+--          packed list of id, token of each finished lease, or '': most calls only finish
 --   reply  { ok | lost | paused | overtaken, next_in, { status of each lease to end },
 --            { id, token, run_at, data, info of each job }, { id, token of each requested cancel },
 --            { number in the packed list of each lease that was lost },
 --            how many leases the client holds, if it becomes a waiter, else 0. If it knows of
---            fewer, the others were handed to it in messages that were lost };
---          the last two only if a packed list was given, even an empty one
+--            fewer, the others were handed to it in messages that were lost }
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
   return dequeue(open_queue(keys), dequeue_arg(argv), argv)
@@ -104,13 +105,14 @@ end
 
 -- settle: end leases.
 --   keys   all, and the fail queue's
---   args   verb, id, token, when, error of each. Verbs: finish, retry, timeout, fail,
---          release, cancel, broken. when: '' (backoff), '+ms', or a time; for retry and timeout
+--   args   verb, id, token, record of each. Verbs: finish, retry, timeout, fail, release, cancel,
+--          broken. The record is '' or a packed map of when ('+ms', or a time; for retry and
+--          timeout; none: after the backoff) and error (a map)
 --   reply  finished | retried | timed_out | failed | released | cancelled | broken |
 --          postponed (broken, but that record is full) | lost for each
 --   writes all; a repeat replies lost
 function API.settle(keys, argv)
-  local n = group_count(argv, 1, 5, 'leases')
+  local n = group_count(argv, 1, 4, 'leases')
   local q = open_queue(keys)
   local settled = settle(q, argv, 1, n)
   wake_all(q)
@@ -299,22 +301,32 @@ function API.version()
   return VERSION
 end
 
+-- How many arguments a function has, if that number is fixed. A call with more is refused: a later
+-- revision may give them a meaning, and this one would not do what the client asked for.
+local ARGUMENTS = {
+  register = 3, extend = 3, sweep = 0, configure = 1, trim = 2, counts = 0, get = 1, list = 3,
+  leases = 3, clients = 2, stats = 0, audit = 2, version = 0,
+}
+
 -- Refuses a call that names too few keys, or has the form of a revision before 8. Such a call began
 -- with an empty argument; today a call begins with two or with none.
-local function check_form(keys, argv, least)
+local function check_form(keys, argv, least, arguments)
   if argv[1] == '' and argv[2] ~= '' then
     error({ err = 'QUEASYOLD this call has the form of a revision before 8: update its client' })
   elseif #keys < least then
     refuse('expected the first ' .. least .. ' keys of the queue, or more, got ' .. #keys)
+  elseif arguments and #argv ~= arguments then
+    refuse('expected ' .. arguments .. ' arguments, got ' .. #argv)
   end
 end
 
 local function register(name, least, callback, ...)
+  local arguments = ARGUMENTS[name]
   local function call(keys, argv)
     if not redis then
       redis, string, math, ipairs, tonumber, unpack, type = globals()
     end
-    check_form(keys, argv, least)
+    check_form(keys, argv, least, arguments)
     local ok, reply = pcall(callback, keys, argv)
     if not ok then
       explain(reply, keys)

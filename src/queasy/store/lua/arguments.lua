@@ -3,6 +3,8 @@
 local CHUNK, refuse, parse_number = keys.CHUNK, keys.refuse, keys.parse_number
 local open_calls = keys.open_calls
 
+local NO_WORDS = {}
+
 -- The remaining arguments: the ids or clients that a call is about. Bounded, as every call is.
 local function rest_args(argv, first)
   if #argv - first + 1 > CHUNK then
@@ -28,6 +30,13 @@ local function client_arg(text)
     refuse('expected a client id of letters, digits, - and _')
   end
   return text
+end
+
+local function flag_arg(text, what)
+  if text ~= '1' and text ~= '0' then
+    refuse('expected 1 or 0 for ' .. what)
+  end
+  return text == '1'
 end
 
 local function kind_arg(text)
@@ -66,19 +75,33 @@ local function group_count(argv, first, width, what)
   return n
 end
 
+-- The words of a dequeue, as a set. A word that this library does not know is refused.
+local WORDS = { pass = true, hand = true }
+
+local function words_arg(text)
+  local found = {}
+  for word in string.gmatch(text, '%S+') do
+    found[word] = WORDS[word] or refuse('unknown word of a dequeue: ' .. word)
+  end
+  return found
+end
+
 -- The arguments of a dequeue as one record (api.lua lists them).
 local function dequeue_arg(argv)
   local client = client_arg(argv[1])
   local endings = count_arg(argv[7], 'the leases to end', CHUNK)
-  local words, packed = argv[8 + 5 * endings] or '', argv[9 + 5 * endings]
+  local words, packed = argv[8 + 4 * endings], argv[9 + 4 * endings]
+  if #argv ~= 9 + 4 * endings then
+    refuse('expected 4 arguments for each lease to end, then words and a list of finishes')
+  end
+  words = words == '' and NO_WORDS or words_arg(words)
   local waiter = argv[5] ~= '' and (argv[5] == client and client or client_arg(argv[5]))
   return {
     client = client, lease_ms = count_arg(argv[2], 'the lease'),
     limit = count_arg(argv[3], 'the limit', CHUNK), request = argv[4], waiter = waiter,
     waits_ms = count_arg(argv[6], 'the time to wait'),
     first_ending = 8, endings = endings, packed_finishes = packed,
-    skips_suspects = words:find('pass', 1, true) ~= nil,
-    takes_handoffs = words:find('hand', 1, true) ~= nil,
+    skips_suspects = words.pass or false, takes_handoffs = words.hand or false,
   }
 end
 
@@ -102,6 +125,6 @@ end
 
 return {
   rest_args = rest_args, count_arg = count_arg, client_arg = client_arg, kind_arg = kind_arg,
-  call_arg = call_arg, clients_arg = clients_arg, group_count = group_count,
+  call_arg = call_arg, flag_arg = flag_arg, clients_arg = clients_arg, group_count = group_count,
   dequeue_arg = dequeue_arg, eviction_arg = eviction_arg,
 }

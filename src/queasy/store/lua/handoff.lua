@@ -35,7 +35,7 @@ end
 
 -- Makes the job wait as before, without a wake-up: no client received a message about it.
 local function undo_lease(q, id, token)
-  settle(q, { 'release', id, token, '', '' }, 1, 1)
+  settle(q, { 'release', id, token, '' }, 1, 1)
 end
 
 -- Hands the one job that became due in this call to the first waiter. Returns whether it did.

@@ -59,8 +59,12 @@ local LONG_ENTRY = '------------------------------------------------------------
 -- fraction of 50 ms. It always handles at least one job, however large.
 local MAX_CALL_BYTES = 2 * 2 ^ 20
 
+-- The format of the data in these keys. A library that changes the meaning of what is stored, so
+-- that this one would misread it, raises the number in `meta` of the queues that it changes.
+local FORMAT = 1
+
 -- Fields of `meta`: those that every call reads, and those that are read when needed.
-local CLOCK = { 'time', 'token', 'paused', 'gap_from', 'grace_until', 'heard' }
+local CLOCK = { 'time', 'token', 'paused', 'gap_from', 'grace_until', 'heard', 'format' }
 local SETTINGS = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit' }
 
 local function refuse(message)
@@ -148,6 +152,16 @@ local function note_outage(q)
   q.grace_until = q.now + OUTAGE_MS
 end
 
+-- Refuses a queue whose data a later library wrote in a format that this one does not know.
+local function check_format(stored, meta_key)
+  local format = stored_number(stored, MAX_INTEGER)
+  if format and format > FORMAT then
+    error({ err = 'QUEASYNEW ' .. meta_key .. ' says that the data of this queue has format '
+      .. format .. '. This library knows format ' .. FORMAT .. ': load the newer library again, '
+      .. 'by connecting a client of the newer version' })
+  end
+end
+
 -- Opens a queue. For a fail queue, `first` is the place of its first key, and `now` the time of the
 -- call.
 local function open_queue(keys, first, now)
@@ -156,6 +170,9 @@ local function open_queue(keys, first, now)
     requests, workers, broken, broken_at, cancels, failed, failed_at =
     unpack(keys, first, first == 1 and USED_KEYS or first + FAIL_KEYS - 1)
   local clock = redis.call('HMGET', meta_key, unpack(CLOCK))
+  if clock[7] ~= '1' then -- as a rule it is: this is FORMAT
+    check_format(clock[7], meta_key)
+  end
   local time = now or server_time()
   local stored_time = stored_number(clock[1], MAX_TIME) -- nil: no call has written yet
   -- The last time heard is the highest time seen, except after the clock was set back.
@@ -278,7 +295,7 @@ return {
   NAMES = NAMES, PRODUCER_KEYS = PRODUCER_KEYS, QUEUE_KEYS = QUEUE_KEYS, MAX_TIME = MAX_TIME,
   MAX_INTEGER = MAX_INTEGER, OUTAGE_MS = OUTAGE_MS, CONTACT_EVERY_MS = CONTACT_EVERY_MS,
   CHUNK = CHUNK, BULK = BULK, LONG_ENTRY = LONG_ENTRY, MAX_CALL_BYTES = MAX_CALL_BYTES,
-  CLOCK = CLOCK, SETTINGS = SETTINGS, refuse = refuse, parse_number = parse_number,
+  FORMAT = FORMAT, CLOCK = CLOCK, SETTINGS = SETTINGS, refuse = refuse, parse_number = parse_number,
   stored_number = stored_number, in_chunks = in_chunks, hmget_sparse = hmget_sparse,
   presized = presized, open_queue = open_queue, open_calls = open_calls,
   heard_apart = heard_apart, settings_of = settings_of,

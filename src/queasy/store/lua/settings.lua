@@ -2,7 +2,7 @@
 
 local CHUNK, refuse = keys.CHUNK, keys.refuse
 local new_batch = batch.new
-local unpack_table, are_options = job.unpack_table, job.are_options
+local unpack_table, check_options = job.unpack_table, job.check_options
 local count_arg = arguments.count_arg
 local wake_waiters = waking.wake_waiters
 local trim = records.trim
@@ -19,10 +19,7 @@ local function count_text(value, name)
 end
 
 local function options_text(value)
-  if not are_options(value) then
-    refuse('expected limits as a map of options with numbers')
-  end
-  return cmsgpack.pack(value)
+  return cmsgpack.pack(check_options(value))
 end
 
 -- For each setting: the text that is stored, or a refusal.

@@ -127,7 +127,10 @@ def _add_worker(commands: Any) -> None:
         help="total size of the jobs that one process runs at a time (default: %(default)s)",
     )
     worker.add_argument(
-        "--max-jobs", type=int, metavar="N", help="replace a process after N jobs (default: never)"
+        "--max-jobs",
+        type=int,
+        metavar="N",
+        help="a process starts at most N jobs (default: no limit)",
     )
     worker.add_argument(
         "--max-memory",

@@ -1,6 +1,9 @@
 """How many processes a supervisor has, and how many jobs a process runs."""
 
 import time
+from collections import Counter
+
+import pytest
 
 from queasy import Dispatch, JobOptions, SyncClient
 from tests.worker.fleet import ON_ONE_SERVER, Fleet
@@ -26,3 +29,25 @@ def test_stuck_runs_beside_long_ones_leave_at_most_two_children_for_each_process
         time.sleep(0.05)
     assert most == 4
     assert len(fleet.journal.lines("gave up")) >= 5, "no child waits until its grace time is over"
+
+
+@pytest.mark.parametrize(("most", "jobs"), [(1, 8), (25, 300)])
+def test_process_runs_at_most_max_jobs(
+    fleet: Fleet, sync_client: SyncClient, most: int, jobs: int
+) -> None:
+    """Bug: a process took jobs until its replacement served. With `--max-jobs 1` one process ran
+    262 of 300 jobs.
+    """
+    queues = [sync_client.queue(name) for name in ("waits", "small", "crowd-0")]
+    for queue in queues:
+        queue.dispatch_many([None] * (jobs // 2))
+    names = [word for queue in queues for word in ("--queue", queue.name)]
+    worker = fleet.serve("--max-jobs", str(most), *names)
+    for queue in queues:  # some of them are handed off
+        queue.dispatch_many([None] * (jobs // 2))
+    lines = fleet.journal.wait_for("end", 3 * jobs, seconds=60)
+    runs = Counter(line["pid"] for line in fleet.journal.lines("start"))
+    assert max(runs.values()) <= most
+    assert len({line["id"] for line in lines}) == len(lines) == sum(runs.values())
+    assert worker.stop(10) == 0
+    assert sum(queue.counts().active for queue in queues) == 0

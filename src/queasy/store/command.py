@@ -45,11 +45,16 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
             self.unclear_when_repeated,
         )
 
-    def words(self) -> tuple[Any, ...]:
-        """The command as the server reads it."""
+    def words(self) -> tuple[str | bytes, ...]:
+        """The command as the server reads it.
+
+        Numbers become text here: if a signal handler raises while hiredis packs a number, hiredis
+        crashes the process.
+        """
         keys = self.keys
         fcall = "FCALL_RO" if self.read_only else "FCALL"
-        return (fcall, library.PREFIX + self.function, len(keys), *keys, *self.args)
+        args = [arg if isinstance(arg, (str, bytes)) else repr(arg) for arg in self.args]
+        return (fcall, library.PREFIX + self.function, str(len(keys)), *keys, *args)
 
     def answer(self, reply: Any) -> T:
         """The value of a reply; raises a reply that is an error."""

@@ -20,6 +20,8 @@ together = Together()
 CROWD = [name for name in QUEUES if name.startswith("crowd-")]
 # A dead host's jobs return within one lease and this many seconds.
 GRACE = 10.0
+# An idle worker with few queues had a lease of 29 seconds, and has one of 21.
+LONGEST_IDLE_LEASE = 32.0
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +142,24 @@ def test_full_workers_with_a_backlog_return_the_jobs_of_a_dead_host(
     assert not full.events("process_ended")
     assert full.process.poll() is None
     _signal_host(full, signal.SIGKILL)
+
+
+@together
+def test_full_worker_beside_a_job_that_does_not_fit_stays_alive(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """Bug: it asked for that job again and again, without heartbeats: its lease ran out, the other
+    worker swept it, and its process was replaced with all its runs.
+    """
+    full = _start_host(fleet, "one", "whole", "high")
+    client.queue("whole").dispatch({"sleep": 60})
+    fleet.journal.wait_for("start", 1)
+    other = _start_host(fleet, "two", "high")
+    for _ in range(8):  # twice as many as fit
+        client.queue("high").dispatch({"sleep": 60})
+    fleet.journal.wait_for("start", 5)
+    time.sleep(LONGEST_IDLE_LEASE)
+    assert not full.events("worker_declared_dead")
+    assert len(fleet.journal.lines("start")) == 5
+    for host in (full, other):
+        _signal_host(host, signal.SIGKILL)

@@ -236,12 +236,18 @@ class QueueCommands:
         self,
         *,
         limits: JobOptions | None = None,
-        fail_handler: bool | None = None,
+        fail_handler: bool | float | None = None,
         failed_limit: int | None = None,
         broken_limit: int | None = None,
         paused: bool | None = None,
     ) -> Command[str]:
-        """Change settings of the whole queue; None leaves a setting as it is."""
+        """Change settings of the whole queue; None leaves a setting as it is.
+
+        A queue may have a fail handler for so many seconds from now: see `fail_handler_text` in
+        lua/settings.lua.
+        """
+        if fail_handler is not None and not isinstance(fail_handler, bool):
+            fail_handler = _whole_ms(fail_handler)
         given = {
             "limits": None if limits is None else options_on_wire(limits),
             "fail_handler": fail_handler,
@@ -265,6 +271,15 @@ class QueueCommands:
             args,
             int,
             unclear_when_repeated=lambda dropped: dropped < len(ids),
+        )
+
+    def destroy(self, *, force: bool) -> Command[tuple[str, int]]:
+        """Delete the queue: gone, or active (nothing was deleted); and how many jobs are active."""
+        return Command(
+            "destroy",
+            self.keys.all,
+            (_flag(force),),
+            lambda reply: (_word(reply[0]), reply[1]),
         )
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:

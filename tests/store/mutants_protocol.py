@@ -56,7 +56,7 @@ mutant(
 mutant(
     "further_arguments_of_a_dequeue_are_ignored",
     "what_the_library_does_not_know_is_refused_before_anything_is_written",
-    ("if #argv ~= 9 + 4 * endings then", "if #argv < 9 + 4 * endings then"),
+    ("if #argv ~= 11 + 4 * endings then", "if #argv < 11 + 4 * endings then"),
 )
 mutant(
     "further_arguments_are_ignored",

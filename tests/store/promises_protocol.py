@@ -72,7 +72,7 @@ def what_the_library_does_not_know_is_refused_before_anything_is_written(h: Harn
     token = h.take_one("c1").token
     h.dispatch("b")
     before = h.dump()
-    job, dequeue = ("", "", "n", b"1", "", ""), ("c1", "1000", "1", "", "", "0", "0")
+    job, dequeue = ("", "", "n", b"1", "", ""), ("", "", "c1", "1000", "1", "", "", "0", "0")
     for function, args in [
         ("dispatch", (*job, _packed(set={"priority": 1}, update=[]))),
         ("dispatch", (*job, _packed(set={}, update=["priority"]))),

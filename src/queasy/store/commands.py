@@ -131,7 +131,7 @@ class QueueCommands:
         if finishes:  # usually all of them
             others = [e for e in endings if not isinstance(e.outcome, Finish)]
         args: list[Any] = [
-            client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
+            *NO_NUMBER, client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
             len(others),
         ]  # fmt: skip
         for ending in others:
@@ -155,7 +155,11 @@ class QueueCommands:
                 read=partial(self._jobs.taken, jobs, client),
             )
 
-        return Command("dequeue", self.keys.with_fail_queue, tuple(args), read)
+        # A copy of this call that arrives after its lease has ended must not take another job. The
+        # request of a worker prevents that; a client that is made for one lease has a number.
+        needs_number = client.startswith("~") and limit > 0
+        keys = self.keys.with_fail_queue
+        return Command("dequeue", keys, tuple(args), read, needs_number=needs_number)
 
     def handed(self, message: bytes, client: str) -> Job:
         """The job of a hand-off message, which was leased to this client."""

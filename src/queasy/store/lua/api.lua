@@ -81,7 +81,9 @@ end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
 --   keys   all, and the fail queue's
---   args   client, lease,
+--   args   caller, number (of a dequeue for a client '~…': if it is carried out, or a later one of
+--          this caller, a copy that arrives afterwards is overtaken, and takes nothing),
+--          client, lease,
 --          limit (0: take no jobs. If the client waits, the reply or a wake-up says when a job is
 --          due. If it does not wait and a job is due, another client is woken),
 --          request (a repeat of the last request returns the same batch. If requests are numbers,
@@ -100,7 +102,8 @@ end
 --            fewer, the others were handed to it in messages that were lost }
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
-  return dequeue(open_queue(keys), dequeue_arg(argv), argv)
+  local q = open_queue(keys)
+  return dequeue(q, dequeue_arg(argv), argv, call_arg(q, argv))
 end
 
 -- settle: end leases.

@@ -100,19 +100,19 @@ end
 
 -- The arguments of a dequeue as one record (api.lua lists them).
 local function dequeue_arg(argv)
-  local client = client_arg(argv[1])
-  local endings = count_arg(argv[7], 'the leases to end', CHUNK)
-  local words, packed = argv[8 + 4 * endings], argv[9 + 4 * endings]
-  if #argv ~= 9 + 4 * endings then
+  local client = client_arg(argv[3])
+  local endings = count_arg(argv[9], 'the leases to end', CHUNK)
+  local words, packed = argv[10 + 4 * endings], argv[11 + 4 * endings]
+  if #argv ~= 11 + 4 * endings then
     refuse('expected 4 arguments for each lease to end, then words and a list of finishes')
   end
   words = words == '' and NO_WORDS or words_arg(words)
-  local waiter = argv[5] ~= '' and (argv[5] == client and client or client_arg(argv[5]))
+  local waiter = argv[7] ~= '' and (argv[7] == client and client or client_arg(argv[7]))
   return {
-    client = client, lease_ms = lease_arg(argv[2], 'the lease'),
-    limit = count_arg(argv[3], 'the limit', CHUNK), request = argv[4], waiter = waiter,
-    waits_ms = lease_arg(argv[6], 'the time to wait'),
-    first_ending = 8, endings = endings, packed_finishes = packed,
+    client = client, lease_ms = lease_arg(argv[4], 'the lease'),
+    limit = count_arg(argv[5], 'the limit', CHUNK), request = argv[6], waiter = waiter,
+    waits_ms = lease_arg(argv[8], 'the time to wait'),
+    first_ending = 10, endings = endings, packed_finishes = packed,
     skips_suspects = words.pass or false, takes_handoffs = words.hand or false,
   }
 end

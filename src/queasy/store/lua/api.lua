@@ -34,7 +34,7 @@ local explain = failure.explain
 
 local API = {}
 
-local VERSION = { 1, 7 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 8 } -- protocol, revision: a loader never replaces a higher revision
 
 -- dispatch: create or update jobs.
 --   keys   of a producer

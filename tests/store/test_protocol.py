@@ -41,7 +41,7 @@ def commands() -> list[Command[Any]]:
         queue.evict("c1", "release"), queue.sweep(), queue.configure(paused=False),
         queue.requeue("failed", ["a"]), queue.drop("failed", ["a"]), queue.trim("failed", 1),
         queue.counts(), queue.get("a"), queue.jobs("waiting", b"", 10), queue.leases("c1", b"", 10),
-        queue.clients(), queue.stats(), queue.audit(0, 10),
+        queue.clients(), queue.stats(), queue.audit(0, 10), queue.destroy(force=False),
     ]  # fmt: skip
 
 

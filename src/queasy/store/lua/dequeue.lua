@@ -125,7 +125,9 @@ local function sweep_and_take(q, args, call)
     record_request(q, client, id, request)
   end
   if q.paused then
-    note_dequeue(q, call)
+    if call then
+      note_dequeue(q, call)
+    end
     return 'paused', {}
   elseif limit == 0 then
     return 'ok', {}

@@ -116,11 +116,9 @@ local DEQUEUED = { 'dequeued' }
 
 -- Records a dequeue that takes nothing.
 local function note_dequeue(q, call)
-  if call then
-    local batch = new_batch()
-    record_call(q, batch, call, DEQUEUED)
-    batch:commit(q)
-  end
+  local batch = new_batch()
+  record_call(q, batch, call, DEQUEUED)
+  batch:commit(q)
 end
 
 return {

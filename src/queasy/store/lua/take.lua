@@ -120,7 +120,9 @@ end
 local function take(q, taker, expiry, limit, skips_suspects)
   local ids, scores, infos, none_left = find_due(q, limit, skips_suspects)
   if #ids == 0 then
-    note_dequeue(q, taker.call)
+    if taker.call then
+      note_dequeue(q, taker.call)
+    end
     return {}
   end
   -- Tokens follow the clock: a token that was issued is not issued again, even if the server lost
@@ -137,7 +139,9 @@ local function take(q, taker, expiry, limit, skips_suspects)
       batch:set(q.requests, client, request_record(q, taker, jobs), taker.old_request)
     end
   end
-  record_call(q, batch, taker.call, DEQUEUED)
+  if taker.call then
+    record_call(q, batch, taker.call, DEQUEUED)
+  end
   commit_runs(q, batch)
   return jobs
 end

@@ -29,6 +29,7 @@ MAX_COUNT = 2**31
 # units, most likely milliseconds.
 EARLIEST_EPOCH = 1e8  # 1973: a smaller number is a duration
 LATEST_EPOCH = 253_402_300_800.0  # the year 10,000
+MAX_LEASE_SECONDS = 86_400.0  # the same as in lua/arguments.lua
 MAX_DURATION_SECONDS = 100 * 366 * 86_400.0
 
 
@@ -99,6 +100,17 @@ def positive_seconds(value: object, name: str, alternative: str = "") -> float:
     length = seconds(value, name)
     if length <= 0:
         raise InvalidOption(f"{name}: expected more than 0 seconds{alternative}, got {value!r}")
+    return length
+
+
+def lease_seconds(value: object) -> float:
+    """The length of a lease as seconds."""
+    length = seconds(value, "seconds")
+    if length > MAX_LEASE_SECONDS:
+        raise InvalidOption(
+            f"seconds: expected a lease of at most {MAX_LEASE_SECONDS:.0f} seconds, got {value!r}; "
+            "a lease can be extended as often as you like"
+        )
     return length
 
 

@@ -200,6 +200,14 @@ class Queue(HandledQueue):
         """Keep the newest records only; return how many were dropped."""
         return await run_operation(self._store, self._trim_operation(keep, kind))
 
+    async def destroy(self, *, force: bool = False) -> None:
+        """Delete the queue: all its jobs, records, settings and counters. Its fail queue stays.
+
+        Raises `QueueInUse`, and deletes nothing, if jobs are active. With `force` they are deleted,
+        too: their runs go on until their holders learn that they have lost the jobs.
+        """
+        self._check_destroyed(await self._store.run(self._destroy_command(force)))
+
     async def sweep(self) -> int:
         """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too.
 

@@ -195,7 +195,8 @@ class Runs:
         if outcome is None or (run.end_reason is not None and not isinstance(outcome, Finish)):
             outcome = _outcome_without_result(run, problem)
         self.ended_count += 1
-        self._listener.run_ended(run, Ending(run.job.id, run.job.token, outcome))
+        copied = 0 if isinstance(outcome, Finish) else len(run.job.payload)
+        self._listener.run_ended(run, Ending(run.job.id, run.job.token, outcome, copied))
 
     def cancel(self, queue: int, id_: str, token: int) -> None:
         """Cancel a run, if it is here."""

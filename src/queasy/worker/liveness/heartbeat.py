@@ -5,7 +5,9 @@
    the worker registered with the queue.
 2. One call bumps all workers of a queue. Each queue has a call of its own, so that a slow queue
    delays no other.
-3. The answers name runs to cancel, and workers that the server has declared dead.
+3. The answers name runs to cancel, and workers that the server has declared dead. Only an answer
+   confirms leases: an error, whatever it says, is about the path of this process to the server, and
+   other clients may use another.
 4. If a handler blocks the event loop of a worker, the heartbeat removes that worker from the
    waiters, and the server wakes other workers instead.
 """
@@ -17,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from queasy.errors import EmbeddedServerError, NotReady, NotRunning, ProtocolError, QueasyError
+from queasy.errors import QueasyError
 from queasy.operations import forward_wakeup
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Cancelled
@@ -29,10 +31,6 @@ from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, LEASE
 __all__ = ["Heartbeat", "WorkerLeases"]
 
 CHECK_EVERY = 0.2
-# After one of these errors the leases count as confirmed. The server is down or refuses all calls.
-# So the heartbeat assumes that the server serves no other client either, and that none can get the
-# jobs.
-NO_CLIENT_IS_SERVED = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
 # The heartbeat bumps an idle worker when less than this is left of its lease, in seconds. More is
 # left as long as the worker itself dequeues in time.
 IDLE_MARGIN = LEASE / 2
@@ -77,6 +75,7 @@ class WorkerLeases:
         """Until when an idle bump keeps the worker registered with each queue."""
         self._confirmed: dict[int, float] = {}
         """When the leases were last confirmed, for each queue of which the worker holds jobs."""
+        self._published = time.monotonic()
         self._stood_down_at = 0.0
 
     def lease_due(self, queue: int, now: float) -> float | None:
@@ -116,10 +115,7 @@ class WorkerLeases:
         self._bumped[queue] = sent
 
     def confirmed(self, queue: int, sent: float) -> None:
-        """The leases were valid at `sent`.
-
-        Either the server confirmed them, or it cannot give the jobs to any other client.
-        """
+        """The server confirmed the leases: they last from `sent` on, for at least their length."""
         if queue in self._confirmed:
             self._confirmed[queue] = max(self._confirmed[queue], sent)
 
@@ -135,11 +131,13 @@ class WorkerLeases:
         """Writes into the worker's table when the leases of each queue were last confirmed."""
         for queue in range(len(self.queues)):
             if self.table.held_of(queue):
-                confirmed = self._confirmed.get(queue, now)  # the first jobs are being requested
+                # The first jobs were requested after the last time that it held none.
+                confirmed = self._confirmed.get(queue, self._published)
                 self._confirmed[queue] = max(confirmed, self.table.requested_at(queue))
                 self.table.set_confirmed_at(queue, self._confirmed[queue])
             elif self._confirmed.pop(queue, None):
                 self.table.set_confirmed_at(queue, 0.0)
+        self._published = now
 
     def end(self) -> None:
         """The worker has ended: its table must not be used any more."""
@@ -244,9 +242,6 @@ class Heartbeat:
             if not self._failing:
                 event("heartbeat_failed", logging.WARNING, error=problem)
             self._failing.add(base)
-            if isinstance(problem, NO_CLIENT_IS_SERVED):
-                for worker, index in workers:
-                    worker.confirmed(index, sent)
             return
         finally:
             self._bumping.pop(base, None)

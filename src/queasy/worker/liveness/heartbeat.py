@@ -79,10 +79,15 @@ class WorkerLeases:
         self._stood_down_at = 0.0
 
     def lease_due(self, queue: int, now: float) -> float | None:
-        """The lease to request for the queue, or None if no bump is due."""
+        """The lease to request for the queue now; None if it needs no bump, or had one just now."""
+        just_sent = now - self._bumped.get(queue, 0.0) < BUMP_EVERY
+        return None if just_sent else self.lease_needed(queue, now)
+
+    def lease_needed(self, queue: int, now: float) -> float | None:
+        """The lease to request for the queue, sooner or later; None if it needs no bump."""
         until = self.table.idle_until(queue)
-        if not until or now - self._bumped.get(queue, 0.0) < BUMP_EVERY:
-            return None  # the worker does not serve this queue, or a bump was just sent
+        if not until:
+            return None  # the worker does not serve this queue
         if self.table.held_of(queue):
             self._idle_until.pop(queue, None)
             return LEASE
@@ -188,6 +193,7 @@ class Heartbeat:
         """
         now = time.monotonic()
         due: dict[tuple[str, float], list[tuple[WorkerLeases, int]]] = {}
+        needed = set(self._bumping)
         for worker in self._workers:
             worker.publish(now)
             if worker.should_stand_down(now):
@@ -196,12 +202,14 @@ class Heartbeat:
                 self._standing_down.add(task)
                 task.add_done_callback(self._standing_down.discard)
             for index, commands in enumerate(worker.queues):
+                base = commands.keys.base
+                if self._failing and worker.lease_needed(index, now) is not None:
+                    needed.add(base)
                 lease = worker.lease_due(index, now)
-                if lease is not None and commands.keys.base not in self._bumping:
-                    due.setdefault((commands.keys.base, lease), []).append((worker, index))
-        if not due and not self._bumping:
-            # No lease needs a bump: the workers' own dequeues have reached the server.
-            self._succeeded(self._failing)
+                if lease is not None and base not in self._bumping:
+                    due.setdefault((base, lease), []).append((worker, index))
+        # These need no bump any more: the workers' own dequeues have reached the server.
+        self._succeeded(self._failing - needed)
         for (base, lease), workers in due.items():
             if base not in self._bumping:
                 self._bumping[base] = asyncio.create_task(self._bump(base, lease, workers))

@@ -19,14 +19,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from queasy.errors import QueasyError
+from queasy.errors import ProtocolError, QueasyError
 from queasy.operations import forward_wakeup
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, LEASE
+from queasy.worker.plan import BUMP_EVERY, CUT_OFF, IDLE_LEASE, LEASE
 
 __all__ = ["Heartbeat", "WorkerLeases"]
 
@@ -46,8 +46,9 @@ class WorkerLeases:
     """The leases of one worker: when each is due for a bump, and when it was last confirmed.
 
     `on_declared_dead` is called when the server has declared the worker dead. `cancel` is called
-    for each run that is to be cancelled. With `inline` the worker shares its event loop with an
-    application, which may block the loop.
+    for each run that is to be cancelled. `on_refused` is called when runs have no lease any more,
+    because the server cannot read the keys of their queue. With `inline` the worker shares its
+    event loop with an application, which may block the loop.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class WorkerLeases:
         on_declared_dead: Callable[[], None],
         cancel: Callable[[int, Cancelled], None],
         *,
+        on_refused: Callable[[], None] = lambda: None,
         inline: bool = False,
     ) -> None:
         self.client = client
@@ -68,6 +70,7 @@ class WorkerLeases:
         """The worker has ended, and its table is closed."""
         self.cancel = cancel
         self._on_declared_dead = on_declared_dead
+        self._on_refused = on_refused
         self._inline = inline
         self._bumped: dict[int, float] = {}
         """When a bump of each queue was last sent."""
@@ -131,6 +134,15 @@ class WorkerLeases:
         # "lost" is expected if the worker left the queue while the call was in flight.
         if word == "lost" and self.table.idle_until(queue):
             self._on_declared_dead()
+
+    def refused(self, queue: int, now: float) -> None:
+        """The server answered that it cannot read the keys of this queue.
+
+        To wait does not repair them, and other queues have no part in it.
+        """
+        in_doubt = self.table.unconfirmed_for(queue, now) > CUT_OFF
+        if in_doubt and queue in self.table.running_queues():
+            self._on_refused()
 
     def publish(self, now: float) -> None:
         """Writes into the worker's table when the leases of each queue were last confirmed."""
@@ -250,6 +262,10 @@ class Heartbeat:
             if not self._failing:
                 event("heartbeat_failed", logging.WARNING, error=problem)
             self._failing.add(base)
+            if isinstance(problem, ProtocolError):
+                for worker, index in workers:
+                    if not worker.gone:
+                        worker.refused(index, time.monotonic())
             return
         finally:
             self._bumping.pop(base, None)

@@ -168,7 +168,8 @@ class Supervisor:
             case Thaw():
                 if self._stopping.is_set():  # the time of a stop passes for a frozen child too
                     child.stop(max(0.0, self._stop_by - now))
-                event("process_thawed", **fields, seconds=child.thaw(now))
+                runs = child.table.run_count
+                event("process_thawed", **fields, seconds=child.thaw(now), runs=runs)
             case Kill():
                 event("process_killing", logging.WARNING, **fields, why=action.reason,
                       job=action.job, overdue=action.overdue, others=action.others,

@@ -67,7 +67,7 @@ class ServerLink:
                 partial(_lost, child),
                 cancel,
                 on_refused=partial(_refused, child),
-            )  # fmt: skip
+            )
         )
 
     def _open(self, planned: Planned) -> tuple[AsyncStore, Heartbeat, Control]:

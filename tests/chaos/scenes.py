@@ -110,7 +110,7 @@ SCENES = {
         Scene("partition", "one worker loses the server for longer than its leases last", PARTITION,
               0.2, proxied=frozenset(("worker",)), size=Size(workers=3), long=1.0),
         Scene("paths", "each worker's own path fails for 5 to 60 s, while others reach the server",
-              PATHS, 0.5, proxied=frozenset(("worker",)), size=Size(5, 1, 1, rate=20), long=1.0),
+              PATHS, 0.5, proxied=frozenset(("worker",)), size=Size(5, 1, 1, rate=20), long=0.3),
         Scene("flapping", "the server is away for up to 16 s, back for moments, and away again",
               FLAPPING, 1.0, size=Size(3, 1, 1, rate=20), long=1.0),
         Scene("errors", "the server answers with errors", ERRORS, 0.7),

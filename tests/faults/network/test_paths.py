@@ -213,6 +213,27 @@ def test_frozen_worker_that_another_program_continues_is_stopped_again(
     fleet.journal.wait_for("end", id="job", seconds=40)
 
 
+@together
+def test_frozen_worker_takes_no_step_while_its_supervisor_is_stopped(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    plain = client.queue("plain")
+    worker, proxy = serve_by_proxy(fleet)
+    plain.dispatch({"first": {"tick": 100}, "then": {}}, id="job")
+    (first,) = fleet.journal.wait_for("start", id="job")
+    proxy.tell(f"refuse {LONG}")
+    wait_until_frozen(worker, first["pid"])
+    worker.signal(signal.SIGSTOP)
+    proxy.tell("calm")
+    fleet.serve(*QUEUES, processes=1)
+    (end,) = fleet.journal.wait_for("end", id="job", seconds=40)
+    worker.signal(signal.SIGCONT)
+    wait_until_gone([first["pid"]], 30)
+    assert fleet.journal.lines("tick", id="job", pid=first["pid"])[-1]["at"] < end["at"]
+    assert not worker.events("process_thawed")
+    assert worker.stop() == 0
+
+
 async def test_inline_worker_whose_path_fails_cancels_its_runs_unless_told_otherwise(
     proxy: Proxy, prefix: str
 ) -> None:

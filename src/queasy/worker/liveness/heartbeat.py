@@ -138,7 +138,7 @@ class WorkerLeases:
     def refused(self, queue: int, now: float) -> None:
         """The server answered that it cannot read the keys of this queue.
 
-        To wait does not repair them, and other queues have no part in it.
+        Waiting does not repair them, and other queues of the worker are intact.
         """
         in_doubt = self.table.unconfirmed_for(queue, now) > CUT_OFF
         if in_doubt and queue in self.table.running_queues():

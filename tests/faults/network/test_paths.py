@@ -226,10 +226,10 @@ def test_frozen_worker_takes_no_step_while_its_supervisor_is_stopped(
     worker.signal(signal.SIGSTOP)
     proxy.tell("calm")
     fleet.serve(*QUEUES, processes=1)
-    (end,) = fleet.journal.wait_for("end", id="job", seconds=40)
+    _, second = fleet.journal.wait_for("start", 2, id="job", seconds=40)
     worker.signal(signal.SIGCONT)
     wait_until_gone([first["pid"]], 30)
-    assert fleet.journal.lines("tick", id="job", pid=first["pid"])[-1]["at"] < end["at"]
+    assert fleet.journal.lines("tick", id="job", pid=first["pid"])[-1]["at"] < second["at"]
     assert not worker.events("process_thawed")
     assert worker.stop() == 0
 

@@ -52,6 +52,8 @@ NETWORK: Faults = {
     network.silence_network: 1,
 }
 PARTITION: Faults = {network.partition: 3, processes.kill_worker_process: 1}
+PATHS: Faults = {network.fail_path: 1}
+FLAPPING: Faults = {server.flap_server: 1}
 FAILOVER: Faults = {groups.fail_over: 2, processes.kill_worker_process: 1}
 CLUSTER: Faults = {groups.strike_cluster: 2, processes.kill_worker_process: 1}
 
@@ -107,6 +109,10 @@ SCENES = {
               proxied=ALL_ROLES),
         Scene("partition", "one worker loses the server for longer than its leases last", PARTITION,
               0.2, proxied=frozenset(("worker",)), size=Size(workers=3), long=1.0),
+        Scene("paths", "each worker's own path fails for 5 to 60 s, while others reach the server",
+              PATHS, 0.5, proxied=frozenset(("worker",)), size=Size(5, 1, 1, rate=20), long=0.3),
+        Scene("flapping", "the server is away for up to 16 s, back for moments, and away again",
+              FLAPPING, 1.0, size=Size(3, 1, 1, rate=20), long=1.0),
         Scene("errors", "the server answers with errors", ERRORS, 0.7),
         Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.3,
               start_topology=sentinel, size=Size(rate=60)),

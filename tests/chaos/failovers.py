@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -137,6 +138,8 @@ class Found:
 
 Cell = tuple[str, str, int, ServerKind]
 """Settings, kind of failover, how many, and the server."""
+Results = dict[tuple[str, str], list[dict[str, Found]]]
+"""For settings and kind: what each failover did, by durability."""
 
 
 def strike(group: SentinelGroup, kind: str) -> Callable[[], None]:
@@ -220,7 +223,7 @@ def run_cell(cell: Cell) -> tuple[Cell, list[dict[str, Found]]]:
     return cell, found
 
 
-def table(results: dict[Cell, list[dict[str, Found]]]) -> list[str]:
+def table(results: Results) -> list[str]:
     heads = (
         "server settings", "failovers", "durability", "accepted", "refused", "lost: due at once",
         "lost: delayed", "answers to lost jobs, s from `+switch-master`",
@@ -228,7 +231,7 @@ def table(results: dict[Cell, list[dict[str, Found]]]) -> list[str]:
         "from that answer to the first run, s: p50 / worst",
     )  # fmt: skip
     rows = [heads, ["---"] * len(heads)]
-    for (settings, kind, *_), failovers in results.items():
+    for (settings, kind), failovers in results.items():
         for durability in DURABILITIES:
             of = [one[durability] for one in failovers]
             lost = [item for one in of for item in one.lost.items()]
@@ -259,18 +262,23 @@ def main() -> int:
     parser.add_argument("--server", choices=[*ServerKind], default=ServerKind.REDIS)
     parser.add_argument("--parallel", type=int, default=6, help="groups of servers at a time")
     options = parser.parse_args()
+    half = (options.times + 1) // 2  # two groups share the failovers of one kind
     cells: list[Cell] = [
-        (settings, kind, options.times, ServerKind(options.server))
+        (settings, kind, times, ServerKind(options.server))
         for settings in SETTINGS
         if options.min_replicas in (None, settings[-1])
         for kind in options.kind or KINDS
+        for times in (half, options.times - half)
+        if times
     ]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are ended as well
     with multiprocessing.get_context("spawn").Pool(options.parallel) as pool:
-        found = dict(pool.imap_unordered(run_cell, cells))
-    results = {cell: found[cell] for cell in cells}
+        done = pool.map(run_cell, cells, chunksize=1)
+    results: Results = defaultdict(list)
+    for (settings, kind, *_), found in done:
+        results[settings, kind] += found
     print("\n" + "\n".join(table(results)))
-    for (settings, kind, *_), failovers in results.items():
+    for (settings, kind), failovers in results.items():
         for number, one in enumerate(failovers, 1):
             for id_, at in ((id_, at) for of in one.values() for id_, at in of.lost.items()):
                 print(f"lost: {settings}, {kind} {number}: {id_} answered at {at:+.3f} s")

@@ -4,7 +4,7 @@ import functools
 import itertools
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -353,7 +353,12 @@ class SentinelGroup:
 
 @contextmanager
 def start_sentinel(
-    kind: ServerKind, sentinels: int = 1, replicas: int = 1, **config: Setting
+    kind: ServerKind,
+    sentinels: int = 1,
+    replicas: int = 1,
+    *,
+    periods: Mapping[str, int] = SENTINEL_HASTE,
+    **config: Setting,
 ) -> Generator[SentinelGroup]:
     """A primary, its replicas, and sentinels of which a majority decides."""
     with ExitStack() as stack:
@@ -367,7 +372,7 @@ def start_sentinel(
         watchers = [launch(stack, kind, settings, "--sentinel") for _ in range(sentinels)]
         for watcher in watchers:
             watcher.wait_until_ready()
-            watcher.call("SENTINEL", "DEBUG", *itertools.chain(*SENTINEL_HASTE.items()))
+            watcher.call("SENTINEL", "DEBUG", *itertools.chain(*periods.items()))
         group = SentinelGroup([primary, *followers], watchers)
         group.wait_until_settled()
         yield group

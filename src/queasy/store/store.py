@@ -64,7 +64,7 @@ class AsyncStore:
         self._watch: SentinelWatch | None = None
         if isinstance(route, SentinelRoute):
             self._watch = SentinelWatch(self._transport, route, self._transport.leave)
-            route.start_watch = self._watch.start
+            route.use_watch(self._watch.start)
         self._connected = False
         self._connecting = asyncio.Lock()
         self._coalescers: dict[tuple[str, Durability], DispatchCoalescer] = {}
@@ -204,7 +204,7 @@ class SyncStore:
         self._watch: SentinelWatchThread | None = None
         if isinstance(route, SentinelRoute):
             self._watch = SentinelWatchThread(target, timeout, route, transport.leave)
-            route.start_watch = self._watch.start
+            route.use_watch(self._watch.start)
             weakref.finalize(self, self._watch.stop)  # a client that is not closed
         self._timeout = timeout
         self.callers = Callers()

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -19,6 +20,7 @@ from queasy import Client, SyncClient
 from queasy.store.net.sentinel_watch import CHANNELS
 from tests.announcements import SWITCH, Announcements, announcements_of
 from tests.chaos.failovers import Found, fail_over
+from tests.docs.pages import DOCS
 from tests.groups import SentinelGroup, start_sentinel
 from tests.servers import Server, ServerKind, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, fleet_on
@@ -198,6 +200,20 @@ async def test_client_that_may_not_listen_asks_the_sentinels_before_each_call(
         for sentinel in group.sentinels:
             sentinel.call("ACL", "SETUSER", "default", "+subscribe")
             sentinel.call("SENTINEL", "FLUSHCONFIG")  # which restarts of later tests read
+
+
+def test_least_privileged_user_of_the_sentinels_may_listen(kind: ServerKind) -> None:
+    (permissions,) = re.findall(
+        r"`(\+sentinel\S+ [^`]*)`", (DOCS / "guides" / "security.md").read_text()
+    )
+    with start_sentinel(kind) as group:
+        (sentinel,) = group.sentinels
+        words = [*permissions.split(), "allchannels"]
+        sentinel.call("ACL", "SETUSER", "watcher", "on", ">secret", *words)
+        url = f"{group.url}?sentinel_username=watcher&sentinel_password=secret"
+        with SyncClient(url, prefix=PREFIX) as client:
+            client.queue("q").dispatch(1)
+            wait_until_heard(group, 1)
 
 
 @ON_ONE_SERVER

@@ -142,8 +142,7 @@ class SentinelRoute(Route):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.on_connection_lost = self._connection_lost
-        self.start_watch: Callable[[], None] | None = None
-        """Starts to listen to the sentinels, unless that has been done."""
+        self._start_watch: Callable[[], None] | None = None
         self._sentinels = list(target.addresses)
         self._heard: set[Address] = set()
         """The sentinels whose announcements arrive."""
@@ -156,12 +155,18 @@ class SentinelRoute(Route):
         self._held_until = 0.0
         self._doubts = 0
 
+    def use_watch(self, start: Callable[[], None]) -> None:
+        """Has `start` called whenever the sentinels are asked. It begins to listen to them, unless
+        that has been done.
+        """
+        self._start_watch = start
+
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         address = self.known
         if address is not None:
             return address
-        if self.start_watch is not None:
-            self.start_watch()
+        if self._start_watch is not None:
+            self._start_watch()
         while True:
             if time.monotonic() < self._held_until:
                 raise ResponseError("FAILOVER the sentinels are replacing the primary")

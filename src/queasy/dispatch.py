@@ -108,7 +108,7 @@ class Dispatch(msgspec.Struct, frozen=True):
 
 
 def check_durability(value: Durability) -> Durability:
-    if isinstance(value, Replicated) or (isinstance(value, str) and value in DURABILITIES):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if value in DURABILITIES or isinstance(value, Replicated):  # pyright: ignore[reportUnnecessaryIsInstance]
         return value
     raise InvalidOption(
         f"durability: expected 'ack', 'fsynced', 'replicated' or Replicated(2), got {value!r}"

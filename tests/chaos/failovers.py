@@ -228,7 +228,7 @@ def table(results: Results) -> list[str]:
         "server settings", "failovers", "durability", "accepted", "refused", "lost: due at once",
         "lost: delayed", "answers to lost jobs, s from `+switch-master`",
         "longest wait for an answer, s: p50 / worst",
-        "from that answer to the first run, s: p50 / worst",
+        "from the first answer after the switch to the first run, s: p50 / worst",
     )  # fmt: skip
     rows = [heads, ["---"] * len(heads)]
     for (settings, kind), failovers in results.items():

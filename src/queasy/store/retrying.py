@@ -208,11 +208,11 @@ class _CallState:
         """Whether the call was sent to a member of a group, which may be replaced."""
         return route.is_group and self.address is not None
 
-    def _durability_commands(self) -> tuple[tuple[Any, ...], ...]:
-        timeout_ms = round(self.durability_timeout * 1000)
+    def _durability_commands(self) -> tuple[tuple[str, ...], ...]:
+        timeout_ms = str(round(self.durability_timeout * 1000))
         if self.durability == "fsynced":
-            return (("WAITAOF", 1, 0, timeout_ms),)
-        return (("WAIT", replicas_of(self.durability), timeout_ms),)
+            return (("WAITAOF", "1", "0", timeout_ms),)
+        return (("WAIT", str(replicas_of(self.durability)), timeout_ms),)
 
     def _check_durability(self, reply: Any) -> None:
         """Raises NotDurable if an accepted write is not as durable as requested."""

@@ -142,6 +142,15 @@ def test_last_primary_stays_in_use_while_no_sentinel_can_be_reached(watched: Wat
     assert (watched.locate(), watched.asked) == (OLD, [])
 
 
+def test_all_sentinels_are_asked_again_after_a_failed_call(watched: Watched) -> None:
+    for sentinel in TARGET.addresses:
+        watched.route.sentinel_lost(sentinel)
+        watched.route.sentinel_away(sentinel)
+    watched.answers = dict.fromkeys(TARGET.addresses, NEW)
+    watched.route.forget(OLD)
+    assert watched.locate() == NEW
+
+
 def test_lost_connection_to_the_primary_makes_the_client_ask(watched: Watched) -> None:
     assert watched.route.on_connection_lost is not None
     watched.route.on_connection_lost(NEW)

@@ -179,7 +179,8 @@ class SentinelRoute(Route):
             self.known = None  # an announcement came after the question
 
     def forget(self, failed: Address | None = None) -> None:
-        self.known = self._last = None
+        self.known = None
+        self._away.clear()  # ask all of them, even if that takes long
 
     def _connection_lost(self, address: Address) -> None:
         if self.known == address:

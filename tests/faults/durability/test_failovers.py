@@ -217,6 +217,20 @@ def test_least_privileged_user_of_the_sentinels_may_listen(kind: ServerKind) -> 
 
 
 @ON_ONE_SERVER
+async def test_client_listens_to_sentinels_that_its_url_does_not_name(
+    group: SentinelGroup, kind: ServerKind
+) -> None:
+    """Only the sentinel that leads a failover announces that a replica is about to be promoted."""
+    others = ",".join(sentinel.address for sentinel in group.sentinels[1:])
+    url = group.url.replace(f"{group.sentinels[0].address},{others}", group.sentinels[2].address)
+    with SyncClient(url, prefix=PREFIX) as sync:
+        sync.queue("q").dispatch(1)
+        async with Client(url, prefix=PREFIX) as client:
+            await client.queue("q").dispatch(1)
+            await asyncio.to_thread(wait_until_heard, group, 2)
+
+
+@ON_ONE_SERVER
 def test_lost_subscription_is_made_again(group: SentinelGroup, kind: ServerKind) -> None:
     with SyncClient(group.url, prefix=PREFIX) as client:
         client.queue("q").dispatch(1)

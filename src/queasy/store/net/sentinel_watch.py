@@ -26,7 +26,7 @@ from typing import Any
 from queasy.store.net.faults import Lost, NotSent
 from queasy.store.net.pool import AsyncTransport
 from queasy.store.net.server_errors import NoPermissionError, ResponseError
-from queasy.store.net.topology import SentinelRoute
+from queasy.store.net.topology import Exchange, SentinelRoute
 from queasy.store.net.url import Address, Target
 
 __all__ = ["SentinelWatch", "SentinelWatchThread"]
@@ -45,6 +45,7 @@ CHANNELS = (PROMOTING, PROMOTED, SWITCHED, GIVEN_UP)
 CHECK_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.1
 MAX_PAUSE_SECONDS = 5.0
+MAX_FAILURES = 5
 STOP_TIMEOUT_SECONDS = 2.0
 
 Leave = Callable[[Address], None]
@@ -58,34 +59,42 @@ class SentinelWatch:
         self._transport = transport
         self._route = route
         self._leave = leave
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Address, asyncio.Task[None]] = {}
         self._warned = False
 
     def start(self) -> None:
         """Begins to listen, in the background, unless it has begun."""
         if not self._tasks:
-            self._tasks = [
-                asyncio.create_task(self._follow(sentinel))
-                for sentinel in self._route.target.addresses
-            ]
+            for sentinel in self._route.target.addresses:
+                self._begin(sentinel)
+
+    def _begin(self, sentinel: Address) -> None:
+        if sentinel not in self._tasks:
+            self._tasks[sentinel] = asyncio.create_task(self._follow(sentinel))
 
     async def close(self) -> None:
         """Listens no more."""
-        tasks, self._tasks = self._tasks, []
+        tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     async def _follow(self, sentinel: Address) -> None:
-        """Listens to one sentinel; connects again whenever the connection is lost."""
+        """Listens to one sentinel; connects again whenever the connection is lost.
+
+        Gives up one that the URL does not name, if it cannot be reached: it may have been removed,
+        or have another address here.
+        """
         failures = 0
-        while True:
+        named = sentinel in self._route.target.addresses
+        while named or failures < MAX_FAILURES:
             connection = _Connection(sentinel, self._hear)
             try:
                 await connection.listen(self._transport)
                 failures = 0
                 self._route.sentinel_heard(sentinel)
+                await self._discover(sentinel)
                 problem = await connection.wait_until_lost()
             except (NotSent, Lost, OSError) as unreachable:
                 failures, problem = failures + 1, unreachable
@@ -100,6 +109,21 @@ class SentinelWatch:
             # With jitter: all clients lose a sentinel at the same moment.
             pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures, 10))
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        del self._tasks[sentinel]
+
+    async def _discover(self, sentinel: Address) -> None:
+        """Listens to the sentinels that this one knows, too.
+
+        Only the sentinel that leads a failover announces the promotion before it begins.
+        """
+        question = ("SENTINEL", "SENTINELS", self._route.target.service)
+        answer: Any
+        (answer,) = await self._transport.exchange(Exchange(sentinel, (question,), sentinel=True))
+        if isinstance(answer, Exception):
+            return  # it is not permitted
+        for words in answer:
+            known = dict(zip(words[::2], words[1::2], strict=False))
+            self._begin(Address(known[b"ip"].decode(), int(known[b"port"])))
 
     def _warn_if_denied(self, sentinel: Address, problem: Exception) -> None:
         if isinstance(problem, NoPermissionError) and not self._warned:

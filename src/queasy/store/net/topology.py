@@ -207,6 +207,7 @@ class SentinelRoute(Route):
     def sentinel_away(self, sentinel: Address) -> None:
         """The sentinel cannot be reached."""
         self._away.add(sentinel)
+        _put_last(self._sentinels, sentinel)
 
     def reset(self) -> None:
         """No sentinel is heard: the process was forked, or its last event loop is gone."""

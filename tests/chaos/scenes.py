@@ -75,6 +75,10 @@ class Scene:
     """Jobs per second that take longer than a lease. A job that was killed with its worker runs
     alone the next time: where kills are frequent, a few long jobs delay all others.
     """
+    far_delay: float = 0.0
+    """Seconds; half of the delayed jobs have this delay. With Sentinel only these show what an old
+    primary lost: others may run there before it is demoted.
+    """
 
     def scaled(self, jobs: float, faults: float) -> "Scene":
         """The scene with more jobs and more faults.
@@ -115,9 +119,10 @@ SCENES = {
               FLAPPING, 1.0, size=Size(3, 1, 1, rate=20), long=1.0),
         Scene("errors", "the server answers with errors", ERRORS, 0.7),
         Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.3,
-              start_topology=sentinel, size=Size(rate=60)),
+              start_topology=sentinel, size=Size(rate=60), far_delay=25.0),
         Scene("replicated", "failovers; dispatches are answered when a replica has them",
-              FAILOVER, 0.3, start_topology=sentinel, durability="replicated", size=Size(rate=60)),
+              FAILOVER, 0.3, start_topology=sentinel, durability="replicated", size=Size(rate=60),
+              far_delay=25.0),
         Scene("cluster", "failovers, and slots that move", CLUSTER, 0.3, start_topology=cluster,
               size=Size(rate=60)),
         Scene(
@@ -158,6 +163,7 @@ def start(
         }  # fmt: skip
         environment = {
             "CHAOS_DURABILITY": scene.durability,
+            "CHAOS_FAR_DELAY": str(scene.far_delay),
             "CHAOS_LONG": f"{scene.long / scene.size.producers} {now() + seconds - NO_LONG_JOBS}",
         }
         fleet = Fleet(urls, folder, random, scene.size, environment)

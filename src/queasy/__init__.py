@@ -37,7 +37,7 @@ from queasy.errors import (
 from queasy.handler import HandlerOptions, OnException
 from queasy.job import Job, JobError, State
 from queasy.lease import Lease, LeaseRequest
-from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
+from queasy.options import Durability, JobOptions, Replicated, Seconds, UpdateRunAt, When
 from queasy.outcomes import Failure, Interrupted, PermanentError, Retry
 from queasy.queue import Queue
 from queasy.store.health import Health
@@ -90,6 +90,7 @@ __all__ = [
     "QueueInUse",
     "RawCodec",
     "ReadOnly",
+    "Replicated",
     "Retry",
     "Seconds",
     "ServerError",

@@ -104,7 +104,7 @@ class Unreachable(ServerError, ConnectionError):
 
 
 class NotRunning(Unreachable):
-    """No server listens at the address, so it is down for all clients."""
+    """No server listens at the address."""
 
 
 class Unanswered(Unreachable):

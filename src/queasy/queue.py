@@ -67,8 +67,8 @@ class Queue(HandledQueue):
         the dispatch is blocked, and applied when the run ends: one id has one lease at a time.
 
         `run_at` is a time, `delay` a duration by the server's clock; without either the job
-        is due now. `durability` waits until the write is on disk ("fsynced") or on a replica
-        ("replicated"), and raises NotDurable when it is not.
+        is due now. `durability` waits until the write is on disk ("fsynced"), on a replica
+        ("replicated") or on several (`Replicated(2)`), and raises NotDurable when it is not.
 
         The status of the result is created, updated, blocked or unchanged.
         """

@@ -26,6 +26,7 @@ from queasy.dispatch import new_id
 from queasy.errors import CannotWork, InvalidOption
 from queasy.worker.events import event, log_error
 from queasy.worker.signals import stop_on_signals
+from queasy.worker.supervision import machine
 from queasy.worker.supervision.child_pool import ChildPool
 from queasy.worker.supervision.child_process import ChildProcess
 from queasy.worker.supervision.messages import ChildConfig, Instruction, Serve, Unserve
@@ -123,6 +124,7 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Checks every child four times a second, until it is cancelled."""
+        is_reaper = machine.is_reaper()
         for rounds in itertools.count():
             now = time.monotonic()
             self._pool.note_settled(now)
@@ -137,6 +139,8 @@ class Supervisor:
                 share_out_suspects(self._pool.working, self._options.processes)
             except Exception as problem:  # timeouts must be enforced all the same
                 log_error("internal_error", problem, where="suspect policy")
+            if is_reaper:
+                self._pool.reap_orphans()
             await asyncio.sleep(WATCH_EVERY)
 
     def _check(self, child: ChildProcess, now: float, with_frozen: bool) -> None:

@@ -176,11 +176,7 @@ local function dequeue(q, args, argv)
     update_waiter(q, args, waits and q.now + poll_in)
   end
   wake_others(q, args, state, jobs)
-  local cancels = cancels_of(q, client)
-  if not args.packed_finishes then -- a client of an older revision expects five values
-    return { state, next_poll_in, settled, jobs, cancels }
-  end
-  return { state, next_poll_in, settled, jobs, cancels, lost, lease_count }
+  return { state, next_poll_in, settled, jobs, cancels_of(q, client), lost, lease_count }
 end
 
 return {

@@ -7,7 +7,9 @@
    that, the other jobs of the process may end, while a new child takes over (`watchdog`).
 4. When a child is gone, it returns the child's jobs at once (`recovery`). Jobs that had started in
    a child that died are suspects, the others are not.
-5. It passes orders on to its children, and stops them.
+5. When a handler blocks the event loop of a child, it gives back the jobs that the child has taken
+   and not begun (`give_back`).
+6. It passes orders on to its children, and stops them.
 
 No code of the application runs in this process.
 """
@@ -149,6 +151,7 @@ class Supervisor:
         snapshot = child.observe(now, with_memory=with_memory, with_frozen=with_frozen)
         for action in decide(snapshot, now, self._limits):
             self._carry_out(child, action)
+        self._server.observe(child, now)
         if child.state.kill_by is not None:
             self._pool.replenish()  # another child takes over
 

@@ -60,6 +60,8 @@ def act(data: Any, job: Job) -> Any:
         case {"spawn": seconds}:
             process = subprocess.Popen(["sleep", str(seconds)], close_fds="leaky" not in data)
             note("spawned", job, spawned=process.pid)
+            if "busy" in data:
+                ctypes.PyDLL(None).sleep(int(seconds))  # holds the GIL
             process.wait()
         case {"orphan": True}:
             command = ["sh", "-c", "sleep 0.1 & echo $!"]

@@ -9,7 +9,7 @@ from queasy.worker.liveness.inflight_table import ENDED_RUNS, InflightTable
 
 WRITER = """
 import math, sys, time
-from queasy.worker.liveness.inflight_table import ENDED_RUNS, InflightTable
+from queasy.worker.liveness.inflight_table import InflightTable
 
 table = InflightTable(1, 10, int(sys.argv[1]))
 table.loop_turned(1e9)

@@ -20,6 +20,7 @@ from queasy.errors import CannotWork
 from queasy.worker.events import MAX_JOBS_LOGGED, event
 from queasy.worker.supervision.child_process import ChildProcess
 from queasy.worker.supervision.child_state import Phase
+from queasy.worker.supervision.group_killer import GroupKiller
 from queasy.worker.supervision.machine import explain, reap_orphans
 from queasy.worker.supervision.messages import (
     CannotStart,
@@ -72,6 +73,7 @@ class ChildPool:
         self._ever_served = False
         self._halted = False
         """Only with reload: a child could not start, and none starts until the code changes."""
+        self._group_killer = GroupKiller()
         self._closed = asyncio.Event()
         self._last_start_failure: CannotStart | None = None
 
@@ -161,6 +163,10 @@ class ChildPool:
         """Starts no more children."""
         self._closed.set()
 
+    def dispose(self) -> None:
+        """All children are gone."""
+        self._group_killer.close()
+
     async def _run_child(self) -> None:
         """Runs one child from its start until its jobs are returned."""
         child = await self._new_child()
@@ -168,6 +174,7 @@ class ChildPool:
             return
         try:
             await child.start()
+            self._group_killer.add(child.pid)
             if self._closed.is_set():
                 child.stop(0.0)
             self._note_end(child, await child.run(partial(self._receive, child)))
@@ -175,6 +182,7 @@ class ChildPool:
             self._note_no_start(problem)
         finally:
             child.kill_group()  # the child, and subprocesses that its handlers started
+            self._group_killer.remove(child.pid)
             self._children.remove(child)
             self._server.forget(child)
         self.replenish()

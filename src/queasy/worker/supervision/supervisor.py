@@ -206,6 +206,7 @@ class Supervisor:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._pool.dispose()
         await self._server.close()
 
     async def serve(self, queue: str) -> None:

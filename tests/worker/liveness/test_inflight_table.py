@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 
 from queasy.worker.liveness.inflight_table import ENDED_RUNS, InflightTable
 
@@ -66,3 +67,13 @@ def test_run_is_revoked_up_to_a_token_of_its_queue() -> None:
     assert [table.is_revoked(1, 2**40 + more) for more in (-1, 0, 1)] == [True, True, False]
     assert not table.is_revoked(0, 1)
     table.close()
+
+
+def test_the_run_clock_does_not_pass_while_the_worker_is_frozen() -> None:
+    table = InflightTable(1, 1)
+    before = table.run_clock()
+    assert abs(before - time.monotonic()) < 1
+    table.add_frozen(60)
+    table.add_frozen(40)
+    assert -100 <= table.run_clock() - before < -99
+    assert table.run_clock_at(1000.0) == 900.0

@@ -49,8 +49,11 @@ class GiveBack:
 
     def observe(self, child: ChildProcess, now: float) -> None:
         """Gives back the jobs of a child if it is blocked, once for each time it is blocked."""
-        table, planned, turned_at = child.table, child.state.planned, child.table.loop_turned_at
-        if planned is None or now - turned_at < BLOCKED_AFTER or child.state.is_killed:
+        table, state, turned_at = child.table, child.state, child.table.loop_turned_at
+        planned = state.planned
+        if planned is None or state.is_killed or state.frozen_at is not None:
+            return
+        if now - max(turned_at, state.thawed_at) < BLOCKED_AFTER:
             return
         runs, held = table.run_count, table.held_total(len(planned.queues))
         if runs and held > runs and self._done.get(child.client) != turned_at:

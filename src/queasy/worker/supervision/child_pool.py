@@ -211,16 +211,13 @@ class ChildPool:
         return child
 
     def _note_no_start(self, problem: OSError) -> None:
-        """The machine could not start a process."""
+        """The machine could not start a process: delays the next start.
+
+        If no child has served yet, the supervisor gives up after several failures. With reload it
+        does not, because then a person watches.
+        """
         error = explain(problem)
         self._log_start_failure(error)
-        self._note_failed_start(error)
-
-    def _note_failed_start(self, error: str) -> None:
-        """Delays the next start. If no child has served yet, gives up after several failures.
-
-        With reload it does not give up, because the code may change.
-        """
         self._backoff.failed(time.monotonic())
         patient = self._ever_served or self._options.reload
         if not patient and self._backoff.failures >= MAX_FIRST_FAILURES * self._options.processes:
@@ -271,7 +268,7 @@ class ChildPool:
             event("process_died", logging.WARNING, **fields, how=how, runs=len(jobs),
                   jobs=jobs[:MAX_JOBS_LOGGED])  # fmt: skip
             if not state.has_served or not (child.table.run_count or state.is_settled(now)):
-                self._note_failed_start(how)  # nothing ran, so no job was the cause
+                self._backoff.failed(now)  # nothing ran, so no job was the cause
 
     def _note_start_failure(self, report: CannotStart) -> None:
         """Logs a failure to start, but only once if every child reports the same.

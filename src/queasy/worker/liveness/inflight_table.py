@@ -9,8 +9,9 @@ was read is left out.
 
     header   loop turned (f64), supervisor ran (f64), frozen seconds (f64), skips suspects (u32),
              declined (u32), stood down (u32)
-    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64)
+    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64), revoked (u64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
+    ended    the queue and the token of the last runs that ended, which may not be reported yet
 
 Each number has one writer, except the flags `declined` and `stood down`: one side sets them, the
 other clears them. The supervisor writes `supervisor ran`, `frozen seconds`, `skips suspects` and
@@ -35,7 +36,7 @@ import msgspec
 __all__ = ["Entry", "InflightTable"]
 
 HEADER = struct.Struct("=dddIIIxxxx")
-QUEUE = struct.Struct("=Ixxxxddd")
+QUEUE = struct.Struct("=IxxxxdddQ")
 SLOT = struct.Struct("=BxHHxxQdd")
 # In bytes. The longest ids are those of a fail queue: an id of 512 bytes, a token, and separators.
 MAX_ID = 1200
@@ -44,8 +45,12 @@ FLOAT, COUNT = 8, 4
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
 LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
 SKIPS_SUSPECTS, DECLINED, STOOD_DOWN = 6, 7, 8
-IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT = 1, 2, 3
+IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT, REVOKED = 1, 2, 3, 4
 DEADLINE, ID = SLOT.size - 8, SLOT.size
+# The start of a slot, with its queue and token, is what is kept of a run that has ended. More runs
+# than this never wait to be reported: a worker has three portions of at most 1,000 jobs.
+ENDED = struct.Struct("=BxHHxxQ")
+ENDED_RUNS = 4096
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -64,14 +69,18 @@ class InflightTable:
     def __init__(self, queues: int, slots: int, fd: int | None = None) -> None:
         self._first_slot = HEADER.size + queues * QUEUE.size
         size = self._first_slot + slots * SLOT_BYTES
-        self._memory = mmap.mmap(-1 if fd is None else fd, size)
+        self._memory = mmap.mmap(-1 if fd is None else fd, _bytes(queues, slots))
+        self._ended = size
+        """The offset at which the next run that ends is kept."""
         self._floats = memoryview(self._memory).cast("d")
         self._counts = memoryview(self._memory).cast("I")
+        self._longs = memoryview(self._memory).cast("Q")
         self._slots = range(self._first_slot, size, SLOT_BYTES)
         """The offset of each slot."""
         self._free = list(reversed(self._slots))
         # Computed once: a worker reads it before every run.
         self._requested_at_index = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
+        self._revoked_index = [_floats_of(queue) + REVOKED for queue in range(queues)]
 
     @staticmethod
     def create_file(queues: int, slots: int) -> int:
@@ -85,7 +94,7 @@ class InflightTable:
             with tempfile.TemporaryFile(prefix="queasy-table-") as file:
                 fd = os.dup(file.fileno())
         try:
-            os.ftruncate(fd, HEADER.size + queues * QUEUE.size + slots * SLOT_BYTES)
+            os.ftruncate(fd, _bytes(queues, slots))
         except OSError:
             os.close(fd)
             raise
@@ -104,6 +113,11 @@ class InflightTable:
 
     def end_run(self, slot: int) -> None:
         """Frees the slot of a run that has ended."""
+        at = self._ended
+        # First: the supervisor finds the run in one of the two places, or in both.
+        self._memory[at : at + ENDED.size] = self._memory[slot : slot + ENDED.size]
+        at += ENDED.size
+        self._ended = at if at < len(self._memory) else self._slots.stop
         self._memory[slot] = 0
         self._free.append(slot)
 
@@ -114,7 +128,7 @@ class InflightTable:
     @property
     def run_count(self) -> int:
         """How many jobs run now."""
-        return sum(self._memory[self._first_slot :: SLOT_BYTES])
+        return sum(self._memory[self._first_slot : self._slots.stop : SLOT_BYTES])
 
     def entries(self) -> list[Entry]:
         """All runs."""
@@ -134,6 +148,26 @@ class InflightTable:
         """Whether the slot is in use, and the token in it."""
         fields = SLOT.unpack_from(self._memory, slot)
         return fields[0], fields[3]
+
+    def begun(self, queue: int) -> set[int]:
+        """The tokens of all runs of the queue that have begun, and may not be reported yet."""
+        tokens = {entry.token for entry in self.entries() if entry.queue == queue}
+        ended = memoryview(self._memory)[self._slots.stop :]
+        try:
+            tokens.update(token for _, of, _, token in ENDED.iter_unpack(ended) if of == queue)
+        finally:
+            ended.release()
+        return tokens
+
+    def revoke(self, queue: int, token: int) -> None:
+        """Makes the worker begin no job of the queue with this token or a lower one."""
+        self._longs[_floats_of(queue) + REVOKED] = token
+
+    def is_revoked(self, queue: int, token: int) -> bool:
+        """Whether a run must not begin. Asked after `start_run`: then the supervisor sees either
+        the run, or that it does not begin.
+        """
+        return token <= self._longs[self._revoked_index[queue]]
 
     def running_queues(self) -> set[int]:
         """The queues that have a run."""
@@ -268,8 +302,15 @@ class InflightTable:
     def close(self) -> None:
         """Unmaps the memory."""
         self._floats.release()
+        self._longs.release()
         self._counts.release()
         self._memory.close()
+
+
+def _bytes(queues: int, slots: int) -> int:
+    """The size of the table."""
+    size = HEADER.size + queues * QUEUE.size + slots * SLOT_BYTES
+    return size + ENDED_RUNS * ENDED.size
 
 
 def _counts_of(queue: int) -> int:

@@ -25,7 +25,7 @@ UPDATES = ("update_data", "reset")
 WORDS = {
     "c": "created", "u": "updated", "b": "blocked", "n": "unchanged",
     "x": "cancelled", "r": "requested", "a": "active", "-": "absent",
-    "q": "requeued", "e": "exists", "l": "later",
+    "q": "requeued", "e": "exists", "l": "later", "t": "dequeued",
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ class Dumper:
             for name, key in zip(NAMES, keys.all, strict=True)
         ]
         self.requests, self.replies = b"".join(reads), len(reads)
-        self.audit = function("audit", keys.all, "0", 0, 10_000)
+        self.audit = function("audit", keys.all, "0", 0, 1000)
         self._last: list[Any] = []
         self.state: State = {}
 

@@ -4,8 +4,9 @@ import math
 import os
 import subprocess
 import sys
+import time
 
-from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.liveness.inflight_table import ENDED_RUNS, InflightTable
 
 WRITER = """
 import math, sys, time
@@ -46,3 +47,33 @@ def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
     assert writer.returncode == 0
     table.close()
     os.close(fd)
+
+
+def test_ended_run_counts_as_begun_and_not_as_a_run() -> None:
+    """The supervisor must not give back a job that has run and is not reported yet."""
+    table = InflightTable(2, 3)
+    for token in range(1, ENDED_RUNS + 3):  # the oldest are forgotten
+        table.end_run(table.start_run(1, "a", token, 0.0, 0.0))
+    table.start_run(1, "b", ENDED_RUNS + 3, 0.0, 0.0)
+    assert table.run_count == len(table.entries()) == 1
+    assert table.begun(1) == set(range(3, ENDED_RUNS + 4))
+    assert table.begun(0) <= {0}
+    table.close()
+
+
+def test_run_is_revoked_up_to_a_token_of_its_queue() -> None:
+    table = InflightTable(2, 1)
+    table.revoke(1, 2**40)
+    assert [table.is_revoked(1, 2**40 + more) for more in (-1, 0, 1)] == [True, True, False]
+    assert not table.is_revoked(0, 1)
+    table.close()
+
+
+def test_the_run_clock_does_not_pass_while_the_worker_is_frozen() -> None:
+    table = InflightTable(1, 1)
+    before = table.run_clock()
+    assert abs(before - time.monotonic()) < 1
+    table.add_frozen(60)
+    table.add_frozen(40)
+    assert -100 <= table.run_clock() - before < -99
+    assert table.run_clock_at(1000.0) == 900.0

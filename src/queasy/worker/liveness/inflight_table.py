@@ -7,17 +7,20 @@ worker is a hint, and only the table of a dead worker is final. A hint never mix
 number is written in one piece (`struct` would write zeros first), and a run that ended while it
 was read is left out.
 
-    header   loop turned (f64), supervisor ran (f64), skips suspects (u32), declined (u32),
-             stood down (u32)
-    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64)
+    header   loop turned (f64), supervisor ran (f64), frozen seconds (f64), skips suspects (u32),
+             declined (u32), stood down (u32)
+    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64), revoked (u64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
+    ended    the queue and the token of the last runs that ended, which may not be reported yet
 
 Each number has one writer, except the flags `declined` and `stood down`: one side sets them, the
-other clears them. The supervisor writes `supervisor ran`, `skips suspects` and `confirmed at`; the
-worker writes the rest. An inline worker has no supervisor: its heartbeat thread writes `confirmed
-at`, and the other two stay 0.
+other clears them. The supervisor writes `supervisor ran`, `frozen seconds`, `skips suspects` and
+`confirmed at`; the worker writes the rest. An inline worker has no supervisor: its heartbeat thread
+writes `confirmed at`, and the other three stay 0.
 
-Times are of the monotonic clock, which the processes of one machine share.
+Times are of the monotonic clock, which the processes of one machine share. The times of a run
+(started, deadline) are of the run clock: the same clock, without the time for which the supervisor
+froze the worker. So a freeze counts against no timeout.
 """
 
 from __future__ import annotations
@@ -26,23 +29,28 @@ import mmap
 import os
 import struct
 import tempfile
+import time
 
 import msgspec
 
 __all__ = ["Entry", "InflightTable"]
 
-HEADER = struct.Struct("=ddIIIxxxx")
-QUEUE = struct.Struct("=Ixxxxddd")
+HEADER = struct.Struct("=dddIIIxxxx")
+QUEUE = struct.Struct("=IxxxxdddQ")
 SLOT = struct.Struct("=BxHHxxQdd")
 # In bytes. The longest ids are those of a fail queue: an id of 512 bytes, a token, and separators.
 MAX_ID = 1200
 SLOT_BYTES = SLOT.size + MAX_ID
 FLOAT, COUNT = 8, 4
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
-LOOP_TURNED, SUPERVISOR_RAN = 0, 1
-SKIPS_SUSPECTS, DECLINED, STOOD_DOWN = 4, 5, 6
-IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT = 1, 2, 3
+LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
+SKIPS_SUSPECTS, DECLINED, STOOD_DOWN = 6, 7, 8
+IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT, REVOKED = 1, 2, 3, 4
 DEADLINE, ID = SLOT.size - 8, SLOT.size
+# The start of a slot, with its queue and token, is what is kept of a run that has ended. More runs
+# than this never wait to be reported: a worker has three portions of at most 1,000 jobs.
+ENDED = struct.Struct("=BxHHxxQ")
+ENDED_RUNS = 4096
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -61,14 +69,18 @@ class InflightTable:
     def __init__(self, queues: int, slots: int, fd: int | None = None) -> None:
         self._first_slot = HEADER.size + queues * QUEUE.size
         size = self._first_slot + slots * SLOT_BYTES
-        self._memory = mmap.mmap(-1 if fd is None else fd, size)
+        self._memory = mmap.mmap(-1 if fd is None else fd, _bytes(queues, slots))
+        self._ended = size
+        """The offset at which the next run that ends is kept."""
         self._floats = memoryview(self._memory).cast("d")
         self._counts = memoryview(self._memory).cast("I")
+        self._longs = memoryview(self._memory).cast("Q")
         self._slots = range(self._first_slot, size, SLOT_BYTES)
         """The offset of each slot."""
         self._free = list(reversed(self._slots))
         # Computed once: a worker reads it before every run.
         self._requested_at_index = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
+        self._revoked_index = [_floats_of(queue) + REVOKED for queue in range(queues)]
 
     @staticmethod
     def create_file(queues: int, slots: int) -> int:
@@ -82,7 +94,7 @@ class InflightTable:
             with tempfile.TemporaryFile(prefix="queasy-table-") as file:
                 fd = os.dup(file.fileno())
         try:
-            os.ftruncate(fd, HEADER.size + queues * QUEUE.size + slots * SLOT_BYTES)
+            os.ftruncate(fd, _bytes(queues, slots))
         except OSError:
             os.close(fd)
             raise
@@ -101,6 +113,11 @@ class InflightTable:
 
     def end_run(self, slot: int) -> None:
         """Frees the slot of a run that has ended."""
+        at = self._ended
+        # First: the supervisor finds the run in one of the two places, or in both.
+        self._memory[at : at + ENDED.size] = self._memory[slot : slot + ENDED.size]
+        at += ENDED.size
+        self._ended = at if at < len(self._memory) else self._slots.stop
         self._memory[slot] = 0
         self._free.append(slot)
 
@@ -111,7 +128,7 @@ class InflightTable:
     @property
     def run_count(self) -> int:
         """How many jobs run now."""
-        return sum(self._memory[self._first_slot :: SLOT_BYTES])
+        return sum(self._memory[self._first_slot : self._slots.stop : SLOT_BYTES])
 
     def entries(self) -> list[Entry]:
         """All runs."""
@@ -131,6 +148,26 @@ class InflightTable:
         """Whether the slot is in use, and the token in it."""
         fields = SLOT.unpack_from(self._memory, slot)
         return fields[0], fields[3]
+
+    def begun(self, queue: int) -> set[int]:
+        """The tokens of all runs of the queue that have begun, and may not be reported yet."""
+        tokens = {entry.token for entry in self.entries() if entry.queue == queue}
+        ended = memoryview(self._memory)[self._slots.stop :]
+        try:
+            tokens.update(token for _, of, _, token in ENDED.iter_unpack(ended) if of == queue)
+        finally:
+            ended.release()
+        return tokens
+
+    def revoke(self, queue: int, token: int) -> None:
+        """Makes the worker begin no job of the queue with this token or a lower one."""
+        self._longs[_floats_of(queue) + REVOKED] = token
+
+    def is_revoked(self, queue: int, token: int) -> bool:
+        """Whether a run must not begin. Asked after `start_run`: then the supervisor sees either
+        the run, or that it does not begin.
+        """
+        return token <= self._longs[self._revoked_index[queue]]
 
     def running_queues(self) -> set[int]:
         """The queues that have a run."""
@@ -202,6 +239,21 @@ class InflightTable:
         """When the supervisor last ran; 0 for an inline worker, which has none."""
         return self._floats[SUPERVISOR_RAN]
 
+    def add_frozen(self, seconds: float) -> None:
+        """Records that the supervisor froze the worker for that long, before it thaws it."""
+        self._floats[FROZEN_SECONDS] += seconds
+
+    def run_clock_at(self, at: float) -> float:
+        """The run clock at a time of the monotonic clock; not before the last freeze."""
+        return at - self._floats[FROZEN_SECONDS]
+
+    def run_clock(self) -> float:
+        """The time that counts against timeouts: it does not pass while the worker is frozen."""
+        while True:
+            frozen, now = self._floats[FROZEN_SECONDS], time.monotonic()
+            if frozen == self._floats[FROZEN_SECONDS]:  # else it was frozen between the two
+                return now - frozen
+
     @property
     def stood_down(self) -> bool:
         """Whether the heartbeat removed this worker from the waiters of its queues.
@@ -250,8 +302,15 @@ class InflightTable:
     def close(self) -> None:
         """Unmaps the memory."""
         self._floats.release()
+        self._longs.release()
         self._counts.release()
         self._memory.close()
+
+
+def _bytes(queues: int, slots: int) -> int:
+    """The size of the table."""
+    size = HEADER.size + queues * QUEUE.size + slots * SLOT_BYTES
+    return size + ENDED_RUNS * ENDED.size
 
 
 def _counts_of(queue: int) -> int:

@@ -159,7 +159,7 @@ def _endings(endings: Sequence[Ending]) -> Args:
 
 def _dequeue(
     client: str, lease: int, limit: int, request: str, waiter: str, waits: int,
-    endings: Sequence[Ending], skips_suspects: bool = False, *, short: bool,
+    endings: Sequence[Ending], beside: int = 0, *, short: bool,
 ) -> Wire:  # fmt: skip
     """With `short`, the finishes at the end of the endings are sent as one packed list."""
     full = len(endings)
@@ -167,10 +167,11 @@ def _dequeue(
         full -= 1
     finishes = [str(word) for _, id_, token, *_ in endings[full:] for word in (id_, token)]
     args: Args = [client, lease, limit, request, waiter, waits, full, *_endings(endings[:full])]
+    word = f"beside={beside}" if beside else ""
     if short:
-        args += ["pass" if skips_suspects else "", _packed(finishes)]
-    elif skips_suspects:
-        args.append("pass")
+        args += [word, _packed(finishes)]
+    elif word:
+        args.append(word)
     return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2 if short else None))
 
 
@@ -180,7 +181,7 @@ def _read_dequeue(reply: list[Any], finishes: int | None) -> tuple[Any, ...]:
     The reply to a call without a list has one part less.
     """
     state, next_poll, settled, flat, cancels, *more = reply
-    lost, _ = more if finishes is not None else (more, None)
+    lost, *_ = more if finishes is not None else (more,)
     finishes = finishes or 0
     words = ["lost" if number + 1 in lost else "finished" for number in range(finishes)]
     rows = [
@@ -220,7 +221,7 @@ WIRE: dict[str, Callable[..., Wire]] = {
     "extend": _one_form(lambda id_, token, lease: [id_, token, lease]),
     "sweep": _one_form(lambda: []),
     "evict": _one_form(
-        lambda client, verb, ids: [client, verb, *ids],
+        lambda client: [client],
         lambda reply: (reply[0].decode(), reply[1]),
     ),
     "configure": _one_form(_configure),

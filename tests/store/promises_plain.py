@@ -264,7 +264,7 @@ def a_dequeue_without_a_list_of_finishes_gets_five_values(h: Harness) -> None:
     for older in (args, [*args, words]):
         raw = msgspec.structs.replace(command, args=tuple(older), read=list)
         assert len(h.call(raw)) == 5
-    assert len(h.call(msgspec.structs.replace(command, read=list))) == 7
+    assert len(h.call(msgspec.structs.replace(command, read=list))) == 8
 
 
 @promise

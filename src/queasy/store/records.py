@@ -11,7 +11,17 @@ import msgspec
 
 from queasy.job import Job, JobError
 from queasy.options import DURATION_OPTIONS, JobOptions
-from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, RetryLater, TimedOut
+from queasy.outcomes import (
+    Broken,
+    Cancel,
+    Died,
+    Fail,
+    Finish,
+    Outcome,
+    Release,
+    RetryLater,
+    TimedOut,
+)
 from queasy.store.command import Argument
 
 __all__ = ["Cancelled", "Counts", "DispatchItem", "Dispatched", "Ending", "Stat", "Taken"]
@@ -70,6 +80,8 @@ class Ending(msgspec.Struct, frozen=True):
                 verb, error = "fail", pack_error(why)
             case Broken(error=why):
                 verb, error = "broken", pack_error(why)
+            case Died(started=started):
+                verb, when = "death", str(started)
         return (verb, encode_id(self.id), self.token, when, error)
 
 
@@ -96,6 +108,9 @@ class Taken:
     held: int
     """How many leases the client holds; only counted if it waits for a wake-up."""
     read: Callable[[], list[Job]]
+    skipped: int | None = None
+    """How many companions the suspects may have that were due and skipped: the most of any. None if
+    there are none."""
 
     @cached_property
     def jobs(self) -> list[Job]:

@@ -5,7 +5,7 @@
 3. Outcomes are reported with the next poll, in one round trip.
 4. A run that is past its deadline or cancelled is asked to end. If it does not, the supervisor
    kills the process.
-5. A suspect, a job that ran in a worker that died, runs alone.
+5. A suspect, a job that ran in a worker that died, runs alone or beside few others.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class Worker:
                 QueueState(service, index, table, activity),
                 client,
                 store,
-                table,
                 self._connectivity,
             )
             for index, service in enumerate(plan.services)
@@ -80,8 +79,6 @@ class Worker:
         )  # fmt: skip
         self._holdings = self._scheduler.holdings
         self._runs = self._holdings.runs
-        self._skipped_suspects = table.skips_suspects
-        """Whether the worker skipped suspects at the last beat."""
         self._beat_timer: asyncio.TimerHandle | None = None
         self._started = False
         self._record = b""
@@ -103,7 +100,6 @@ class Worker:
             if not subscription.state.serving:
                 self._begin_join_later(subscription)
         self._started = True
-        self._skipped_suspects = self.table.skips_suspects
         self._beat()
         self._scheduler.schedule_soon()
 
@@ -116,11 +112,6 @@ class Worker:
         self.table.loop_turned(now)
         report_suppressed(now)
         if self.table.stood_down:
-            self._scheduler.schedule_soon()
-        if self.table.skips_suspects != self._skipped_suspects:  # suspects may be due
-            self._skipped_suspects = self.table.skips_suspects
-            for queue in self._scheduler.queues:
-                queue.reconsider()
             self._scheduler.schedule_soon()
         self._beat_timer = asyncio.get_running_loop().call_later(BEAT_EVERY, self._beat)
 

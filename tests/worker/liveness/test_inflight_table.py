@@ -21,7 +21,30 @@ while time.monotonic() < end:
         slot = table.start_run(0, f"job-{token}", token, 7.0, math.inf)
         table.loop_turned(1e9)
         table.end_run(slot)
+        table.free([slot])
 """
+
+
+def test_ended_run_stays_in_the_table_until_it_is_reported() -> None:
+    table = InflightTable(1, 10)
+    ended, running = (table.start_run(0, id_, token, 7.0, 8.0) for token, id_ in enumerate("ab"))
+    table.end_run(ended)
+    assert [entry.id for entry in table.entries()] == ["b"], "the watchdog does not see it"
+    assert [entry.id for entry in table.entries(unreported=True)] == ["a", "b"]
+    assert table.run_count == 1
+    table.free([ended])
+    assert [entry.id for entry in table.entries(unreported=True)] == ["b"]
+    table.end_run(running)
+    table.free([running])
+    table.close()
+
+
+def test_table_has_room_for_outcomes_that_are_not_reported() -> None:
+    table = InflightTable(1, 10)
+    for token in range(table.slots):
+        table.end_run(table.start_run(0, "a", token, 7.0, 8.0))
+    assert len(table.entries(unreported=True)) == table.slots == 40
+    table.close()
 
 
 def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:

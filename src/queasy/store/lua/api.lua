@@ -12,7 +12,7 @@ local new_batch = batch.new
 local rest_args, count_arg = arguments.rest_args, arguments.count_arg
 local client_arg, kind_arg, call_arg = arguments.client_arg, arguments.kind_arg, arguments.call_arg
 local clients_arg, group_count = arguments.clients_arg, arguments.group_count
-local dequeue_arg, eviction_arg = arguments.dequeue_arg, arguments.eviction_arg
+local dequeue_arg = arguments.dequeue_arg
 local bump, register_client, extend_lease = client.bump, client.register_client, client.extend_lease
 local earlier_reply = idempotency.earlier_reply
 local wake_after_call = waking.wake_after_call
@@ -88,15 +88,17 @@ end
 --          waiter (the client to wake when there is work),
 --          waits (how long it sleeps at most if it gets nothing; 0: it does not sleep),
 --          number of leases to end, then verb, id, token, when, error of each;
---          optional words: pass (it leaves suspects to others), hand (while it waits, jobs may be
---          leased to it and sent to it);
+--          optional words: beside=n (its process has n other jobs: suspects that may not have as
+--          many companions are skipped), hand (while it waits, jobs may be leased to it and sent to
+--          it);
 --          optional packed list of id, token of each finished lease: most calls only finish
 --   reply  { ok | lost | paused | overtaken, next_in, { status of each lease to end },
 --            { id, token, run_at, data, info of each job }, { id, token of each requested cancel },
 --            { number in the packed list of each lease that was lost },
 --            how many leases the client holds, if it becomes a waiter, else 0. If it knows of
---            fewer, the others were handed to it in messages that were lost };
---          the last two only if a packed list was given, even an empty one
+--            fewer, the others were handed to it in messages that were lost,
+--            how many companions the suspects may have that it skipped: the most of any, or -1 };
+--          the last three only if a packed list was given, even an empty one
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
   return dequeue(open_queue(keys, 1, argv[1]), dequeue_arg(argv), argv)
@@ -105,8 +107,10 @@ end
 -- settle: end leases.
 --   keys   all, and the fail queue's
 --   args   verb, id, token, when, error of each. Verbs: finish, retry, timeout, fail,
---          release, cancel, broken. when: '' (backoff), '+ms', or a time; for retry and timeout
---   reply  finished | retried | timed_out | failed | released | cancelled | broken |
+--          release, cancel, broken, death (the client's death was observed). when: '' (backoff),
+--          '+ms', or a time; for retry and timeout. For death: how many jobs had started in its
+--          process, of all queues
+--   reply  finished | retried | timed_out | failed | released | cancelled | broken | stalled |
 --          postponed (broken, but that record is full) | lost for each
 --   writes all; a repeat replies lost
 function API.settle(keys, argv)
@@ -154,17 +158,14 @@ function API.sweep(keys, argv)
   return ended
 end
 
--- evict: end one client now.
+-- evict: end one client now, and release its jobs.
 --   keys   all, and the fail queue's
---   args   client, stall (it died, and its jobs are suspects) | release (it leaves; not counted
---          against its jobs); with stall: the id of each job that it had started (the others are
---          released), or none for all
+--   args   client
 --   reply  { gone | more (repeat the call) | absent, leases ended }
 --   writes all
 function API.evict(keys, argv)
-  local verb, started = eviction_arg(argv)
   local q = open_queue(keys, 1, argv[1])
-  local reply = evict(q, client_arg(argv[2]), verb, started)
+  local reply = evict(q, client_arg(argv[2]))
   wake_all(q)
   forward_wake_up(q) -- the client may have been woken for a job and not have polled
   return reply

@@ -81,31 +81,13 @@ local function dequeue_arg(argv)
     limit = count_arg(argv[4], 'the limit', CHUNK), request = argv[5], waiter = waiter,
     waits_ms = count_arg(argv[7], 'the time to wait'),
     first_ending = 9, endings = endings, packed_finishes = packed,
-    skips_suspects = words:find('pass', 1, true) ~= nil,
+    beside = count_arg(words:match('beside=(%d+)') or '0', 'the other jobs'),
     takes_handoffs = words:find('hand', 1, true) ~= nil,
   }
-end
-
--- How an eviction ends the leases of the client, and the set of jobs it had started (nil: all of
--- them).
-local function eviction_arg(argv)
-  local verb, ids = argv[3], rest_args(argv, 4)
-  if verb ~= 'stall' and verb ~= 'release' then
-    refuse('expected stall or release, got ' .. tostring(verb))
-  elseif #ids == 0 then
-    return verb == 'stall' and 'death' or verb, nil
-  elseif verb == 'release' then
-    refuse('expected no ids: a client that leaves releases all of its jobs')
-  end
-  local started = {}
-  for _, id in ipairs(ids) do
-    started[id] = true
-  end
-  return 'death', started
 end
 
 return {
   rest_args = rest_args, count_arg = count_arg, client_arg = client_arg, kind_arg = kind_arg,
   call_arg = call_arg, clients_arg = clients_arg, group_count = group_count,
-  dequeue_arg = dequeue_arg, eviction_arg = eviction_arg,
+  dequeue_arg = dequeue_arg,
 }

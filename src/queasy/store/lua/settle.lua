@@ -19,7 +19,8 @@ local limit_of, backoff, unpack_table = job.limit_of, job.backoff, job.unpack_ta
 local count_due = waking.count_due
 local add_record = records.add_record
 local read_run, free_fail_id, ENDINGS = endings.read_run, endings.free_fail_id, endings.ENDINGS
-local SERVER_ONLY, end_run, commit_runs = endings.SERVER_ONLY, endings.end_run, endings.commit_runs
+local end_run, commit_runs = endings.end_run, endings.commit_runs
+local count_arg = arguments.count_arg
 
 -- The table packed in `raw`, and whether its bytes can be copied into another record: only if they
 -- are one small map, and nothing follows it.
@@ -38,7 +39,7 @@ local function read_endings(argv, first, n)
   local ids, problems, packed = {}, {}, {}
   for i = 1, n do
     local at = first + (i - 1) * 5
-    if not ENDINGS[argv[at]] or SERVER_ONLY[argv[at]] then
+    if not ENDINGS[argv[at]] or argv[at] == 'stall' then -- only a sweep finds that a job stalled
       refuse('expected a verb that ends a lease, got ' .. tostring(argv[at]))
     end
     ids[i] = argv[at + 1]
@@ -47,7 +48,11 @@ local function read_endings(argv, first, n)
       local problem, is_plain = read_error(packed[i])
       problems[i], packed[i] = problem, is_plain and packed[i]
     end
-    if argv[at + 3] ~= '' then
+    if argv[at] == 'death' then
+      if count_arg(argv[at + 3], 'the jobs that ran together') == 0 then
+        refuse('expected at least 1 for the jobs that ran together')
+      end
+    elseif argv[at + 3] ~= '' then
       parse_number((argv[at + 3]:gsub('^%+', '')), 'the time of a retry')
     end
   end

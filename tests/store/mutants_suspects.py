@@ -25,12 +25,12 @@ mutant(
 mutant(
     "every_death_counts_as_a_stall",
     "only_a_death_alone_counts_as_a_stall",
-    ("  if tonumber(n) == 1 then", "  if true then"),
+    ("  if n == 1 then", "  if true then"),
 )
 mutant(
     "no_death_counts_as_a_stall",
     "only_a_death_alone_counts_as_a_stall",
-    ("  if tonumber(n) == 1 then", "  if false then"),
+    ("  if n == 1 then", "  if false then"),
 )
 mutant(
     "a_death_is_not_explained",

@@ -178,9 +178,6 @@ local function dequeue(q, args, argv)
   end
   wake_others(q, args, state, jobs)
   local cancels = cancels_of(q, client)
-  if not args.packed_finishes then -- a client of an older revision expects five values
-    return { state, next_poll_in, settled, jobs, cancels }
-  end
   return { state, next_poll_in, settled, jobs, cancels, lost, lease_count, q.skipped or -1 }
 end
 

@@ -256,7 +256,7 @@ function ENDINGS.death(q, batch, run, n)
   local info = run.info
   local companions = math.floor((n - 1) / 2)
   info.companions = math.min(info.companions or companions, companions)
-  if tonumber(n) == 1 then
+  if n == 1 then
     return ENDINGS.stall(q, batch, run)
   end
   info.error = { kind = 'stall', type = 'Stalled', message = string.format(DIED, n - 1) }

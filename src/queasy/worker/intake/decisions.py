@@ -127,6 +127,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Leases are kept alive: the worker is inline, or its supervisor ran recently."""
     running: bool = False
     """At least one job runs."""
+    jobs_left: int | None = None
+    """How many more jobs the worker may request; None if there is no limit."""
 
 
 class Dequeue(msgspec.Struct, frozen=True, gc=False):
@@ -199,6 +201,7 @@ class _Turns(msgspec.Struct):
     min_priority: int = -1
     """Queues of a lower priority than this take nothing: the room is for the others."""
     wanted_more: bool = False
+    jobs_left: int | None = None
 
     def want_more(self) -> None:
         self.wanted_more = True
@@ -208,6 +211,8 @@ class _Turns(msgspec.Struct):
         self.room.reserved.add(units, is_async=queue.is_async)
         self.jobs += limit
         self.actions.append(Dequeue(queue.index, limit, units))
+        if self.jobs_left is not None:
+            self.jobs_left -= limit
 
     def note_probe(self, queue: QueueView) -> None:
         self.actions.append(Probe(queue.index))
@@ -230,7 +235,8 @@ class _Turns(msgspec.Struct):
 def decide(snapshot: Snapshot) -> Decision:
     """The actions for all queues, and when to decide again at the latest."""
     probing = sum(queue.probing for queue in snapshot.queues)
-    turns = _Turns(snapshot.room.copy(), [], _contenders(snapshot), probing, snapshot.jobs)
+    contenders, left = _contenders(snapshot), snapshot.jobs_left
+    turns = _Turns(snapshot.room.copy(), [], contenders, probing, snapshot.jobs, jobs_left=left)
     if snapshot.most_jobs is not None:
         turns.limit_jobs(snapshot.most_jobs)
     if snapshot.makes_room:
@@ -331,7 +337,7 @@ def _limit(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> int:
     limit = int(min(turns.room.jobs(queue, turns.needs), max(0, turns.most_jobs - turns.jobs)))
     if queue.exhausted:  # most likely few jobs are there: leave room for the polls of other queues
         limit = min(limit, turns.room.share(queue, turns.contenders.get(queue.priority, 1)))
-    return limit
+    return limit if turns.jobs_left is None else min(limit, turns.jobs_left)
 
 
 def _pass_over(queue: QueueView, turns: _Turns) -> None:

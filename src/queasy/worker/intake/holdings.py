@@ -155,8 +155,8 @@ class Holdings:
 
     def _note_suspect(self, queue: QueueState, job: Job, companions: int) -> None:
         self._activity.note_suspect(queue.index, job.token, companions)
-        event("suspect_isolated", queue=queue.name, job=job.id, companions=companions,
-              stalls=job.stall_count)  # fmt: skip
+        if companions == 0:
+            event("suspect_isolated", queue=queue.name, job=job.id, stalls=job.stall_count)
 
     def advance_deferred(self) -> None:
         """Start the deferred jobs that can start now."""

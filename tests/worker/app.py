@@ -106,7 +106,7 @@ def this_time(data: Any, job: Job) -> Any:
     """What to do in this run: {"first": …} in the first, {"then": …} in later ones."""
     if not isinstance(data, dict) or "first" not in data:
         return data
-    again = job.retry_count + job.stall_count + job.timeout_count
+    again = job.retry_count + job.stall_count + job.timeout_count + job.suspect
     return data.get("then") if again else data["first"]
 
 
@@ -127,6 +127,9 @@ async def journalled_async(data: Any, job: Job) -> Any:
         except asyncio.CancelledError:
             note("cancelled", job, asked=job.cancelled)
             raise
+        result = None
+    elif isinstance(data, dict) and "exit_after" in data:
+        asyncio.get_running_loop().call_soon(os._exit, data["exit_after"])
         result = None
     else:
         result = act(data, job)

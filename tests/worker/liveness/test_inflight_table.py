@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from queasy.worker.liveness.inflight_table import ENDED_RUNS, InflightTable
+from queasy.worker.liveness.inflight_table import InflightTable
 
 WRITER = """
 import math, sys, time
@@ -22,7 +22,30 @@ while time.monotonic() < end:
         slot = table.start_run(0, f"job-{token}", token, 7.0, math.inf)
         table.loop_turned(1e9)
         table.end_run(slot)
+        table.free([slot])
 """
+
+
+def test_ended_run_stays_in_the_table_until_it_is_reported() -> None:
+    table = InflightTable(1, 10)
+    ended, running = (table.start_run(0, id_, token, 7.0, 8.0) for token, id_ in enumerate("ab"))
+    table.end_run(ended)
+    assert [entry.id for entry in table.entries()] == ["b"], "the watchdog does not see it"
+    assert [entry.id for entry in table.entries(unreported=True)] == ["a", "b"]
+    assert table.run_count == 1
+    table.free([ended])
+    assert [entry.id for entry in table.entries(unreported=True)] == ["b"]
+    table.end_run(running)
+    table.free([running])
+    table.close()
+
+
+def test_table_has_room_for_outcomes_that_are_not_reported() -> None:
+    table = InflightTable(1, 10)
+    for token in range(table.slots):
+        table.end_run(table.start_run(0, "a", token, 7.0, 8.0))
+    assert len(table.entries(unreported=True)) == table.slots == 40
+    table.close()
 
 
 def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
@@ -52,12 +75,15 @@ def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
 def test_ended_run_counts_as_begun_and_not_as_a_run() -> None:
     """The supervisor must not give back a job that has run and is not reported yet."""
     table = InflightTable(2, 3)
-    for token in range(1, ENDED_RUNS + 3):  # the oldest are forgotten
-        table.end_run(table.start_run(1, "a", token, 0.0, 0.0))
-    table.start_run(1, "b", ENDED_RUNS + 3, 0.0, 0.0)
+    ended = [table.start_run(1, "a", token, 0.0, 0.0) for token in (1, 2)]
+    table.start_run(1, "b", 3, 0.0, 0.0)
+    for slot in ended:
+        table.end_run(slot)
     assert table.run_count == len(table.entries()) == 1
-    assert table.begun(1) == set(range(3, ENDED_RUNS + 4))
-    assert table.begun(0) <= {0}
+    assert table.begun(1) == {1, 2, 3}
+    assert table.begun(0) == set()
+    table.free(ended[:1])  # it is reported
+    assert table.begun(1) == {2, 3}
     table.close()
 
 

@@ -43,7 +43,9 @@ class RunListener(Protocol):
     """Receives events about runs. The scheduler is one."""
 
     def run_ended(self, run: Run, ending: Ending) -> None:
-        """A run ended. Report `ending` to the server, and then the run's `endings_after`."""
+        """A run ended. Report `ending` to the server, and then the run's `endings_after`. The run
+        stays in the table until the report is confirmed.
+        """
         ...
 
     def thread_refused(self, run: Run) -> None:

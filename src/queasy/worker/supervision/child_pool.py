@@ -264,10 +264,10 @@ class ChildPool:
                 self._backoff.failed(now)  # it could not start, and said why
         else:
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-            jobs = [entry.id for entry in child.table.entries()]
+            jobs = [entry.id for entry in child.table.entries(unreported=True)]
             event("process_died", logging.WARNING, **fields, how=how, runs=len(jobs),
                   jobs=jobs[:MAX_JOBS_LOGGED])  # fmt: skip
-            if not state.has_served or not (child.table.run_count or state.is_settled(now)):
+            if not state.has_served or not (jobs or state.is_settled(now)):
                 self._backoff.failed(now)  # nothing ran, so no job was the cause
 
     def _note_start_failure(self, report: CannotStart) -> None:

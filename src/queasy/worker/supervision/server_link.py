@@ -106,7 +106,7 @@ class ServerLink:
             GoneChild(
                 client=child.client,
                 planned=planned,
-                runs=child.table.entries(),
+                runs=child.table.entries(unreported=True),
                 runs_are_suspect=state.runs_are_suspect,
                 cancelled=frozenset(state.cancels),
                 overdue_at=state.killed_at if state.kill_reason == "overdue" else None,

@@ -38,7 +38,6 @@ from queasy.worker.supervision.messages import ChildConfig, Instruction, Serve, 
 from queasy.worker.supervision.options import SupervisorOptions, child_config
 from queasy.worker.supervision.reload import watch_code
 from queasy.worker.supervision.server_link import ServerLink
-from queasy.worker.supervision.suspect_policy import share_out_suspects
 from queasy.worker.supervision.watchdog import (
     KILL_AFTER_GRACE,
     Action,
@@ -142,10 +141,6 @@ class Supervisor:
                         self._check(child, now, rounds % ROUNDS_PER_STOPPED_CHECK == 0)
                     except Exception as problem:  # the other children must be checked all the same
                         log_error("internal_error", problem, where="watchdog", pid=child.pid)
-            try:
-                share_out_suspects(self._pool.working, self._options.processes)
-            except Exception as problem:  # timeouts must be enforced all the same
-                log_error("internal_error", problem, where="suspect policy")
             if is_reaper:
                 self._pool.reap_orphans()
             await asyncio.sleep(WATCH_EVERY)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.model.clock import CALL_EVERY
-from tests.model.jobs import BYTES, Jobs
+from tests.model.jobs import BYTES, Jobs, Number
 from tests.model.values import Ending, Run
 
 SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
@@ -179,12 +179,12 @@ class Queue(Jobs):
 
     def dequeue(
         self, now: float, client: str, lease: int, limit: int, request: str, waiter: str,
-        waits: int, endings: Sequence[Ending], beside: int = 0,
+        waits: int, endings: Sequence[Ending], beside: int = 0, call: Number = None,
     ) -> tuple[str, int, list[str], list[Any], list[tuple[str, int]]]:  # fmt: skip
         self.open(now)
         settled = self.end_all(endings)
         self.passed = False
-        state, ids = self.batch_for(client, lease, limit, request, beside)
+        state, ids = self.batch_for(client, lease, limit, request, beside, call)
         beside += len(ids)
         sleeps = waits > 0 and not ids and state != "lost"
         sleeps = sleeps and not (limit == 0 and self.has_due_job(beside))
@@ -205,7 +205,7 @@ class Queue(Jobs):
         return state, next_poll, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
 
     def batch_for(
-        self, client: str, lease: int, limit: int, request: str, beside: int
+        self, client: str, lease: int, limit: int, request: str, beside: int, call: Number
     ) -> tuple[str, list[str]]:
         one_lease, known = client.startswith("~"), self.alive(client)
         if not known and (client in self.swept or not one_lease):
@@ -215,6 +215,8 @@ class Queue(Jobs):
         self.sweep_some()
         if one_lease and known:
             return "ok", self.same_batch(client, 0, self.token)
+        if self.answered(call, ()) is not None:
+            return "overtaken", []
         if request and not one_lease and self.requests.get(client, ("",))[0] == request:
             return "ok", self.same_batch(client, *self.requests[client][1:])
         if not one_lease and self.is_overtaken(client, request):
@@ -223,7 +225,11 @@ class Queue(Jobs):
             self.requests[client] = (request, 0, 0)
             self.batches.pop(client, None)
             self.write()
-        if self.settings.get("paused"):
+        paused = self.settings.get("paused")
+        if call and (paused or limit):
+            self.keep_call(call, ["dequeued"])
+            self.write()
+        if paused:
             return "paused", []
         return "ok", self.take(client, lease, limit, "" if one_lease else request, beside)
 

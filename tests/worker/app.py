@@ -60,7 +60,12 @@ def act(data: Any, job: Job) -> Any:
         case {"spawn": seconds}:
             process = subprocess.Popen(["sleep", str(seconds)], close_fds="leaky" not in data)
             note("spawned", job, spawned=process.pid)
+            if "busy" in data:
+                ctypes.PyDLL(None).sleep(int(seconds))  # holds the GIL
             process.wait()
+        case {"orphan": True}:
+            command = ["sh", "-c", "sleep 0.1 & echo $!"]
+            note("orphaned", job, orphan=subprocess.check_output(command).decode())
         case {"rename": True}:
             ctypes.CDLL(None).prctl(15, "mail-zustelle\u00e4\u00e4".encode()[:15], 0, 0, 0)
             time.sleep(60)

@@ -72,6 +72,29 @@ def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
     os.close(fd)
 
 
+def test_ended_run_counts_as_begun_and_not_as_a_run() -> None:
+    """The supervisor must not give back a job that has run and is not reported yet."""
+    table = InflightTable(2, 3)
+    ended = [table.start_run(1, "a", token, 0.0, 0.0) for token in (1, 2)]
+    table.start_run(1, "b", 3, 0.0, 0.0)
+    for slot in ended:
+        table.end_run(slot)
+    assert table.run_count == len(table.entries()) == 1
+    assert table.begun(1) == {1, 2, 3}
+    assert table.begun(0) == set()
+    table.free(ended[:1])  # it is reported
+    assert table.begun(1) == {2, 3}
+    table.close()
+
+
+def test_run_is_revoked_up_to_a_token_of_its_queue() -> None:
+    table = InflightTable(2, 1)
+    table.revoke(1, 2**40)
+    assert [table.is_revoked(1, 2**40 + more) for more in (-1, 0, 1)] == [True, True, False]
+    assert not table.is_revoked(0, 1)
+    table.close()
+
+
 def test_the_run_clock_does_not_pass_while_the_worker_is_frozen() -> None:
     table = InflightTable(1, 1)
     before = table.run_clock()

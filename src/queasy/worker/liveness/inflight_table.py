@@ -9,14 +9,14 @@ written in one piece (`struct` would write zeros first), and a run that ended wh
 left out.
 
     header   loop turned (f64), supervisor ran (f64), frozen seconds (f64), stood down (u32)
-    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64)
+    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64), revoked (u64)
     slots    queue, token, started, deadline, id; the first byte says whether it is free, of a run,
              or of an outcome that is not reported
 
 Each number has one writer, except the flag `stood down`: one side sets it, the other clears it. The
-supervisor writes `supervisor ran`, `frozen seconds` and `confirmed at`; the worker writes the rest.
-An inline worker has no supervisor: its heartbeat thread writes `confirmed at`, and the other two
-stay 0.
+supervisor writes `supervisor ran`, `frozen seconds`, `confirmed at` and `revoked`; the worker
+writes the rest. An inline worker has no supervisor: its heartbeat thread writes `confirmed at`, and
+the others stay 0.
 
 Times are of the monotonic clock, which the processes of one machine share. The times of a run
 (started, deadline) are of the run clock: the same clock, without the time for which the supervisor
@@ -36,7 +36,7 @@ import msgspec
 __all__ = ["Entry", "InflightTable"]
 
 HEADER = struct.Struct("=dddIxxxx")
-QUEUE = struct.Struct("=Ixxxxddd")
+QUEUE = struct.Struct("=IxxxxdddQ")
 SLOT = struct.Struct("=BxHHxxQdd")
 # In bytes. The longest ids are those of a fail queue: an id of 512 bytes, a token, and separators.
 MAX_ID = 1200
@@ -45,7 +45,7 @@ FLOAT, COUNT = 8, 4
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
 LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
 STOOD_DOWN = 6
-IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT = 1, 2, 3
+IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT, REVOKED = 1, 2, 3, 4
 DEADLINE, ID = SLOT.size - 8, SLOT.size
 # The first byte of a slot.
 FREE, RUNNING, UNREPORTED = 0, 1, 2
@@ -75,10 +75,12 @@ class InflightTable:
         self._memory = mmap.mmap(-1 if fd is None else fd, size)
         self._floats = memoryview(self._memory).cast("d")
         self._counts = memoryview(self._memory).cast("I")
+        self._longs = memoryview(self._memory).cast("Q")
         self._free = list(reversed(range(self._first_slot, size, SLOT_BYTES)))
         """The offset of each free slot."""
         # Computed once: a worker reads it before every run.
         self._requested_at_index = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
+        self._revoked_index = [_floats_of(queue) + REVOKED for queue in range(queues)]
 
     @staticmethod
     def create_file(queues: int, runs: int) -> int:
@@ -131,24 +133,40 @@ class InflightTable:
     def entries(self, *, unreported: bool = False) -> list[Entry]:
         """All runs, with `unreported` also those that ended and are not reported yet."""
         found: list[Entry] = []
+        wanted = (RUNNING, UNREPORTED) if unreported else (RUNNING,)
         for number, state in enumerate(self._memory[self._first_slot :: SLOT_BYTES]):
-            if state != RUNNING and not (unreported and state == UNREPORTED):
+            if state not in wanted:
                 continue
             at = self._first_slot + number * SLOT_BYTES
             _, queue, length, token, started, _ = SLOT.unpack_from(self._memory, at)
             deadline = self._floats[(at + DEADLINE) // FLOAT]
             raw = self._memory[at + ID : at + ID + min(length, MAX_ID)]
             # The slot may have been reused while it was read. No two runs have the same token, so
-            # an unchanged token proves that all fields belong to one run.
-            if (state, token) == self._now_in(at):
+            # an unchanged token proves that all fields belong to one run. A run that ended while it
+            # was read is an outcome that is not reported.
+            if token == self._token_in(at, wanted):
                 id_ = raw.decode("utf-8", "surrogateescape")
                 found.append(Entry(queue, id_, token, started, deadline))
         return found
 
-    def _now_in(self, slot: int) -> tuple[int, int]:
-        """The first byte of a slot, and the token in it."""
-        fields = SLOT.unpack_from(self._memory, slot)
-        return fields[0], fields[3]
+    def _token_in(self, slot: int, wanted: tuple[int, ...]) -> int | None:
+        """The token in a slot, if its first byte is one of `wanted`."""
+        state, _, _, token, _, _ = SLOT.unpack_from(self._memory, slot)
+        return token if state in wanted else None
+
+    def begun(self, queue: int) -> set[int]:
+        """The tokens of all runs of the queue that have begun, and may not be reported yet."""
+        return {entry.token for entry in self.entries(unreported=True) if entry.queue == queue}
+
+    def revoke(self, queue: int, token: int) -> None:
+        """Makes the worker begin no job of the queue with this token or a lower one."""
+        self._longs[_floats_of(queue) + REVOKED] = token
+
+    def is_revoked(self, queue: int, token: int) -> bool:
+        """Whether a run must not begin. Asked after `start_run`: then the supervisor sees either
+        the run, or that it does not begin.
+        """
+        return token <= self._longs[self._revoked_index[queue]]
 
     def running_queues(self) -> set[int]:
         """The queues that have a run."""
@@ -255,6 +273,7 @@ class InflightTable:
     def close(self) -> None:
         """Unmaps the memory."""
         self._floats.release()
+        self._longs.release()
         self._counts.release()
         self._memory.close()
 

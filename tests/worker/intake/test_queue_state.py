@@ -13,6 +13,7 @@ from queasy.worker.intake.queue_state import (
     MAX_ENDINGS_PER_CALL,
     NO_PREFETCH_AFTER_RELEASE,
     POLL_WITHOUT_WAKE_UPS,
+    REST_JITTER,
     RETRY_PAUSE,
     SHORT_PORTION,
     CallKind,
@@ -309,8 +310,34 @@ def test_queue_is_polled_when_its_next_job_is_due_by_the_time_of_sending(
     listen(state)
     state.plan_poll(taken(next_in=3.0), 5, WAIT, clock.now - 1)
     assert state.poll_at == clock.now + 2
-    state.plan_poll(taken(next_in=30.0), 5, WAIT, clock.now - 1)
-    assert state.poll_at == clock.now + WAIT
+
+
+def test_worker_that_rests_polls_a_little_earlier_than_the_server_expects(
+    state: QueueState, clock: Clock
+) -> None:
+    """Workers that lost their connections together would otherwise poll together for ever."""
+    listen(state)
+    polls = set[float]()
+    for _ in range(20):
+        state.plan_poll(taken(next_in=100.0), 5, WAIT, clock.now)
+        polls.add(state.poll_at - clock.now)
+    assert 100 * (1 - REST_JITTER) <= min(polls) < max(polls) <= 100
+    assert state.leases.confirmed_until == clock.now + 100 + WAIT + LEASE
+
+
+def test_time_to_poll_that_arrives_before_the_answer_of_a_poll_is_kept(
+    state: QueueState, clock: Clock
+) -> None:
+    """Bug: the answer overwrote it. The job that the server had asked the worker to check waited
+    for the safety poll."""
+    listen(state)
+    state.begin_poll()
+    state.poll_within(2.0)
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    assert state.poll_at == clock.now + 2
+    state.begin_poll()
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    assert state.poll_at == clock.now + WAIT, "the poll has answered it"
 
 
 def test_poll_time_that_has_just_passed_is_kept(state: QueueState, clock: Clock) -> None:

@@ -1,10 +1,10 @@
 -- The settings of a queue.
 
-local CHUNK, refuse = keys.CHUNK, keys.refuse
+local refuse = keys.refuse
 local new_batch = batch.new
 local unpack_table, are_options = job.unpack_table, job.are_options
 local count_arg = arguments.count_arg
-local wake_waiters = waking.wake_waiters
+local wake_for_all_due = waking.wake_for_all_due
 local trim = records.trim
 
 local NAMED = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit', 'paused' }
@@ -31,7 +31,8 @@ local function configure(q, argv)
   end
   batch:commit(q)
   if argv[6] == '0' then
-    wake_waiters(q, CHUNK)
+    q.paused = false
+    wake_for_all_due(q)
   end
   return 'ok'
 end

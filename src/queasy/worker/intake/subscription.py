@@ -29,7 +29,7 @@ from queasy.store.store import AsyncStore
 from queasy.worker.events import event
 from queasy.worker.execution.run import Run
 from queasy.worker.intake.connectivity import Connectivity
-from queasy.worker.intake.lease_ledger import LeaseKey
+from queasy.worker.intake.lease_ledger import LeaseKey, StaleMark
 from queasy.worker.intake.outcome_log import OutcomeLog
 from queasy.worker.intake.queue_state import RETRY_PAUSE, QueueState
 from queasy.worker.liveness.inflight_table import InflightTable
@@ -48,7 +48,9 @@ class GivenUp(Exception):
 class _DequeueAttempt:
     """One dequeue, with all the tries that it takes."""
 
-    __slots__ = ("_maybe_leased", "endings", "hand_off", "limit", "request", "sent", "wait_seconds")
+    __slots__ = (
+        "_maybe_leased", "endings", "hand_off", "limit", "mark", "request", "sent", "wait_seconds",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class _DequeueAttempt:
         wait_seconds: float,
         hand_off: bool,
         endings: list[Ending],
+        mark: StaleMark,
     ) -> None:
         self.request = request
         self.limit = limit
@@ -64,6 +67,8 @@ class _DequeueAttempt:
         self.hand_off = hand_off
         self.endings = endings
         """Outcomes to report with it."""
+        self.mark = mark
+        """What was stale when it was sent."""
         self.sent = 0.0
         """When the lease of its jobs begins at the earliest."""
         self._maybe_leased = False
@@ -176,8 +181,9 @@ class Subscription:
         if wait_seconds or self._leases.stale:
             await self._listen()
         state.begin_poll()
+        mark = self._leases.begin_reconcile()
         attempt = _DequeueAttempt(
-            self._next_request(), limit, wait_seconds, hand_off, state.take_endings()
+            self._next_request(), limit, wait_seconds, hand_off, state.take_endings(), mark
         )
         self._leases.hold(1)  # so that the supervisor bumps, however long the answer takes
         try:
@@ -229,6 +235,9 @@ class Subscription:
         if taken.count:
             self._leases.note_taken(sent)
             self._leases.confirm(sent + LEASE)
+        elif attempt.wait_seconds and taken.next_in:  # 0: it does not say how many leases there are
+            if not taken.held and not self._table.held_of(self.state.index):
+                self._leases.note_none_held(attempt.mark)
         self.state.plan_poll(taken, attempt.limit, attempt.wait_seconds, sent)
 
     async def _still_listens(self) -> bool:

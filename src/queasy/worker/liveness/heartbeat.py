@@ -73,6 +73,8 @@ class WorkerLeases:
         self._inline = inline
         self._bumped: dict[int, float] = {}
         """When a bump of each queue was last sent."""
+        self._held_since: dict[int, float] = {}
+        """When the worker was first seen to hold jobs of each queue, or to request some."""
         self._idle_until: dict[int, float] = {}
         """Until when an idle bump keeps the worker registered with each queue."""
         self._confirmed: dict[int, float] = {}
@@ -86,7 +88,10 @@ class WorkerLeases:
             return None  # the worker does not serve this queue, or a bump was just sent
         if self.table.held_of(queue):
             self._idle_until.pop(queue, None)
-            return LEASE
+            # Its own dequeue set the lease. Most are answered before a bump is of any use.
+            since = self._held_since.setdefault(queue, now)
+            return LEASE if now - since >= BUMP_EVERY else None
+        self._held_since.pop(queue, None)
         if self._cannot_start_jobs(now):
             return None
         until = max(until, self._idle_until.get(queue, 0.0))

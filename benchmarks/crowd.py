@@ -154,7 +154,7 @@ def pull_leases(crowd: Crowd, url: str, times: int) -> None:
     """
     keys = QueueKeys(PREFIX, "q0")
     with SyncClient(url, prefix=PREFIX) as client:
-        commands = client.queue("q0")._commands  # noqa: SLF001
+        commands = client.queue("q0")._commands
         for number in range(times):
             pipeline = crowd.server.pipeline(transaction=True)
             pipeline.hset(keys.base + "data", f"pull-{number}", b"null")
@@ -179,7 +179,7 @@ def measure(crowd: Crowd, url: str, idle_seconds: float, times: int) -> None:
     show("idle", f"{idle.rate:.1f} a second", idle)
 
     def beyond(calls: Calls, events: int, work: int) -> str:
-        """Calls about the queue for each event, beyond the work itself and those of idle workers."""
+        """Calls about the queue for each event, without the work itself and idle polls."""
         others = idle.busy / idle.seconds * calls.seconds
         return f"{(calls.busy - others) / events - work:.1f} beyond the work"
 

@@ -1,7 +1,5 @@
 """Mistakes in leases, clients and sweeps."""
 
-# ruff: noqa: E501 - the patches are lines of Lua
-
 from tests.store.mutant import mutant
 
 mutant(

@@ -235,10 +235,19 @@ class Subscription:
         if taken.count:
             self._leases.note_taken(sent)
             self._leases.confirm(sent + LEASE)
-        elif attempt.wait_seconds and taken.next_in:  # 0: it does not say how many leases there are
-            if not taken.held and not self._table.held_of(self.state.index):
-                self._leases.note_none_held(attempt.mark)
+        elif self._agrees_on_none(attempt, taken):
+            self._leases.note_none_held(attempt.mark)
         self.state.plan_poll(taken, attempt.limit, attempt.wait_seconds, sent)
+
+    def _agrees_on_none(self, attempt: _DequeueAttempt, taken: Taken) -> bool:
+        """Whether both the server and this worker know of no lease.
+
+        The server counts the leases of a worker that waits. If a job is due, `next_in` is 0, and
+        the worker may not wait.
+        """
+        if not attempt.wait_seconds or not taken.next_in:
+            return False
+        return not taken.held and not self._table.held_of(self.state.index)
 
     async def _still_listens(self) -> bool:
         before = self._leases.connection

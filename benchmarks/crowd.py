@@ -22,12 +22,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import redis
 
 from queasy import Client, SyncClient
+from queasy.outcomes import Finish
+from queasy.store.command import Command
+from queasy.store.commands import QueueCommands
 from queasy.store.embedded.server import ensure
 from queasy.store.keys import QueueKeys
+from queasy.store.library import PREFIX as LIBRARY_PREFIX
+from queasy.store.records import Ending
 
 PREFIX = "bench-crowd"
 HOSTS = 2
@@ -148,29 +154,28 @@ def show(what: str, figure: str, calls: Calls | None = None) -> None:
     print(f"  {what:<44} {figure:<34} {names}", flush=True)
 
 
-def pull_leases(crowd: Crowd, url: str, times: int) -> None:
-    """Lease a job for a second, `times` times. The workers do not compete for it: the job and its
-    lease are written in one transaction.
+def pull_leases(crowd: Crowd, times: int) -> None:
+    """Lease a job for a second, `times` times, and finish it after half of that.
+
+    The workers do not compete for it: the job and its lease are written in one transaction.
     """
-    keys = QueueKeys(PREFIX, "q0")
-    with SyncClient(url, prefix=PREFIX) as client:
-        commands = client.queue("q0")._commands
-        for number in range(times):
-            pipeline = crowd.server.pipeline(transaction=True)
-            pipeline.hset(keys.base + "data", f"pull-{number}", b"null")
-            pipeline.zadd(keys.base + "waiting", {f"pull-{number}": 1})
-            take = commands.dequeue(f"~pull{number}", lease=1, limit=1)
-            pipeline.execute_command(
-                "FCALL", "queasy_v1_dequeue", len(take.keys), *take.keys, *take.args
-            )
-            reply = pipeline.execute()[-1]
-            time.sleep(0.5)
-            job_id, token = reply[3][0].decode(), int(reply[3][1])
-            crowd.server.execute_command(
-                "FCALL", "queasy_v1_settle", len(take.keys), *take.keys,
-                "", "finish", job_id, token, "", "",
-            )  # fmt: skip
-            time.sleep(0.5)
+    commands = QueueCommands(QueueKeys(PREFIX, "q0"))
+    for number in range(times):
+        pipeline = crowd.server.pipeline(transaction=True)
+        pipeline.hset(commands.keys.base + "data", f"pull-{number}", b"null")
+        pipeline.zadd(commands.keys.base + "waiting", {f"pull-{number}": 1})
+        take = commands.dequeue(f"~pull{number}", lease=1, limit=1)
+        pipeline.execute_command(*_words(take))
+        (job,) = take.read(pipeline.execute()[-1]).jobs
+        time.sleep(0.5)
+        finish = commands.settle([Ending(job.id, job.token, Finish())])
+        crowd.server.execute_command(*_words(finish))
+        time.sleep(0.5)
+
+
+def _words(command: Command[Any]) -> tuple[Any, ...]:
+    function = LIBRARY_PREFIX + command.function
+    return "FCALL", function, len(command.keys), *command.keys, *command.args
 
 
 def measure(crowd: Crowd, url: str, idle_seconds: float, times: int) -> None:
@@ -195,7 +200,7 @@ def measure(crowd: Crowd, url: str, idle_seconds: float, times: int) -> None:
         show("a dispatch each second", beyond(calls, times, CALLS_OF_A_JOB), calls)
         calls = crowd.count(lambda: dispatch(1))
         show("a scheduled dispatch each second", beyond(calls, times, CALLS_OF_A_JOB), calls)
-        calls = crowd.count(lambda: pull_leases(crowd, url, times))
+        calls = crowd.count(lambda: pull_leases(crowd, times))
         show("a pull lease each second", beyond(calls, times, 2), calls)
         queue.pause()
         time.sleep(SETTLE_TIME)
@@ -207,12 +212,11 @@ def measure(crowd: Crowd, url: str, idle_seconds: float, times: int) -> None:
     crowd.cut_connections()
     time.sleep(0.2)
     show("the first 0.2 s after all connections are cut", f"{crowd.calls() - before} calls")
-    total, last = crowd.calls() - before, 0
-    while total - last > 2 * idle.rate + 5:
-        last = total
+    last = before
+    while (made := crowd.calls()) - last > 2 * idle.rate + 5 or last == before:
+        last = made
         time.sleep(1)
-        total = crowd.calls() - before
-    show("until it is quiet again", f"{total} calls in {time.monotonic() - since:.1f} s")
+    show("until it is quiet again", f"{made - before} calls in {time.monotonic() - since:.1f} s")
 
 
 def main() -> int:

@@ -11,11 +11,12 @@ import contextlib
 import logging
 import os
 import re
+import select
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import msgspec
 
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(options.command(options))
     except QueasyError as problem:
         logging.shutdown()  # so that the error is the last line
+        if not _is_writable(sys.stderr):  # a pipe that is not read must not delay the end
+            os._exit(1)
         sys.exit(f"queasy: {problem}")
     except KeyboardInterrupt:
         sys.exit(130)
@@ -60,6 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _exit(number: int, frame: object) -> None:
     os._exit(0)
+
+
+def _is_writable(stream: IO[str]) -> bool:
+    """Whether a line can be written without waiting. True for a stream without a descriptor."""
+    try:
+        return bool(select.select([], [stream], [], 0)[1])
+    except (OSError, ValueError):
+        return True
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -116,7 +127,10 @@ def _add_worker(commands: Any) -> None:
         help="total size of the jobs that one process runs at a time (default: %(default)s)",
     )
     worker.add_argument(
-        "--max-jobs", type=int, metavar="N", help="replace a process after N jobs (default: never)"
+        "--max-jobs",
+        type=int,
+        metavar="N",
+        help="a process starts at most N jobs (default: no limit)",
     )
     worker.add_argument(
         "--max-memory",
@@ -225,9 +239,7 @@ async def _worker(options: argparse.Namespace) -> None:
         set_up(options.log_level, options.log_format, options.log_errors)
         await InlineWorker(plan, capacity=options.capacity, grace=options.grace).run()
         return
-    # The supervisor keeps the leases of its workers alive, so it must not block on a log stream
-    # that is not read.
-    set_up(options.log_level, options.log_format, unblocked=True)
+    set_up(options.log_level, options.log_format)
     chosen = SupervisorOptions(
         app=options.app,
         processes=options.processes,

@@ -17,7 +17,9 @@ import msgspec
 
 from queasy.errors import ClientClosed, NotReady, Unanswered, Unreachable
 from queasy.store.command import Command
+from queasy.store.records import Taken
 from queasy.store.store import AsyncStore, SyncStore
+from queasy.store.undo import Claim
 
 __all__ = [
     "EnsureSubscribed",
@@ -59,7 +61,7 @@ class WaitForSignal(msgspec.Struct, frozen=True):
 class Undoable(msgspec.Struct, frozen=True):
     """Run a command; if its answer cannot reach the operation, run `undo` afterwards."""
 
-    command: Command[Any]
+    command: Command[Taken]
     undo: Command[tuple[str, int]]
     expires_in: float
     """Seconds after which the command's effect ends by itself."""
@@ -110,10 +112,11 @@ async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
                     answer = await signal.wait(seconds)
 
 
-def run_operation_sync(store: SyncStore, operation: Operation[T]) -> T:
+def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim | None = None) -> T:
     """The result of an operation, performed in the calling thread.
 
-    An operation that leases raises ClientClosed if another thread closes the store meanwhile.
+    An operation with undoable steps needs a claim, which the caller keeps or abandons. It raises
+    ClientClosed if another thread closes the store meanwhile.
     """
     closings = store.closings
     with ExitStack() as stack:
@@ -130,28 +133,34 @@ def run_operation_sync(store: SyncStore, operation: Operation[T]) -> T:
             match step:
                 case Command():
                     answer = store.run(step)
-                case Undoable(command=command, undo=undo, expires_in=expires_in):
+                case Undoable():
+                    assert claim is not None
                     try:
-                        answer = store.run(command)
-                        if store.closings != closings:  # give back what it took
-                            store.undos.add(undo, expires_in)
-                            store.undos.attempt()
-                            store.drop_connections()
-                            raise ClientClosed(CLOSED)
-                        store.undos.attempt()  # older undos, now that the server answers
-                    except KeyboardInterrupt:
-                        store.undos.add(undo, expires_in)
-                        store.undos.attempt()
-                        raise
-                    except Unanswered as away:
-                        problem = away
-                        store.undos.add(undo, expires_in)
-                        store.undos.attempt()
+                        answer = _run_undoable(store, step, claim)
                     except (Unreachable, NotReady) as away:  # the operation may decide to wait
                         problem = away
+                    if store.closings != closings:  # give back what it took
+                        claim.abandon()
+                        store.drop_connections()
+                        raise ClientClosed(CLOSED)
                 case Subscribe(channel=channel):
                     answer = stack.enter_context(store.listener.listen(channel))
                 case EnsureSubscribed(signal=signal):
                     answer = signal.ensure_subscribed()
                 case WaitForSignal(signal=signal, seconds=seconds):
                     answer = signal.wait(seconds)
+
+
+def _run_undoable(store: SyncStore, step: Undoable, claim: Claim) -> Taken:
+    claim.begin(step.undo, step.expires_in)
+    try:
+        answer = store.run(step.command)
+    except Unanswered:
+        claim.unanswered()
+        raise
+    except (Unreachable, NotReady):
+        claim.refused()
+        raise
+    claim.answered(took=answer.count > 0)
+    store.undos.attempt()  # older undos, now that the server answers
+    return answer

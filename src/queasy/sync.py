@@ -168,8 +168,15 @@ class SyncQueue(QueueRequests):
         operation = self._take_operation(
             seconds, timeout, new_client_id(), lambda: self._store.was_reached
         )
-        job = run_operation_sync(self._store, operation)
-        return None if job is None else SyncLease(job, self._commands, self._store)
+        claim = self._store.undos.claim()
+        try:
+            job = run_operation_sync(self._store, operation, claim)
+            lease = None if job is None else SyncLease(job, self._commands, self._store)
+            claim.keep()
+            return lease
+        except BaseException:  # also of a signal handler
+            claim.abandon()
+            raise
 
     def get(self, id: str) -> Job | None:  # noqa: A002
         """The job with this id: waiting or active, else its failed or broken record."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,10 @@ from queasy import (
     NotDurable,
     Queue,
 )
+from queasy.store.command import Command
 from tests.access import PASSWORD, documented_rules
 from tests.client.waiting import until_waiting
 from tests.servers import Server, ServerKind, start_replica, start_server
-from tests.store.harness import send
 
 
 def user_of(server: Server, name: str, *, without: str = "") -> str:
@@ -102,6 +103,10 @@ async def produce(client: Client, queue: Queue) -> None:
     assert await queue.cancel("a")
     assert not await queue.cancel("absent", running=True)
     assert await queue.cancel("held", running=True)
+
+
+def send(connection: Any, command: Command[Any]) -> Any:
+    return command.answer(connection.execute_command(*command.words()))
 
 
 async def hand(server: Server, queue: Queue) -> None:

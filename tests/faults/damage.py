@@ -15,11 +15,12 @@ from queasy.errors import QueasyError
 from queasy.job import JobError
 from queasy.outcomes import Broken, Fail
 from queasy.store.commands import ListState
-from queasy.store.keys import NAMES
+from queasy.store.keys import NAMES, RESERVED
 from queasy.store.records import Ending
 from queasy.sync import SyncQueue
 from tests.lowlevel import commands_of, run
 
+USED = [name for name in NAMES if name not in RESERVED]
 ZSETS = {
     "waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at", "callers",
 }  # fmt: skip
@@ -322,7 +323,7 @@ TYPES: dict[str, Callable[[redis.Redis, str], Any]] = {
 
 
 def wrong_types() -> Iterator[tuple[str, str]]:
-    for name in NAMES:
+    for name in USED:
         for kind in TYPES:
             if kind != ("zset" if name in ZSETS else "hash"):
                 yield name, kind
@@ -332,7 +333,7 @@ def random_damage(rng: random.Random) -> Damage:
     """One of the damages above, or garbage in a random key."""
     if rng.random() < 0.6:
         return rng.choice([*MISSING, *EXTRA, *GARBAGE])
-    name = rng.choice(NAMES)
+    name = rng.choice(USED)
     member = rng.choice([*VICTIMS, "w1", "w1:runs", "nobody", "nobody:runs", "~x", "~x:waits"])
     if name in ZSETS:
         return zadd(name, member, rng.choice([*SCORES, str(rng.uniform(0, 4e12))]))

@@ -63,7 +63,7 @@ def pack(*args: str | bytes | int) -> bytes:
 
 
 def function(name: str, keys: Sequence[str], *args: str | bytes | int) -> bytes:
-    return pack("FCALL", f"queasy_v1_{name}", len(keys), *keys, *args)
+    return pack("FCALL", f"queasy_test_{name}", len(keys), *keys, *args)
 
 
 class Dumper:
@@ -260,7 +260,7 @@ def _meta(queue: Queue) -> State:
     if queue.token:
         meta["token"] = queue.token
     if queue.seen is not None:
-        meta["time"] = queue.seen
+        meta["time"], meta["format"] = queue.seen, 1
     if queue.outage is not None:
         meta["gap_from"], meta["grace_until"], meta["back_at"] = queue.outage
     if queue.heard is not None:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from queasy.store.keys import QueueKeys
-from queasy.store.library import source
 from tests.model.dump import (
     Dumper,
     Link,
@@ -25,12 +24,13 @@ from tests.model.dump import (
 from tests.model.jobs import REFUSED, Number
 from tests.model.model import Queue
 from tests.model.values import Ending, Item
+from tests.store.timed import timed_source
 
 Args = list[str | bytes | int]
 Step = tuple[str, str, float, dict[str, Any]]
 """A function, 'main' or 'fail' for the queue, the time in ms, and the arguments by name."""
 
-SETTINGS = ("limits", "fail_handler", "failed_limit", "broken_limit", "paused")
+FLAGS = ("fail_handler", "paused")
 DISPATCH_KEYS = {"dispatch"}
 FAIL_KEYS = {"dequeue", "settle", "bump", "sweep", "evict"}
 
@@ -46,8 +46,8 @@ class Pair:
         self._dumpers = {name: Dumper(keys) for name, keys in self.keys.items()}
         self._dump = b"".join(dumper.requests for dumper in self._dumpers.values())
         self._dumped = sum(dumper.replies for dumper in self._dumpers.values())
-        (loaded,) = self.link.call(pack("FUNCTION", "LOAD", "REPLACE", source()), 1)
-        assert loaded == b"queasy_v1", loaded
+        (loaded,) = self.link.call(pack("FUNCTION", "LOAD", "REPLACE", timed_source()), 1)
+        assert loaded == b"queasy_test", loaded
         (about,) = self.link.call(pack("INFO", "server"), 1)
         self.server = "Valkey" if b"valkey_version" in about else "Redis"
         self.reset()
@@ -86,14 +86,14 @@ class Pair:
         wire = WIRE[name](short=len(self.steps) % 2 == 0, **arguments)
         keys, args = self._keys_of(name, queue), wire.args
         if call:
-            keys, args = (*keys, *self.keys[queue].of_calls), [*args, *call]
+            args = [*call, *args[2:]]
         return wire, function(wire.function or name, keys, repr(now), *args)
 
     def _keys_of(self, name: str, queue: str) -> Sequence[str]:
         keys = self.keys[queue]
         if name in FAIL_KEYS:
             return keys.with_fail_queue
-        return keys.for_dispatch if name in DISPATCH_KEYS else keys.without_calls
+        return keys.for_dispatch if name in DISPATCH_KEYS else keys.all
 
     def _compare(self, dumped: list[Any]) -> None:
         audits: list[bytes] = []
@@ -139,7 +139,7 @@ def _packed(value: Any) -> bytes:
 
 
 def _dispatch(items: Sequence[Item], *, short: bool) -> Wire:
-    args: Args = []
+    args: Args = ["", ""]
     if short and all(not (when or flags or given) for _, _, when, flags, given in items):
         for id_, payload, *_ in items:
             args += [id_, payload]
@@ -153,7 +153,9 @@ def _dispatch(items: Sequence[Item], *, short: bool) -> Wire:
 def _endings(endings: Sequence[Ending]) -> Args:
     args: Args = []
     for verb, id_, token, when, error in endings:
-        args += [verb, id_, token, when, _packed(error)]
+        record = {"when": when or None, "error": error}
+        given = {name: value for name, value in record.items() if value is not None}
+        args += [verb, id_, token, _packed(given or None)]
     return args
 
 
@@ -167,21 +169,13 @@ def _dequeue(
         full -= 1
     finishes = [str(word) for _, id_, token, *_ in endings[full:] for word in (id_, token)]
     args: Args = [client, lease, limit, request, waiter, waits, full, *_endings(endings[:full])]
-    if short:
-        args += ["pass" if skips_suspects else "", _packed(finishes)]
-    elif skips_suspects:
-        args.append("pass")
-    return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2 if short else None))
+    args += ["pass" if skips_suspects else "", _packed(finishes or None)]
+    return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2))
 
 
-def _read_dequeue(reply: list[Any], finishes: int | None) -> tuple[Any, ...]:
-    """`finishes` is the number of finishes in the packed list; None if the call had no list.
-
-    The reply to a call without a list has one part less.
-    """
-    state, next_poll, settled, flat, cancels, *more = reply
-    lost, _ = more if finishes is not None else (more, None)
-    finishes = finishes or 0
+def _read_dequeue(reply: list[Any], finishes: int) -> tuple[Any, ...]:
+    """`finishes` is the number of finishes in the packed list."""
+    state, next_poll, settled, flat, cancels, lost, _ = reply
     words = ["lost" if number + 1 in lost else "finished" for number in range(finishes)]
     rows = [
         (id_.decode(), int(token), float(run_at), data, unpack(info) if info else {})
@@ -199,8 +193,7 @@ def _read_bump(reply: list[Any]) -> list[tuple[str, Any]]:
 
 
 def _configure(**settings: Any) -> Args:
-    limits = _packed(settings.get("limits"))
-    return [limits, *(settings.get(name, "") for name in SETTINGS[1:])]
+    return [_packed({name: bool(v) if name in FLAGS else v for name, v in settings.items()})]
 
 
 def _one_form(
@@ -212,7 +205,7 @@ def _one_form(
 
 WIRE: dict[str, Callable[..., Wire]] = {
     "dispatch": _dispatch,
-    "cancel": _one_form(lambda ids, running: [int(running), *ids]),
+    "cancel": _one_form(lambda ids, running: ["", "", int(running), *ids]),
     "dequeue": _dequeue,
     "settle": _one_form(_endings),
     "register": _one_form(lambda client, lease, worker: [client, lease, worker]),
@@ -224,7 +217,7 @@ WIRE: dict[str, Callable[..., Wire]] = {
         lambda reply: (reply[0].decode(), reply[1]),
     ),
     "configure": _one_form(_configure),
-    "requeue": _one_form(lambda kind, ids: [kind, *ids]),
+    "requeue": _one_form(lambda kind, ids: ["", "", kind, *ids]),
     "drop": _one_form(lambda kind, ids: [kind, *ids]),
     "trim": _one_form(lambda kind, keep: [kind, keep]),
 }

@@ -11,6 +11,7 @@ pytest.register_assert_rewrite(
     "tests.store.promises_idempotency",
     "tests.store.promises_order",
     "tests.store.promises_plain",
+    "tests.store.promises_protocol",
     "tests.store.promises_server",
     "tests.store.promises_suspects",
     "tests.store.promises_waking",

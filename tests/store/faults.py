@@ -10,8 +10,8 @@ from queasy.outcomes import Finish
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
-from queasy.store.library import PREFIX, source
 from tests.store.harness import Dump, Harness, endings_of, read_all
+from tests.store.timed import PREFIX, timed_source, timed_words
 
 # After HLEN of a hash, the server does not refuse an HDEL of it later in the same call: no other
 # client runs in between, and a lack of memory or replicas only refuses the first write of a call.
@@ -38,11 +38,11 @@ end
 function shim.pcall(...)
   return fires(...) or redis.pcall(...)
 end
-redis.register_function('queasy_v1_arm', function(_, args)
+redis.register_function('queasy_test_arm', function(_, args)
   shim.n, shim.fired, shim.at, shim.hashes = 0, 0, tonumber(args[1]), {}
   return shim.at
 end)
-redis.register_function('queasy_v1_disarm', function()
+redis.register_function('queasy_test_disarm', function()
   shim.at = 0
   return { shim.fired, shim.n }
 end)
@@ -51,7 +51,7 @@ end)
 
 def wrapped_source() -> str:
     """Every `redis.call` and `redis.pcall` goes through the shim."""
-    shebang, _, text = source().partition("\n")
+    shebang, _, text = timed_source().partition("\n")
     text, replaced = re.subn(r"\bredis\.(p?call)\b", r"shim.\1", text)
     assert replaced > 50, "the library no longer calls commands the way this expects"
     return f"{shebang}\n{SHIM}\n{text}"
@@ -60,7 +60,7 @@ def wrapped_source() -> str:
 def commands_in_the_library(connection: redis.Redis) -> list[str]:
     """Every upper case word in quotes that the server knows as a command."""
     known = {name.decode().upper() for name in connection.execute_command("COMMAND LIST")}
-    names = known & set(re.findall(r"'([A-Z]{3,})'", source()))
+    names = known & set(re.findall(r"'([A-Z]{3,})'", timed_source()))
     assert {"HSET", "HDEL", "ZADD", "ZREM", "HMGET", "TIME"} <= names
     return sorted(names)
 
@@ -85,6 +85,7 @@ class Stage:
         self.h = harness
         self.redis = harness.redis
         self.command = command
+        self._words = timed_words(command, harness.time)
         self.queues: tuple[QueueKeys, QueueKeys] = (harness.keys, harness.fail_keys)
         self._keys = [key for queue in self.queues for key in queue.all]
         pipeline = self.redis.pipeline(transaction=False)
@@ -108,7 +109,7 @@ class Stage:
         """Sends the command; its command number `fault_at` fails."""
         pipeline = self.redis.pipeline(transaction=False)
         pipeline.execute_command("FCALL", f"{PREFIX}arm", 0, fault_at)
-        pipeline.execute_command(*fcall(self.command))
+        pipeline.execute_command(*self._words)
         pipeline.execute_command("FCALL", f"{PREFIX}disarm", 0)
         _, reply, (fired, _) = pipeline.execute(raise_on_error=False)
         return Seen(reply, bool(fired), self.state())
@@ -117,7 +118,7 @@ class Stage:
         """Sends the command on another connection."""
         reply: Any
         try:
-            reply = other.execute_command(*fcall(self.command))
+            reply = other.execute_command(*self._words)
         except redis.RedisError as error:
             reply = error
         return Seen(reply, fired=True, state=self.state())
@@ -140,10 +141,6 @@ class Stage:
 def _finish_all(h: Harness, commands: QueueCommands) -> None:
     while jobs := h.call(commands.dequeue("~drain", lease=30, limit=1000)).jobs:
         assert set(h.call(commands.settle(endings_of(jobs, Finish())))) == {"finished"}
-
-
-def fcall(command: Command[Any]) -> tuple[Any, ...]:
-    return ("FCALL", PREFIX + command.function, len(command.keys), *command.keys, *command.args)
 
 
 def ids_in(state: Dump) -> set[tuple[str, bytes]]:

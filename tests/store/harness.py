@@ -14,7 +14,6 @@ from queasy.outcomes import Outcome
 from queasy.store.command import Command
 from queasy.store.commands import AUDIT_TALLIES, QueueCommands
 from queasy.store.keys import NAMES, QueueKeys
-from queasy.store.library import PREFIX, source
 from queasy.store.records import (
     DispatchItem,
     Ending,
@@ -23,6 +22,7 @@ from queasy.store.records import (
     pack_options,
     when_arg,
 )
+from tests.store.timed import timed_source, timed_words
 
 T = TypeVar("T")
 Dump = dict[str, dict[bytes, Any]]
@@ -40,16 +40,13 @@ _first_key = re.compile(r"^(.*):\{(.*)\}(-fail)?:waiting$")
 
 
 def load(connection: redis.Redis, text: str | None = None) -> None:
-    """Loads the library, or a changed text of it, into the server."""
-    connection.execute_command("FUNCTION", "LOAD", "REPLACE", text or source())
+    """Loads the build for tests, or a changed text of it, into the server."""
+    connection.execute_command("FUNCTION", "LOAD", "REPLACE", text or timed_source())
 
 
-def send(connection: redis.Redis, command: Command[T]) -> T:
-    verb = "FCALL_RO" if command.read_only else "FCALL"
-    name = PREFIX + command.function
-    return command.read(
-        connection.execute_command(verb, name, len(command.keys), *command.keys, *command.args)
-    )
+def send(connection: redis.Redis, command: Command[T], now: float | None = None) -> T:
+    """Sends a command to the build for tests, at a logical time or at the server's."""
+    return command.read(connection.execute_command(*timed_words(command, now)))
 
 
 def words_of(error: BaseException) -> str:
@@ -112,17 +109,17 @@ class Harness:
 
     @property
     def commands(self) -> QueueCommands:
-        return QueueCommands(self.keys, now=self.time)
+        return QueueCommands(self.keys)
 
     @property
     def fail_commands(self) -> QueueCommands:
-        return QueueCommands(self.fail_keys, now=self.time)
+        return QueueCommands(self.fail_keys)
 
     def call(self, command: Command[T]) -> T:
         if command.keys and (named := _first_key.match(command.keys[0])):
             prefix, queue, fail = named.groups()
             self._used |= {QueueKeys(prefix, queue), QueueKeys(prefix, queue, fail=bool(fail))}
-        return send(self._caller, command)
+        return send(self._caller, command, self.time)
 
     def later(self, seconds: float) -> None:
         self.time += seconds

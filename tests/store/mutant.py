@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from queasy.store.library import source
+from tests.store.timed import timed_source
 
 __all__ = ["MUTANTS", "Mutant", "mutant"]
 
@@ -17,7 +17,7 @@ class Mutant:
     breaks: str
 
     def text(self) -> str:
-        text = source()
+        text = timed_source()
         for old, new in self.patches:
             assert text.count(old) == 1, f"expected once, found {text.count(old)} times: {old}"
             text = text.replace(old, new)

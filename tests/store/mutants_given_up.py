@@ -41,9 +41,9 @@ mutant(
     ("elseif info or not problem then", "elseif not problem then"),
 )
 mutant(
-    "an_error_followed_by_more_bytes_is_copied",
+    "an_error_that_is_not_the_last_field_is_copied",
     "an_error_in_another_packing_is_still_read",
-    ("return problem, rest == -1 and first", "return problem, first"),
+    ("elseif raw:byte(1) ~= 129 then", "elseif false then"),
 )
 mutant(
     "a_fail_job_in_bulk_overwrites_a_job_with_its_id",

@@ -16,7 +16,7 @@ mutant(
 mutant(
     "a_paused_queue_hands_off",
     "a_paused_queue_makes_no_hand_offs",
-    ("q.leases and not q.paused then", "q.leases then"),
+    ("q.broken_at and not q.paused then", "q.broken_at then"),
 )
 mutant(
     "a_dead_client_gets_a_hand_off",

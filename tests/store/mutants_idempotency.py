@@ -31,12 +31,12 @@ mutant(
 mutant(
     "all_callers_share_one_entry",
     "callers_with_the_same_numbers_are_kept_apart",
-    ("{ caller = client_arg(argv[last + 1]), number", "{ caller = 'p', number"),
+    ("{ caller = client_arg(argv[1]), number", "{ caller = 'p', number"),
 )
 mutant(
     "a_cancel_is_not_recorded",
     "a_repeated_cancel_does_not_remove_a_job_dispatched_since",
-    ("or cancel(q, ids, argv[2] == '1', call)", "or cancel(q, ids, argv[2] == '1')"),
+    ("or cancel(q, ids, running, call)", "or cancel(q, ids, running)"),
 )
 mutant(
     "a_requeue_is_not_recorded",

@@ -119,11 +119,6 @@ mutant(
     ("  of_kind[key] = nil -- later writes to this key come after this command\n", ""),
 )
 mutant(
-    "every_dequeue_gets_seven_values",
-    "a_dequeue_without_a_list_of_finishes_gets_five_values",
-    ("  if not args.packed_finishes then", "  if false then"),
-)
-mutant(
     "each_page_of_leases_is_the_first",
     "the_leases_of_one_client_are_listed_in_pages",
     ("    low = '(' .. lease_name(client, cursor)\n", ""),

@@ -5,12 +5,18 @@ from tests.store.mutant import mutant
 mutant(
     "dispatch_in_full_memory",
     "a_full_server_refuses_dispatch_and_drains",
-    ("register('put', API.put)", "register('put', API.put, 'allow-oom')"),
+    (
+        "register('put', PRODUCER_KEYS, API.put)",
+        "register('put', PRODUCER_KEYS, API.put, 'allow-oom')",
+    ),
 )
 mutant(
     "scheduled_dispatch_in_full_memory",
     "a_full_server_refuses_dispatch_and_drains",
-    ("register('dispatch', API.dispatch)", "register('dispatch', API.dispatch, 'allow-oom')"),
+    (
+        "register('dispatch', PRODUCER_KEYS, API.dispatch)",
+        "register('dispatch', PRODUCER_KEYS, API.dispatch, 'allow-oom')",
+    ),
 )
 mutant(
     "a_dispatch_wakes_all_waiters",

@@ -209,7 +209,7 @@ def a_producer_with_the_dispatch_keys_only_wakes(h: Harness) -> None:
     taker = Taker(h)
     keys = h.keys.for_dispatch
     h.redis.execute_command(
-        "FCALL", "queasy_v1_put", len(keys), *keys, repr(h.time * 1000), "a", "1"
+        "FCALL", "queasy_test_put", len(keys), *keys, repr(h.time * 1000), "", "", "a", "1"
     )
     assert taker.heard() == b"wake"
     assert h.rows("a").keys() == {"due"}

@@ -8,8 +8,6 @@ import re
 import struct
 from typing import Any
 
-import msgspec
-
 from queasy.job import JobError
 from queasy.outcomes import Finish, Release, RetryLater
 from queasy.store.library import source
@@ -252,19 +250,6 @@ def a_client_that_got_a_job_is_not_a_waiter(h: Harness) -> None:
     h.later(31)
     assert h.take("c1", waiter="c1", waits=60)
     assert set(server(h).zrange(h.keys.base + "waiters", 0, -1)) <= {b"c2"}
-
-
-@promise
-def a_dequeue_without_a_list_of_finishes_gets_five_values(h: Harness) -> None:
-    """Clients of an older revision work with a newer library, and expect five values."""
-    h.join("c1")
-    h.dispatch()
-    command = h.commands.dequeue("c1", lease=30, limit=1)
-    *args, words, _ = command.args
-    for older in (args, [*args, words]):
-        raw = msgspec.structs.replace(command, args=tuple(older), read=list)
-        assert len(h.call(raw)) == 5
-    assert len(h.call(msgspec.structs.replace(command, read=list))) == 7
 
 
 @promise

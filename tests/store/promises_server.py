@@ -12,7 +12,7 @@ from queasy.store.command import Command
 from queasy.store.commands import ListState, QueueCommands, version
 from queasy.store.keys import QueueKeys
 from queasy.store.records import DispatchItem
-from tests.store.harness import START, Harness, endings_of, refused
+from tests.store.harness import START, Harness, endings_of, refused, send
 from tests.store.promise import promise
 
 STRANGE_IDS = (
@@ -102,10 +102,10 @@ def without_a_logical_time_the_clock_of_the_server_decides(h: Harness) -> None:
     seconds, micros = h.redis.time()
     commands = QueueCommands(h.keys)
     h.time = seconds + micros / 1e6
-    h.call(commands.register("c1", 60))
-    assert 59 < h.call(commands.clients())[0].expires_in <= 60
+    send(h.redis, commands.register("c1", 60))
+    assert 59 < send(h.redis, commands.clients())[0].expires_in <= 60
     h.dispatch("a")
-    [job] = h.call(commands.dequeue("c1", lease=60, limit=1)).jobs
+    [job] = send(h.redis, commands.dequeue("c1", lease=60, limit=1)).jobs
     assert 0 <= job.run_at_epoch - h.time < 5
     assert time.time() > START
 
@@ -158,38 +158,41 @@ def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
     before = h.dump()
     too_many = msgspec.msgpack.encode(["a", "1"] * 1001)
     for function, args in [
-        ("dispatch", ("", "b", "", "", "", "")[:5]),
-        ("dispatch", ("", "b", "x", "nan", "", "")),
-        ("dispatch", ("", "b", "x", "inf", "", "")),
-        ("dispatch", ("", "b", "x", "", "9t10", "")),
-        ("dispatch", ("", "b", "x", "", "", "junk")),
-        ("dispatch", ("", "", "x", "", "", "")),
-        ("dispatch", ("", "b", "x", "", "", "", "", "x", "", "", "")),
-        ("put", ("",)),
-        ("put", ("", "b")),
-        ("put", ("", "", "x")),
-        ("put", ("", "b", "x", "")),
-        ("settle", ("", "explode", "a", "1", "", "")),
-        ("settle", ("", "stall", "a", "1", "", "")),
-        ("settle", ("", "death", "a", "1", "", "")),
+        ("dispatch", ("", "", "", "b", "", "", "")),
+        ("dispatch", ("", "", "", "b", "x", "nan", "", "")),
+        ("dispatch", ("", "", "", "b", "x", "inf", "", "")),
+        ("dispatch", ("", "", "", "b", "x", "", "9t10", "")),
+        ("dispatch", ("", "", "", "b", "x", "", "", "junk")),
+        ("dispatch", ("", "", "", "", "x", "", "", "")),
+        ("dispatch", ("", "", "", "b", "x", "", "", "", "", "x", "", "", "")),
+        ("put", ("", "", "")),
+        ("put", ("", "", "", "b")),
+        ("put", ("", "", "", "", "x")),
+        ("put", ("", "", "", "b", "x", "")),
+        ("settle", ("", "explode", "a", "1", "")),
+        ("settle", ("", "stall", "a", "1", "")),
+        ("settle", ("", "death", "a", "1", "")),
         ("evict", ("", "c1", "death")),
         ("evict", ("", "c1", "release", "a")),
         ("evict", ("", "c1", "stall", *map(str, range(1001)))),
         ("register", ("", "no:colons", "1000", "")),
-        ("dequeue", ("", "c1", "1000", "-1", "", "", "0", "0")),
-        ("dequeue", ("", "~c2", "1000", "1", "", "no:colons", "0", "0")),
+        ("dequeue", ("", "c1", "1000", "-1", "", "", "0", "0", "", "")),
+        ("dequeue", ("", "~c2", "1000", "1", "", "no:colons", "0", "0", "", "")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", "junk")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x91\xa1a")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x92\xa1a\x01")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", b"\x81\xa1a\x01")),
         ("dequeue", ("", "c1", "1000", "1", "", "", "0", "0", "", too_many)),
-        ("configure", ("", "junk", "", "", "", "")),
+        ("configure", ("", "junk")),
+        ("configure", ("", msgspec.msgpack.encode({"colour": 1}))),
+        ("configure", ("", msgspec.msgpack.encode({"paused": 1}))),
+        ("configure", ("", msgspec.msgpack.encode({"failed_limit": "many"}))),
         ("list", ("", "nonsense", "0", "10")),
     ]:
         puts = function in ("dispatch", "put")
         keys = h.keys.for_dispatch if puts else h.keys.with_fail_queue
         with refused("QUEASYBAD"):
-            h.redis.execute_command("FCALL", f"queasy_v1_{function}", len(keys), *keys, *args)
+            h.redis.execute_command("FCALL", f"queasy_test_{function}", len(keys), *keys, *args)
     assert h.dump() == before
 
 
@@ -229,7 +232,7 @@ def a_token_is_not_issued_again_after_the_server_lost_its_state(h: Harness) -> N
 def a_fail_job_does_not_overwrite_a_job_with_its_id(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True))
     h.join("c1")
-    fail_queue = QueueCommands(QueueKeys(h.keys.prefix, h.keys.queue, fail=True), now=h.time)
+    fail_queue = QueueCommands(QueueKeys(h.keys.prefix, h.keys.queue, fail=True))
     for number, client in enumerate(("c1", "~c2"), 1):  # in bulk, and one by one
         h.dispatch("a")
         run = h.take_one(client)

@@ -31,9 +31,9 @@ class Calls:
         self.coalescer = DispatchCoalescer(self._call)
 
     async def _call(self, command: Command[list[Dispatched]]) -> list[Dispatched]:
-        *args, caller, number = command.args
+        caller, number, *args = command.args
         self.numbers.append((str(caller), int(number)))
-        ids = [str(id_) for id_ in args[1::2]]
+        ids = [str(id_) for id_ in args[::2]]
         self.sent.append(ids)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)

@@ -101,7 +101,7 @@ def test_a_user_that_may_not_publish_leaves_waiters_for_others(
         assert h.dequeue(client, waiter=client, waits=8).jobs == []
     admin.execute_command("ACL", "SETUSER", "limited", "+@all", rule)
     try:
-        (done,) = send(limited, h.commands.dispatch([DispatchItem("a", b"1")]))
+        (done,) = send(limited, h.commands.dispatch([DispatchItem("a", b"1")]), h.time)
     finally:
         admin.execute_command("ACL", "SETUSER", "limited", "+@all", "&*")
     assert done.status == "created"

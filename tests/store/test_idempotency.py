@@ -14,7 +14,7 @@ DISPATCH = COMMANDS.dispatch([DispatchItem("a", b"1")])
 
 
 def number_of(command: Command[Any]) -> tuple[Any, ...]:
-    return command.args[-2:]
+    return command.args[:2]
 
 
 def test_concurrent_calls_have_different_callers() -> None:
@@ -48,7 +48,7 @@ def test_the_number_of_a_failed_call_is_not_used_again() -> None:
     assert first < second
 
 
-def test_commands_without_call_keys_have_no_number() -> None:
+def test_commands_that_are_safe_to_repeat_have_no_number() -> None:
     counts = COMMANDS.counts()
     with Callers().number(counts) as call:
         assert call is counts

@@ -13,14 +13,14 @@ import redis
 from queasy.job import JobError
 from queasy.store import job_reader, records
 from queasy.store.job_reader import JobReader
-from queasy.store.library import PREFIX, source
-from queasy.store.records import pack_error
+from queasy.store.records import pack_ending
 from tests.servers import ServerKind, start_server
 from tests.store.harness import START, Harness, load
+from tests.store.timed import PREFIX, timed_source
 
 # Says what Lua makes of an info, and packs the same values again.
 LAYOUT = f"""
-loader.register_function('{PREFIX}layout', function(_, argv)
+loader.register_function({{ function_name = '{PREFIX}layout', callback = function(_, argv)
   if not redis then
     redis, string, math, ipairs, tonumber, unpack, type = globals()
   end
@@ -30,7 +30,7 @@ loader.register_function('{PREFIX}layout', function(_, argv)
     job.is_scheduled_info(raw) and 1 or 0, job.is_surely_not_suspect(raw) and 1 or 0,
     info and 1 or 0, info and cmsgpack.pack(info) or '',
   }}
-end)
+end }})
 """
 SPECIAL = [0.0, 1.0, 0.5, -1.0, START * 1000, 2.0**42, 2.0**53, 1e300, -1e300, 5e-324]
 NOT_TIMES = [math.inf, -math.inf, math.nan]
@@ -40,21 +40,21 @@ NOT_TIMES = [math.inf, -math.inf, math.nan]
 def layout(kind: ServerKind) -> Iterator[redis.Redis]:
     """A server of its own with a test build of the library."""
     with start_server(kind) as server, server.client(decode_responses=False) as client:
-        load(client, source() + LAYOUT)
+        load(client, timed_source() + LAYOUT)
         yield client
 
 
 def lua_reads(connection: redis.Redis, raw: bytes) -> tuple[bool, bool, dict[str, Any] | None]:
     """Whether it is a scheduled info, surely not a suspect; and the info, if it can be read."""
     scheduled, not_suspect, fine, packed = connection.execute_command(
-        "FCALL", f"{PREFIX}layout", 0, raw
+        "FCALL", f"{PREFIX}layout", 0, "", raw
     )
     return bool(scheduled), bool(not_suspect), msgspec.msgpack.decode(packed) if fine else None
 
 
 def lua_constant(name: str) -> bytes:
     """A string constant of job.lua, with its escapes read."""
-    found = re.search(rf"local {name} = '(.*)'", source())
+    found = re.search(rf"local {name} = '(.*)'", timed_source())
     assert found is not None
     return re.sub(r"\\(\d{3})", lambda code: chr(int(code[1])), found[1]).encode("latin-1")
 
@@ -65,11 +65,11 @@ def python_reads(info: bytes) -> Any:
 
 def test_the_constants_are_the_same() -> None:
     assert lua_constant("DISPATCHED_AT") + b"\xcb" == job_reader.SCHEDULED
-    length = re.search(r"if #raw ~= (\d+) or string.find\(raw, SCHEDULED", source())
+    length = re.search(r"if #raw ~= (\d+) or string.find\(raw, SCHEDULED", timed_source())
     assert length is not None
     assert int(length[1]) == job_reader.SCHEDULED_BYTES
     assert lua_constant("DEFAULT_FLAGS").decode() == records.DEFAULT_FLAGS
-    byte_of_the_exponent = re.search(r"string.byte\(raw, (\d+), (\d+)\)", source())
+    byte_of_the_exponent = re.search(r"string.byte\(raw, (\d+), (\d+)\)", timed_source())
     assert byte_of_the_exponent is not None
     assert int(byte_of_the_exponent[1]) == len(job_reader.SCHEDULED) + 1
 
@@ -145,8 +145,11 @@ def test_an_info_survives_the_way_through_lua(layout: redis.Redis, seed: int) ->
 
 def test_an_error_that_python_packs_can_be_copied_into_a_record() -> None:
     """settle.lua copies the bytes of a map with at most 15 fields."""
-    packed = pack_error(JobError("ValueError", "no", "retriable", "line 1"))
+    error = JobError("ValueError", "no", "retriable", "line 1")
+    head, _, packed = pack_ending("+5000", error).partition(b"\xa5error")
+    assert head == b"\x82\xa4when\xa5+5000"
     assert 0x80 <= packed[0] <= 0x8F
-    fields = re.search(r"first >= (\d+) and first <= (\d+)", source())
+    assert pack_ending("", error) == b"\x81\xa5error" + packed
+    fields = re.search(r"first >= (\d+) and first <= (\d+)", timed_source())
     assert fields is not None
     assert (int(fields[1]), int(fields[2])) == (0x80, 0x8F)

@@ -21,10 +21,10 @@ from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, Retr
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
-from queasy.store.library import source
 from queasy.store.records import DispatchItem, Ending, Taken, pack_options, when_arg
 from tests.servers import ServerKind, start_server
 from tests.store.harness import START, load, problems_of, read_all, send, words_of
+from tests.store.timed import timed_source
 
 GENERAL = {
     "if not job and not active[i] and not scores[i] and id ~= ''": "if false and id ~= ''",
@@ -39,7 +39,7 @@ CLIENTS = ("c1", "c2")
 
 def general_source() -> str:
     """The library without its bulk paths."""
-    text = source()
+    text = timed_source()
     for old, new in GENERAL.items():
         assert text.count(old) == 1, f"expected once, found {text.count(old)} times: {old}"
         text = text.replace(old, new)
@@ -51,7 +51,7 @@ def servers(kind: ServerKind) -> Iterator[tuple[redis.Redis, redis.Redis]]:
     """One with the library as it is, one with the general path only."""
     with ExitStack() as stack:
         connections: list[redis.Redis] = []
-        for text in (source(), general_source()):
+        for text in (timed_source(), general_source()):
             server = stack.enter_context(start_server(kind))
             connections.append(stack.enter_context(server.client(decode_responses=False)))
             load(connections[-1], text)
@@ -72,11 +72,11 @@ class Pair:
         self.requests = 0
 
     def commands(self, *, fail: bool = False) -> QueueCommands:
-        return QueueCommands(self.fail_keys if fail else self.keys, now=self.time)
+        return QueueCommands(self.fail_keys if fail else self.keys)
 
     def call(self, command: Command[Any]) -> Any:
         """Sends a command to both; the replies and what they leave are the same."""
-        replies = [attempt(server, command) for server in self.servers]
+        replies = [attempt(server, command, self.time) for server in self.servers]
         what = f"seed {self.seed}: {command.function} {command.args}"
         assert comparable(replies[0]) == comparable(replies[1]), what
         bulk, general = (read_all(server, self.keys, self.fail_keys) for server in self.servers)
@@ -191,9 +191,9 @@ class Pair:
         self.chance.choice(steps)()
 
 
-def attempt(server: redis.Redis, command: Command[Any]) -> Any:
+def attempt(server: redis.Redis, command: Command[Any], now: float) -> Any:
     try:
-        return send(server, command)
+        return send(server, command, now)
     except redis.RedisError as error:
         return words_of(error)
 
@@ -255,8 +255,8 @@ def test_a_difference_between_the_paths_is_found(kind: ServerKind) -> None:
         pair = tuple(stack.enter_context(s.client(decode_responses=False)) for s in (first, second))
         load(pair[1], general_source())
         for old, new in mistakes.items():
-            assert source().count(old) == 1, old
-            load(pair[0], source().replace(old, new))
+            assert timed_source().count(old) == 1, old
+            load(pair[0], timed_source().replace(old, new))
             for seed in range(6):
                 try:
                     test_bulk_paths_do_what_the_general_path_does((pair[0], pair[1]), seed)

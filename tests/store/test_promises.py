@@ -12,6 +12,7 @@ from tests.store import (
     promises_order,
     promises_outages,
     promises_plain,
+    promises_protocol,
     promises_server,
     promises_suspects,
     promises_waking,
@@ -21,8 +22,8 @@ from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers their promises
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
-    promises_idempotency, promises_order, promises_outages, promises_plain, promises_server,
-    promises_suspects, promises_waking,
+    promises_idempotency, promises_order, promises_outages, promises_plain, promises_protocol,
+    promises_server, promises_suspects, promises_waking,
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def test_a_row_says_whether_a_cancel_was_requested(h: Harness) -> None:
 
 
 def test_a_leased_job_carries_the_options_in_force(h: Harness) -> None:
-    commands = QueueCommands(h.keys, now=h.time, limits=LIMITS)
+    commands = QueueCommands(h.keys, limits=LIMITS)
     h.dispatch("plain")
     h.dispatch("own", options=JobOptions(timeout=5, max_stalls=1))
     plain, own = h.call(commands.dequeue("~x", lease=30, limit=2)).jobs

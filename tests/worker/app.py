@@ -39,6 +39,8 @@ def act(data: Any, job: Job) -> Any:
             time.sleep(seconds)
         case {"gil": seconds}:
             ctypes.PyDLL(None).sleep(int(seconds))  # PyDLL does not release the GIL
+        case {"native": seconds}:
+            ctypes.CDLL(None).sleep(int(seconds))  # it releases the GIL, and cannot be interrupted
         case {"spin": seconds}:
             end = time.monotonic() + seconds
             while time.monotonic() < end:

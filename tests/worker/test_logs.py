@@ -2,12 +2,16 @@
 
 import fcntl
 import json
+import logging
 import os
 import re
 import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from queasy import JobOptions, SyncClient
+from queasy import Dispatch, JobOptions, SyncClient
+from queasy.worker.logs import MAX_WAITING_BYTES, UnblockedHandler
 from tests.servers import wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet
 
@@ -63,14 +67,97 @@ def test_supervisor_goes_on_when_its_log_pipe_is_full(
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     worker = fleet.start("--processes", "2", "--queue", "waits", output=writing)
     wait_until(lambda: len(sync_client.workers(["waits"])) == 2, "both workers serve")
-    os.set_blocking(writing, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x")
-    os.set_blocking(writing, True)
+    _fill(writing)
     first = worker.children()
     os.kill(first[0], signal.SIGKILL)  # which writes a line to the log
     wait_until(lambda: len(set(worker.children()) - set(first)) == 1, "another process replaces it")
     os.close(writing)
     os.close(reading)
     worker.kill()
+
+
+@ON_ONE_SERVER
+def test_worker_with_unread_stderr_runs_its_jobs_and_ends(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    """Bug: raising handlers filled the pipe, both children blocked, and SIGTERM ended nothing."""
+    reading, writing = os.pipe()
+    worker = fleet.start("--processes", "2", "--queue", "plain", output=writing)
+    os.close(writing)
+    wait_until(lambda: len(sync_client.workers(["plain"])) == 2, "both workers serve")
+    plain = sync_client.queue("plain")
+    children = worker.children()
+    failing = Dispatch({"raise": "x" * 3000}, options=JobOptions(max_retries=0))
+    plain.dispatch_many([failing] * 600)
+    fleet.journal.wait_for("gave up", 600)
+    assert worker.children() == children
+    assert worker.stop(10) == 0
+    os.close(reading)
+
+
+def test_supervisor_that_cannot_start_ends_although_stderr_is_unread(fleet: Fleet) -> None:
+    """Bug: its last line, which says why, waited for a reader of the full pipe."""
+    reading, writing = os.pipe()
+    _fill(writing)
+    worker = fleet.start("--processes", "1", app="tests.worker:nothing", output=writing)
+    os.close(writing)
+    assert worker.process.wait(20) == 1
+    os.close(reading)
+
+
+def test_lines_beyond_the_limit_are_dropped_and_counted() -> None:
+    reading, writing = os.pipe()
+    handler = UnblockedHandler(writing)
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    lines = MAX_WAITING_BYTES // 1000 + 200
+    for number in range(lines):
+        logger.info("%d %s", number, "x" * 1000)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(_read_all, reading)
+        handler.close()
+        os.close(writing)
+        *written, last = read.result().splitlines()
+    os.close(reading)
+    assert [int(line.split()[0]) for line in written] == list(range(len(written)))
+    assert last == f"log_lines_suppressed what='log not read' count={lines - len(written)}"
+    assert 0 < len(written) < lines
+
+
+def test_line_that_cannot_be_formatted_is_logged_as_such() -> None:
+    reading, writing = os.pipe()
+    handler = UnblockedHandler(writing)
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    logger.info("%d", "no number")
+    handler.close()
+    os.close(writing)
+    assert _read_all(reading).endswith("logged a line that cannot be formatted: TypeError\n")
+    os.close(reading)
+
+
+def test_log_over_a_full_socket_does_not_block() -> None:
+    """systemd makes stderr a socket."""
+    reading, writing = socket.socketpair()
+    handler = UnblockedHandler(writing.fileno())
+    for _ in range(2000):
+        handler.handle(logging.makeLogRecord({"msg": "x" * 1000}))
+    assert reading.recv(1000)
+    reading.close()  # ends the thread that waits for room
+    handler.close()
+    writing.close()
+
+
+def _fill(pipe: int) -> None:
+    os.set_blocking(pipe, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(pipe, b"x")
+    os.set_blocking(pipe, True)
+
+
+def _read_all(pipe: int) -> str:
+    parts: list[bytes] = []
+    while part := os.read(pipe, 2**16):
+        parts.append(part)
+    return b"".join(parts).decode()

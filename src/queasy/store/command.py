@@ -25,9 +25,9 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     args: tuple[Argument, ...]
     read: Callable[[Any], T]
     read_only: bool = False
-    call_keys: tuple[str, ...] = ()
-    """Keys by which the server recognises a repeated call; empty if it need not: see
-    `with_number`."""
+    needs_number: bool = False
+    """Whether the server can recognise a repeated call, by a number that this one does not have
+    yet: see `with_number`."""
     unclear_when_repeated: Callable[[T], bool] | None = None
     """Whether the answer to a repeated call leaves open if the first one was carried out."""
     packed: bytes = b""
@@ -37,19 +37,24 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         """The same command, numbered: the server carries it out once, however often it is sent."""
         return Command(
             self.function,
-            self.keys + self.call_keys,
-            (*self.args, caller, number),
+            self.keys,
+            (caller, number, *self.args[2:]),
             self.read,
             self.read_only,
-            (),
+            False,
             self.unclear_when_repeated,
         )
 
-    def words(self) -> tuple[Any, ...]:
-        """The command as the server reads it."""
+    def words(self) -> tuple[str | bytes, ...]:
+        """The command as the server reads it.
+
+        Numbers become text here: if a signal handler raises while hiredis packs a number, hiredis
+        crashes the process.
+        """
         keys = self.keys
         fcall = "FCALL_RO" if self.read_only else "FCALL"
-        return (fcall, library.PREFIX + self.function, len(keys), *keys, *self.args)
+        args = [arg if isinstance(arg, (str, bytes)) else repr(arg) for arg in self.args]
+        return (fcall, library.PREFIX + self.function, str(len(keys)), *keys, *args)
 
     def answer(self, reply: Any) -> T:
         """The value of a reply; raises a reply that is an error."""

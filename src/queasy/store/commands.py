@@ -28,9 +28,9 @@ from queasy.store.records import (
     Taken,
     decode_text,
     encode_id,
-    milliseconds,
+    options_on_wire,
     pack_finishes,
-    pack_limits,
+    pack_given,
 )
 
 __all__ = ["AUDIT_TALLIES", "ListState", "QueueCommands", "RecordKind", "version"]
@@ -38,6 +38,8 @@ __all__ = ["AUDIT_TALLIES", "ListState", "QueueCommands", "RecordKind", "version
 RecordKind = Literal["failed", "broken"]
 ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed", "broken"]
 
+# The first two arguments of a call that has no caller and number.
+NO_NUMBER = ("", "")
 # One string object for each status, however many jobs have it.
 STATUSES: dict[bytes, DispatchStatus] = {word.encode(): word for word in get_args(DispatchStatus)}
 # The names of the audit's counts, in the order of TALLIES in lua/audit.lua.
@@ -48,22 +50,19 @@ AUDIT_TALLIES = (
 
 
 class QueueCommands:
-    """The commands of one queue. `now` (seconds) is a logical time, for tests.
-
-    With the queue's `limits`, dequeued jobs carry all options in force.
+    """The commands of one queue. A later revision of the library may add to a reply: what a command
+    does not know, it ignores. With its `limits`, dequeued jobs carry all options in force.
     """
 
     def __init__(
         self,
         keys: QueueKeys,
         codec: Codec | None = None,
-        now: float | None = None,
         *,
         limits: JobOptions | None = None,
     ) -> None:
         self.keys = keys
         self._jobs = JobReader(keys.queue, keys.name, codec, limits)
-        self._now = "" if now is None else milliseconds(now)
 
     # Putting
 
@@ -72,45 +71,35 @@ class QueueCommands:
     ) -> Command[list[Dispatched]]:
         """Put or update jobs. `call` is the caller's id and call number, if they are known."""
         ids = [item.id for item in items]
-        args: list[Argument] = [self._now]
+        args: list[Argument] = [*(call or NO_NUMBER)]
         for item in items:
             if item.when or item.flags or item.options:
-                args[1:] = chain.from_iterable([each.args() for each in items])
-                return self._dispatch("dispatch", ids, args, call)
+                args[2:] = chain.from_iterable([each.args() for each in items])
+                return self._dispatch("dispatch", ids, tuple(args))
             args += (item.id, item.payload)
         if not "".join(ids).isascii():
-            args[1::2] = map(encode_id, ids)
-        return self._dispatch("put", ids, args, call)
+            args[2::2] = map(encode_id, ids)
+        return self._dispatch("put", ids, tuple(args))
 
     def put(self, ids: Sequence[str], payloads: Sequence[bytes]) -> Command[list[Dispatched]]:
         """Put jobs that have nothing but an id in ASCII and data."""
-        args = (self._now, *chain.from_iterable(zip(ids, payloads, strict=True)))
-        return self._dispatch("put", ids, args, None)
+        args = (*NO_NUMBER, *chain.from_iterable(zip(ids, payloads, strict=True)))
+        return self._dispatch("put", ids, args)
 
     def _dispatch(
-        self,
-        function: str,
-        ids: Sequence[str],
-        args: Sequence[Argument],
-        call: tuple[str, int] | None,
+        self, function: str, ids: Sequence[str], args: tuple[Argument, ...]
     ) -> Command[list[Dispatched]]:
-        keys, read = self.keys, partial(_dispatched, ids)
         alone = function == "put" and len(ids) == 1  # it may be handed off at once
-        if call is not None:
-            numbered = keys.for_numbered_put if alone else keys.for_numbered_dispatch
-            return Command(function, numbered, (*args, *call), read)
-        unnumbered = keys.without_calls if alone else keys.for_dispatch
-        return Command(function, unnumbered, tuple(args), read, call_keys=keys.of_calls)
+        keys = self.keys.for_hand_off if alone else self.keys.for_dispatch
+        return Command(function, keys, args, partial(_dispatched, ids), needs_number=args[0] == "")
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
         """Cancel waiting jobs and, if `running`, request the cancellation of runs.
 
         The answers are cancelled, requested, active or absent.
         """
-        args = (self._now, _flag(running), *map(encode_id, ids))
-        return Command(
-            "cancel", self.keys.without_calls, args, _words, call_keys=self.keys.of_calls
-        )
+        args = (*NO_NUMBER, _flag(running), *map(encode_id, ids))
+        return Command("cancel", self.keys.all, args, _words, needs_number=True)
 
     # Taking and ending
 
@@ -142,7 +131,7 @@ class QueueCommands:
         if finishes:  # usually all of them
             others = [e for e in endings if not isinstance(e.outcome, Finish)]
         args: list[Any] = [
-            self._now, client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
+            client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
             len(others),
         ]  # fmt: skip
         for ending in others:
@@ -150,7 +139,7 @@ class QueueCommands:
         args += (("pass " if skips_suspects else "") + ("hand" if accepts_hand_off else ""), packed)
 
         def read(reply: list[Any]) -> Taken:
-            state, next_in, settled, jobs, cancels, lost, held = reply
+            state, next_in, settled, jobs, cancels, lost, held, *_ = reply
             words = ["finished"] * len(finishes)
             for number in lost:
                 words[number - 1] = "lost"
@@ -174,7 +163,7 @@ class QueueCommands:
 
     def settle(self, endings: Sequence[Ending]) -> Command[list[str]]:
         """End leases; the result of each, or 'lost'."""
-        args: list[Any] = [self._now]
+        args: list[Any] = []
         for ending in endings:
             args.extend(ending.args())
         return Command(
@@ -184,15 +173,15 @@ class QueueCommands:
 
     def extend(self, id_: str, token: int, lease: float) -> Command[str]:
         """Extend a lease: ok, cancel (its cancellation was requested) or lost."""
-        args = (self._now, encode_id(id_), token, _whole_ms(lease))
-        return Command("extend", self.keys.without_calls, args, _word)
+        args = (encode_id(id_), token, _whole_ms(lease))
+        return Command("extend", self.keys.all, args, _word)
 
     # Clients
 
     def register(self, client: str, lease: float, worker: bytes = b"") -> Command[str]:
         """Create a client: ok, or lost if it was swept before."""
-        args = (self._now, client, _whole_ms(lease), worker)
-        return Command("register", self.keys.without_calls, args, _word)
+        args = (client, _whole_ms(lease), worker)
+        return Command("register", self.keys.all, args, _word)
 
     def bump(
         self, clients: Sequence[str], lease: float
@@ -200,9 +189,9 @@ class QueueCommands:
         """Heartbeats: for each client ok or lost, and the runs to cancel."""
 
         def read(reply: list[Any]) -> list[tuple[str, list[Cancelled]]]:
-            return [(_word(state), _cancels(cancels)) for state, cancels in reply]
+            return [(_word(state), _cancels(cancels)) for state, cancels, *_ in reply]
 
-        args = (self._now, _whole_ms(lease), *clients)
+        args = (_whole_ms(lease), *clients)
         return Command("bump", self.keys.with_fail_queue, args, read)
 
     def evict(
@@ -212,14 +201,14 @@ class QueueCommands:
 
         With `ids`, only these jobs count a stall; its other jobs are released.
         """
-        args = (self._now, client, verb, *map(encode_id, ids))
+        args = (client, verb, *map(encode_id, ids))
         return Command(
             "evict", self.keys.with_fail_queue, args, lambda reply: (_word(reply[0]), reply[1])
         )
 
     def sweep(self) -> Command[int]:
         """Return jobs of dead clients; call again while it answers more than 0."""
-        return Command("sweep", self.keys.with_fail_queue, (self._now,), int)
+        return Command("sweep", self.keys.with_fail_queue, (), int)
 
     def leases(
         self, client: str, cursor: bytes, limit: int
@@ -227,7 +216,7 @@ class QueueCommands:
         """A page of the leases of one client, and the cursor of the next page: see `jobs`."""
 
         def read(reply: list[Any]) -> tuple[list[tuple[str, int]], bytes]:
-            flat, following = reply
+            flat, following, *_ = reply
             return [(lease.id, lease.token) for lease in _cancels(flat)], following
 
         return self._read_only("leases", read, client, cursor, limit)
@@ -236,7 +225,7 @@ class QueueCommands:
         def read(reply: list[Any]) -> list[ClientInfo]:
             return [
                 ClientInfo(decode_text(client), float(left) / 1000, leases, worker)
-                for client, left, leases, worker in reply
+                for client, left, leases, worker, *_ in reply
             ]
 
         return self._read_only("clients", read, offset, limit)
@@ -253,29 +242,26 @@ class QueueCommands:
         paused: bool | None = None,
     ) -> Command[str]:
         """Change settings of the whole queue; None leaves a setting as it is."""
-        args = (
-            self._now,
-            b"" if limits is None else pack_limits(limits),
-            "" if fail_handler is None else _flag(fail_handler),
-            "" if failed_limit is None else failed_limit,
-            "" if broken_limit is None else broken_limit,
-            "" if paused is None else _flag(paused),
-        )
-        return Command("configure", self.keys.without_calls, args, _word)
+        given = {
+            "limits": None if limits is None else options_on_wire(limits),
+            "fail_handler": fail_handler,
+            "failed_limit": failed_limit,
+            "broken_limit": broken_limit,
+            "paused": paused,
+        }
+        return Command("configure", self.keys.all, (pack_given(given),), _word)
 
     def requeue(self, kind: RecordKind, ids: Sequence[str]) -> Command[list[str]]:
         """Put failed or broken jobs back: requeued, exists, absent or later (call again)."""
-        args = (self._now, kind, *map(encode_id, ids))
-        return Command(
-            "requeue", self.keys.without_calls, args, _words, call_keys=self.keys.of_calls
-        )
+        args = (*NO_NUMBER, kind, *map(encode_id, ids))
+        return Command("requeue", self.keys.all, args, _words, needs_number=True)
 
     def drop(self, kind: RecordKind, ids: Sequence[str]) -> Command[int]:
         """Delete the records of failed or broken jobs; how many there were."""
-        args = (self._now, kind, *map(encode_id, ids))
+        args = (kind, *map(encode_id, ids))
         return Command(
             "drop",
-            self.keys.without_calls,
+            self.keys.all,
             args,
             int,
             unclear_when_repeated=lambda dropped: dropped < len(ids),
@@ -283,13 +269,13 @@ class QueueCommands:
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:
         """Keep the newest records only; call again while it answers more than 0."""
-        return Command("trim", self.keys.without_calls, (self._now, kind, keep), int)
+        return Command("trim", self.keys.all, (kind, keep), int)
 
     # Reading
 
     def counts(self) -> Command[Counts]:
         def read(reply: list[Any]) -> Counts:
-            *numbers, paused, first, now = reply
+            *numbers, paused, first, now = reply[:11]
             late = (float(now) - float(first)) / 1000 if first else 0.0
             late = late if math.isfinite(late) else 0.0  # a run_at that is not a number
             return Counts(*numbers, paused=bool(paused), latency=max(0.0, late))
@@ -318,7 +304,7 @@ class QueueCommands:
         def read(reply: list[Any]) -> list[Stat]:
             return [
                 Stat(_word(kind), int(minute) * 60.0 if minute else None, int(count))
-                for kind, minute, count in reply
+                for kind, minute, count, *_ in reply
             ]
 
         return self._read_only("stats", read)
@@ -327,14 +313,14 @@ class QueueCommands:
         """One page of the check of all invariants."""
 
         def read(reply: list[Any]) -> AuditPage:
-            problems, tallies, sizes = reply
+            problems, tallies, sizes, *_ = reply
             return AuditPage([decode_text(problem) for problem in problems], tallies, sizes)
 
-        args = (self._now, offset, limit)
+        args = (offset, limit)
         return Command("audit", self.keys.all, args, read, read_only=True)
 
     def _read_only(self, function: str, read: Any, *args: Any) -> Command[Any]:
-        return Command(function, self.keys.without_calls, (self._now, *args), read, read_only=True)
+        return Command(function, self.keys.all, args, read, read_only=True)
 
 
 def version() -> Command[tuple[int, int]]:

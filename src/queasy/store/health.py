@@ -82,7 +82,7 @@ def inspect_server(route: Route) -> Generator[Effect, Any, Health]:
     try:
         address = yield from route.locate(None)
         began = time.monotonic()
-        version = ("FCALL_RO", library.PREFIX + "version", 0)
+        version = ("FCALL_RO", library.PREFIX + "version", "0")
         exchange = Exchange(address, (version, *_queries()))
         try:
             found, *replies = yield exchange

@@ -80,7 +80,7 @@ class _NumberedCall(Generic[T]):
         self._caller: Caller | None = None
 
     def __enter__(self) -> Command[T]:
-        if not self._command.call_keys:
+        if not self._command.needs_number:
             return self._command
         self._caller = caller = self._callers.take()
         return self._command.with_number(*caller.next_call())

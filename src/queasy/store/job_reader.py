@@ -177,7 +177,7 @@ class JobReader:
 
     def row(self, row: list[bytes]) -> Job:
         """The job of one row of a list; `info` and `note` are MessagePack."""
-        id_, state, run_at, token, client, info, payload, note = row
+        id_, state, run_at, token, client, info, payload, note, *_ = row
         return self._job(
             id_, cast("State", state.decode()), run_at, token, decode_text(client), info, payload,
             note, _NO_OPTIONS, NOT_CANCELLED,

@@ -1,19 +1,24 @@
-"""All keys of a queue, in the order in which every server function receives them."""
+"""All keys of a queue, in the one order. A server function receives the first so many of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["NAMES", "QueueKeys"]
+__all__ = ["NAMES", "RESERVED", "QueueKeys"]
 
+RESERVED = (
+    "results", "results_at", "lanes", "lane_counts", "schedules", "schedules_at",
+    "outbox", "outbox_at",
+)  # fmt: skip
 # The same order as NAMES in lua/keys.lua; a test compares the two.
 NAMES = (
-    "waiting", "data", "info", "active", "blocked", "meta", "stats", "waiters",
-    "leases", "clients", "requests", "cancels", "workers", "failed", "failed_at",
-    "broken", "broken_at", "calls", "callers",
+    "waiting", "data", "info", "active", "blocked", "meta", "stats", "waiters", "calls", "callers",
+    "leases", "clients", "requests", "workers", "broken", "broken_at",
+    "cancels", "failed", "failed_at", *RESERVED,
 )  # fmt: skip
-QUEUE_KEYS = 17
+PRODUCER_KEYS = 10
+HAND_OFF_KEYS = 16
 FAIL_KEYS = 8
 
 
@@ -34,33 +39,20 @@ class QueueKeys:
         return tuple(self.base + name for name in NAMES)
 
     @cached_property
-    def without_calls(self) -> tuple[str, ...]:
-        """The keys for functions that need not recognise a repeated call: "all" in api.lua."""
-        return self.all[:QUEUE_KEYS]
-
-    @cached_property
     def for_dispatch(self) -> tuple[str, ...]:
-        return self.all[:FAIL_KEYS]
+        return self.all[:PRODUCER_KEYS]
 
     @cached_property
-    def of_calls(self) -> tuple[str, ...]:
-        """The further keys by which a function recognises a repeated call."""
-        return self.all[QUEUE_KEYS:]
-
-    @cached_property
-    def for_numbered_dispatch(self) -> tuple[str, ...]:
-        return self.for_dispatch + self.of_calls
-
-    @cached_property
-    def for_numbered_put(self) -> tuple[str, ...]:
-        return self.without_calls + self.of_calls
+    def for_hand_off(self) -> tuple[str, ...]:
+        """The keys for a put that may hand off its job."""
+        return self.all[:HAND_OFF_KEYS]
 
     @cached_property
     def with_fail_queue(self) -> tuple[str, ...]:
         """The keys for functions that may give a job up. A fail queue has no fail queue itself."""
         if self.fail:
-            return self.without_calls
-        return self.without_calls + QueueKeys(self.prefix, self.queue, fail=True).for_dispatch
+            return self.all
+        return self.all + QueueKeys(self.prefix, self.queue, fail=True).all[:FAIL_KEYS]
 
     @property
     def name(self) -> str:

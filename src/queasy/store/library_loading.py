@@ -25,7 +25,7 @@ def load_library(route: Route) -> Generator[Effect, Any, None]:
 
 def load_library_on(address: Address) -> Generator[Effect, Any, None]:
     """Loads the library on one server; never replaces a newer one."""
-    question = ("FCALL_RO", library.PREFIX + "version", 0)
+    question = ("FCALL_RO", library.PREFIX + "version", "0")
     for _ in range(MAX_LOAD_ATTEMPTS):
         (reply,) = yield Exchange(address, (question,))
         if isinstance(reply, Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -53,7 +53,7 @@ class Ending(msgspec.Struct, frozen=True):
     outcome: Outcome
 
     def args(self) -> tuple[Argument, ...]:
-        verb, when, error = "", "", b""
+        verb, when, error = "", "", None
         match self.outcome:
             case Finish():
                 verb = "finish"
@@ -62,15 +62,15 @@ class Ending(msgspec.Struct, frozen=True):
             case Cancel():
                 verb = "cancel"
             case RetryLater(error=why, at=at, after=after):
-                verb, error = "retry", pack_error(why)
+                verb, error = "retry", why
                 when = when_arg(at, after)
             case TimedOut(error=why):
-                verb, error = "timeout", pack_error(why)
+                verb, error = "timeout", why
             case Fail(error=why):
-                verb, error = "fail", pack_error(why)
+                verb, error = "fail", why
             case Broken(error=why):
-                verb, error = "broken", pack_error(why)
-        return (verb, encode_id(self.id), self.token, when, error)
+                verb, error = "broken", why
+        return (verb, encode_id(self.id), self.token, pack_ending(when, error))
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -207,20 +207,29 @@ def pack_options(options: JobOptions, update: bool | frozenset[str]) -> bytes:
     return _encoder.encode({"set": _to_wire(given), "update": sorted(names)})
 
 
-def pack_limits(options: JobOptions) -> bytes:
-    return _encoder.encode(_to_wire(options.given()))
+def options_on_wire(options: JobOptions) -> dict[str, float]:
+    return _to_wire(options.given())
 
 
-def pack_error(error: JobError | None) -> bytes:
-    if error is None:
-        return b""
-    fields = {
-        "type": error.type,
-        "message": error.message,
-        "kind": error.kind,
-        "traceback": error.traceback,
-    }
-    return _encoder.encode({name: value for name, value in fields.items() if value})
+def pack_given(fields: Mapping[str, object]) -> bytes:
+    """A map of the fields that are not None."""
+    return _encoder.encode({name: value for name, value in fields.items() if value is not None})
+
+
+def pack_ending(when: str, error: JobError | None) -> bytes:
+    """The record of an ending; empty if it says nothing. The error comes last: the server copies
+    its bytes.
+    """
+    record: dict[str, object] = {"when": when} if when else {}
+    if error is not None:
+        fields = {
+            "type": error.type,
+            "message": error.message,
+            "kind": error.kind,
+            "traceback": error.traceback,
+        }
+        record["error"] = {name: value for name, value in fields.items() if value}
+    return _encoder.encode(record) if record else b""
 
 
 def _to_wire(given: dict[str, float]) -> dict[str, float]:

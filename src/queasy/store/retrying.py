@@ -206,13 +206,13 @@ class _CallState:
         """Whether the call was sent to a member of a group, which may be replaced."""
         return route.is_group and self.address is not None
 
-    def _durability_commands(self) -> tuple[tuple[Any, ...], ...]:
-        timeout_ms = round(self.durability_timeout * 1000)
+    def _durability_commands(self) -> tuple[tuple[str, ...], ...]:
+        timeout_ms = str(round(self.durability_timeout * 1000))
         match self.durability:
             case "fsynced":
-                return (("WAITAOF", 1, 0, timeout_ms),)
+                return (("WAITAOF", "1", "0", timeout_ms),)
             case "replicated":
-                return (("WAIT", 1, timeout_ms),)
+                return (("WAIT", "1", timeout_ms),)
             case _:
                 return ()
 

@@ -106,7 +106,7 @@ class AsyncStore:
         self._bind()
         if not self._connected:
             await self.connect()
-        if not command.call_keys:
+        if not command.needs_number:
             return await self._run(command, durability)
         with self.callers.number(command) as numbered:
             return await self._run(numbered, durability)
@@ -222,7 +222,7 @@ class SyncStore:
         """The answer to a command."""
         if not self._connected:
             self.connect()
-        if not command.call_keys:
+        if not command.needs_number:
             return self._run(command, durability)
         with self.callers.number(command) as numbered:
             return self._run(numbered, durability)

@@ -7,8 +7,10 @@ the answer was lost. Without an undo, no other client could take the job until t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from queasy.errors import QueasyError, Unanswered, Unreachable
 from queasy.store.command import Command
 
-__all__ = ["SyncUndos", "undo_once_answered"]
+__all__ = ["Claim", "SyncUndos", "undo_once_answered"]
 
 log = logging.getLogger("queasy")
 
@@ -93,6 +95,102 @@ async def undo_once_answered(
             return
 
 
+class _Fate:
+    """What became of a call: its caller received the answer, or was interrupted."""
+
+    __slots__ = ("abandoned", "kept")
+
+    def __init__(self) -> None:
+        self.abandoned = self.kept = False
+
+    def keep(self) -> None:
+        self.kept = True
+
+    def abandon(self) -> None:
+        self.abandoned, self.kept = True, False
+
+
+class _ClaimedUndo(_PendingUndo):
+    """The undo of a command that a sync call has sent, or is about to send."""
+
+    def __init__(self, command: UndoCommand, expires_in: float, claim: Claim) -> None:
+        super().__init__(command, expires_in, UNDO_ATTEMPTS)
+        self._claim = weakref.ref(claim)
+        self._fate = claim.fate
+        self._wanted = False
+
+    def want(self) -> None:
+        """The command has no answer: it is undone, whatever becomes of the call."""
+        self._wanted = True
+
+    def drop(self) -> None:
+        """The command has taken nothing, or what it took was given back."""
+        self.attempts_left = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether to undo the command now: its call was interrupted."""
+        return self._wanted or self._fate.abandoned or self._claim() is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to undo."""
+        kept = self._fate.kept and not self._wanted
+        return kept or not self.attempts_left or self.expired
+
+
+class Claim:
+    """What one sync call may have taken from the server.
+
+    It is undone unless the call returns right after `keep`. The interpreter runs signal handlers
+    when it calls a function, but not when it returns from one. So a handler that raises finds the
+    claim either not kept, or in the hands of the caller.
+
+    The call registers each undo before it sends the command. So an undo is not lost even if
+    `abandon` is interrupted: the claim is gone with the frame of the call, and then the next call
+    finds its undos.
+    """
+
+    __slots__ = ("__weakref__", "_open", "_undos", "fate")
+
+    def __init__(self, undos: SyncUndos) -> None:
+        self._undos = undos
+        self._open: list[_ClaimedUndo] = []
+        self.fate = _Fate()
+
+    def begin(self, command: UndoCommand, expires_in: float) -> None:
+        """A command is about to be sent, which `command` undoes."""
+        undo = _ClaimedUndo(command, expires_in, self)
+        self._undos.add(undo)
+        self._open.append(undo)
+
+    def answered(self, *, took: bool) -> None:
+        """The last command was answered; it has also given back what those before it took."""
+        over = slice(-1 if took else None)
+        for undo in self._open[over]:
+            undo.drop()
+        del self._open[over]
+
+    def refused(self) -> None:
+        """The last command did not reach the server, or was refused."""
+        self._open[-1].drop()
+
+    def unanswered(self) -> None:
+        """The last command may have been carried out, and the call continues without it."""
+        self._open[-1].want()
+        self._undos.attempt()
+
+    def keep(self) -> None:
+        """The caller receives what the call took: the call must return now."""
+        self.fate.keep()
+
+    def abandon(self) -> None:
+        """The caller does not receive what the call took."""
+        self.fate.abandon()
+        if self._open:
+            self._undos.attempt()
+
+
 class SyncUndos:
     """Undos for sync code. Safe to share between threads.
 
@@ -101,27 +199,28 @@ class SyncUndos:
 
     def __init__(self, run: Callable[[UndoCommand], tuple[str, int]]) -> None:
         self._run = run
-        self._pending: deque[_PendingUndo] = deque()
+        self._pending: deque[_ClaimedUndo] = deque()
 
-    def add(self, command: UndoCommand, expires_in: float) -> None:
-        self._pending.append(_PendingUndo(command, expires_in, UNDO_ATTEMPTS))
+    def claim(self) -> Claim:
+        """A claim for one call."""
+        return Claim(self)
+
+    def add(self, undo: _ClaimedUndo) -> None:
+        self._pending.append(undo)
 
     def attempt(self) -> None:
-        """Tries each pending undo that is due; stops when the server cannot be reached."""
-        for _ in range(len(self._pending)):
-            try:
-                undo = self._pending.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            failed = False
-            if undo.due:
-                failed = not self._attempt(undo)
-            if undo.attempts_left and not undo.expired:
-                self._pending.append(undo)
-            if failed:
+        """Tries each undo that is wanted and due; stops when the server cannot be reached.
+
+        An undo stays pending until it is over, so that none is lost if this is interrupted.
+        """
+        for undo in list(self._pending):
+            if undo.is_over:
+                with contextlib.suppress(ValueError):  # another thread has removed it
+                    self._pending.remove(undo)
+            elif undo.is_wanted and undo.due and not self._attempt(undo):
                 return
 
-    def _attempt(self, undo: _PendingUndo) -> bool:
+    def _attempt(self, undo: _ClaimedUndo) -> bool:
         """Tries one undo; returns whether the server answered."""
         undo.begin_attempt()
         try:

@@ -368,7 +368,7 @@ async def test_ids_that_are_not_utf8_pass_through_unchanged(
     queue = client.queue("q", codec="raw")
     keys = queue.keys.for_dispatch
     server.client().fcall(
-        "queasy_v1_dispatch", len(keys), *keys, "", b"no \xff utf-8", b"x", "", "", ""
+        "queasy_v1_dispatch", len(keys), *keys, "", "", b"no \xff utf-8", b"x", "", "", ""
     )
     lease = await queue.lease(timeout=0)
     assert lease is not None

@@ -236,7 +236,7 @@ def test_a_full_server_with_an_older_library_is_drained_by_newer_clients(
     monkeypatch.setattr(library, "revision", lambda: OURS + 1)
     monkeypatch.setattr(library, "source", lambda: newer)
     keys = SyncClient(own_server.url).queue("q").keys.for_dispatch
-    own_server.call("FCALL", "queasy_v1_dispatch", len(keys), *keys, "", "a", "1", "", "", "")
+    own_server.call("FCALL", "queasy_v1_dispatch", len(keys), *keys, "", "", "a", "1", "", "", "")
     own_server.call("CONFIG", "SET", "maxmemory", "1")
     with SyncClient(own_server.url) as client:
         assert f"revision {OURS + 1} cannot be loaded" in caplog.text

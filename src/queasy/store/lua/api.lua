@@ -1,16 +1,18 @@
 -- The registered functions. Each parses its arguments and calls one module. Its header lists:
---   keys   that it receives. NAMES has their order; "all" are the first QUEUE_KEYS
---   args   after `now`, which is the first argument, and empty except in tests
+--   keys   that it needs, the first of the order in keys.lua: of a producer, all of the queue, or
+--          also the first of its fail queue. More keys are accepted
+--   args   its arguments, in order
 --   reply  what it returns
 --   writes what it changes
 -- Times and durations are milliseconds.
 
-local NAMES, QUEUE_KEYS, FAIL_KEYS, CHUNK = keys.NAMES, keys.QUEUE_KEYS, keys.FAIL_KEYS, keys.CHUNK
-local refuse, open_queue = keys.refuse, keys.open_queue
+local PRODUCER_KEYS, QUEUE_KEYS, CHUNK = keys.PRODUCER_KEYS, keys.QUEUE_KEYS, keys.CHUNK
+local refuse, open_queue, open_calls = keys.refuse, keys.open_queue, keys.open_calls
 local read_stats = stats.read_stats
 local new_batch = batch.new
 local rest_args, count_arg = arguments.rest_args, arguments.count_arg
 local client_arg, kind_arg, call_arg = arguments.client_arg, arguments.kind_arg, arguments.call_arg
+local flag_arg = arguments.flag_arg
 local clients_arg, group_count = arguments.clients_arg, arguments.group_count
 local dequeue_arg, eviction_arg = arguments.dequeue_arg, arguments.eviction_arg
 local bump, register_client, extend_lease = client.bump, client.register_client, client.extend_lease
@@ -35,36 +37,36 @@ local API = {}
 local VERSION = { 1, 7 } -- protocol, revision: a loader never replaces a higher revision
 
 -- dispatch: create or update jobs.
---   keys   the first 8; optionally calls, callers
---   args   id, data, when, flags, options for each job (see job.lua); with calls: caller, number
+--   keys   of a producer
+--   args   caller, number ('' and '': the call has no number); id, data, when, flags, options for
+--          each job (see job.lua)
 --   reply  created | updated | blocked | unchanged for each
 --   writes waiting, data, info, blocked, calls, callers; wakes waiters. A repeat of the caller's
 --          last call gets the same reply and changes nothing
 function API.dispatch(keys, argv)
-  return dispatch_once(keys, argv, FAIL_KEYS, 5, wake_after_call)
+  return dispatch_once(keys, argv, 5, wake_after_call)
 end
 
 -- put: dispatch of jobs that have only an id and data, as most do.
---   keys   the first 8, or all; optionally calls, callers
---   args   id, data for each job; with calls: caller, number
+--   keys   of a producer; up to broken_at, or more, if it may hand off
+--   args   caller, number; id, data for each job
 --   reply  as dispatch
---   writes as dispatch; with all keys it may hand off one due job, and so lease it to a waiter
+--   writes as dispatch; with these keys it may hand off one due job, and so lease it to a waiter
 function API.put(keys, argv)
-  local n = #keys < QUEUE_KEYS and FAIL_KEYS or QUEUE_KEYS
-  return dispatch_once(keys, argv, n, 2, hand_off_or_wake)
+  return dispatch_once(keys, argv, 2, hand_off_or_wake)
 end
 
 -- cancel: remove waiting jobs and blocked dispatches, request that runs stop.
---   keys   all; optionally calls, callers
---   args   running (1, 0), id ...; with calls: caller, number
+--   keys   all
+--   args   caller, number; running (1, 0); id ...
 --   reply  cancelled | requested | active | absent for each
 --   writes waiting, data, info, blocked, calls, callers; with running: active, cancels, and
 --          notifies the holder. A repeat is answered as in dispatch
 function API.cancel(keys, argv)
-  local q = open_queue(keys, 1, argv[1])
-  local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
-  local ids = rest_args(argv, 3, last)
-  return call and earlier_reply(q, call, #ids) or cancel(q, ids, argv[2] == '1', call)
+  local q = open_queue(keys)
+  local call, running = call_arg(q, argv), flag_arg(argv[3], 'running')
+  local ids = rest_args(argv, 4)
+  return call and earlier_reply(q, call, #ids) or cancel(q, ids, running, call)
 end
 
 -- register: create a client. Only this, and a dequeue for a client '~…', creates one.
@@ -73,8 +75,8 @@ end
 --   reply  ok | lost (it was swept: register under a new id)
 --   writes clients, workers
 function API.register(keys, argv)
-  local lease_ms = count_arg(argv[3], 'the lease')
-  return register_client(open_queue(keys, 1, argv[1]), client_arg(argv[2]), lease_ms, argv[4])
+  local lease_ms = count_arg(argv[2], 'the lease')
+  return register_client(open_queue(keys), client_arg(argv[1]), lease_ms, argv[3])
 end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
@@ -87,32 +89,32 @@ end
 --          client '~…' is made for one dequeue, and its name is its request),
 --          waiter (the client to wake when there is work),
 --          waits (how long it sleeps at most if it gets nothing; 0: it does not sleep),
---          number of leases to end, then verb, id, token, when, error of each;
---          optional words: pass (it leaves suspects to others), hand (while it waits, jobs may be
+--          number of leases to end, then verb, id, token, record of each: see settle;
+--          words, or '': pass (it leaves suspects to others), hand (while it waits, jobs may be
 --          leased to it and sent to it);
---          optional packed list of id, token of each finished lease: most calls only finish
+--          packed list of id, token of each finished lease, or '': most calls only finish
 --   reply  { ok | lost | paused | overtaken, next_in, { status of each lease to end },
 --            { id, token, run_at, data, info of each job }, { id, token of each requested cancel },
 --            { number in the packed list of each lease that was lost },
 --            how many leases the client holds, if it becomes a waiter, else 0. If it knows of
---            fewer, the others were handed to it in messages that were lost };
---          the last two only if a packed list was given, even an empty one
+--            fewer, the others were handed to it in messages that were lost }
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
-  return dequeue(open_queue(keys, 1, argv[1]), dequeue_arg(argv), argv)
+  return dequeue(open_queue(keys), dequeue_arg(argv), argv)
 end
 
 -- settle: end leases.
 --   keys   all, and the fail queue's
---   args   verb, id, token, when, error of each. Verbs: finish, retry, timeout, fail,
---          release, cancel, broken. when: '' (backoff), '+ms', or a time; for retry and timeout
+--   args   verb, id, token, record of each. Verbs: finish, retry, timeout, fail, release, cancel,
+--          broken. The record is '' or a packed map of when ('+ms', or a time; for retry and
+--          timeout; none: after the backoff) and error (a map)
 --   reply  finished | retried | timed_out | failed | released | cancelled | broken |
 --          postponed (broken, but that record is full) | lost for each
 --   writes all; a repeat replies lost
 function API.settle(keys, argv)
-  local n = group_count(2, #argv, 5, 'leases')
-  local q = open_queue(keys, 1, argv[1])
-  local settled = settle(q, argv, 2, n)
+  local n = group_count(argv, 1, 4, 'leases')
+  local q = open_queue(keys)
+  local settled = settle(q, argv, 1, n)
   wake_all(q)
   return settled
 end
@@ -123,8 +125,8 @@ end
 --   reply  { ok | lost, { id, token of each requested cancel } } for each client
 --   writes clients; sweeps
 function API.bump(keys, argv)
-  local lease_ms, clients = count_arg(argv[2], 'the lease'), clients_arg(argv, 3)
-  local q = open_queue(keys, 1, argv[1])
+  local lease_ms, clients = count_arg(argv[1], 'the lease'), clients_arg(argv, 2)
+  local q = open_queue(keys)
   local replies = bump(q, lease_ms, clients)
   sweep(q)
   wake_all(q)
@@ -137,8 +139,8 @@ end
 --   reply  ok | cancel (extended, but a cancel was requested) | lost
 --   writes clients
 function API.extend(keys, argv)
-  local lease_ms = count_arg(argv[4], 'the lease')
-  return extend_lease(open_queue(keys, 1, argv[1]), argv[2], argv[3], lease_ms)
+  local lease_ms = count_arg(argv[3], 'the lease')
+  return extend_lease(open_queue(keys), argv[1], argv[2], lease_ms)
 end
 
 -- sweep: return the jobs of dead clients. Bounded in leases, clients and bytes: call again while
@@ -148,7 +150,7 @@ end
 --   reply  leases ended, at least 1 if any client was dead
 --   writes all
 function API.sweep(keys, argv)
-  local q = open_queue(keys, 1, argv[1])
+  local q = open_queue(keys)
   local ended = sweep(q)
   wake_all(q)
   return ended
@@ -163,34 +165,33 @@ end
 --   writes all
 function API.evict(keys, argv)
   local verb, started = eviction_arg(argv)
-  local q = open_queue(keys, 1, argv[1])
-  local reply = evict(q, client_arg(argv[2]), verb, started)
+  local q = open_queue(keys)
+  local reply = evict(q, client_arg(argv[1]), verb, started)
   wake_all(q)
   forward_wake_up(q) -- the client may have been woken for a job and not have polled
   return reply
 end
 
--- configure: write the settings of the queue. '' leaves a setting as it is.
+-- configure: write settings of the queue. The others stay as they are.
 --   keys   all
---   args   limits (a map of options), fail_handler (1, 0), failed_limit, broken_limit,
---          paused (1, 0)
+--   args   a packed map of settings: limits (a map of options), fail_handler (true, false),
+--          failed_limit, broken_limit, paused (true, false)
 --   reply  ok
 --   writes meta; trims failed and broken; resuming wakes waiters
 function API.configure(keys, argv)
-  return configure(open_queue(keys, 1, argv[1]), argv)
+  return configure(open_queue(keys), argv[1])
 end
 
 -- requeue: make failed or broken jobs wait again.
---   keys   all; optionally calls, callers
---   args   failed | broken, id ...; with calls: caller, number
+--   keys   all
+--   args   caller, number; failed | broken; id ...
 --   reply  requeued | exists (the id waits or is active) | absent | later (not processed, because
 --          those before it were large: call again with these), for each
 --   writes waiting, data, info, failed or broken, calls, callers; wakes waiters. A repeat is
 --          answered as in dispatch
 function API.requeue(keys, argv)
-  local q = open_queue(keys, 1, argv[1])
-  local call, last = call_arg(q, keys, QUEUE_KEYS, argv)
-  local kind, ids = kind_arg(argv[2]), rest_args(argv, 3, last)
+  local q = open_queue(keys)
+  local call, kind, ids = call_arg(q, argv), kind_arg(argv[3]), rest_args(argv, 4)
   return call and earlier_reply(q, call, #ids) or requeue(q, kind, ids, call)
 end
 
@@ -200,7 +201,7 @@ end
 --   reply  how many there were
 --   writes failed or broken
 function API.drop(keys, argv)
-  return drop(open_queue(keys, 1, argv[1]), kind_arg(argv[2]), rest_args(argv, 3))
+  return drop(open_queue(keys), kind_arg(argv[1]), rest_args(argv, 2))
 end
 
 -- trim: keep only the newest records. Bounded: call again while the reply is above 0.
@@ -209,8 +210,8 @@ end
 --   reply  how many were dropped
 --   writes failed or broken
 function API.trim(keys, argv)
-  local q, batch = open_queue(keys, 1, argv[1]), new_batch()
-  local dropped = trim(q, batch, kind_arg(argv[2]), count_arg(argv[3], 'what to keep'), 0, {})
+  local q, batch = open_queue(keys), new_batch()
+  local dropped = trim(q, batch, kind_arg(argv[1]), count_arg(argv[2], 'what to keep'), 0, {})
   batch:commit(q)
   return dropped
 end
@@ -222,7 +223,7 @@ end
 --            first run_at, now }
 --   writes nothing
 function API.counts(keys, argv)
-  return counts(open_queue(keys, 1, argv[1]))
+  return counts(open_queue(keys))
 end
 
 -- get: one job in all its states.
@@ -231,7 +232,7 @@ end
 --   reply  a row (see inspect.lua) for each state
 --   writes nothing
 function API.get(keys, argv)
-  return get(open_queue(keys, 1, argv[1]), argv[2])
+  return get(open_queue(keys), argv[1])
 end
 
 -- list: a page of jobs.
@@ -240,9 +241,9 @@ end
 --   reply  { rows, the cursor of the next page }; '' is the first page, and follows the last
 --   writes nothing
 function API.list(keys, argv)
-  local lister = LISTS[argv[2]] or refuse('expected a state of jobs, got ' .. tostring(argv[2]))
-  local limit = count_arg(argv[4], 'the limit', CHUNK)
-  return { lister(open_queue(keys, 1, argv[1]), argv[3], math.max(1, limit)) }
+  local lister = LISTS[argv[1]] or refuse('expected a state of jobs, got ' .. tostring(argv[1]))
+  local limit = count_arg(argv[3], 'the limit', CHUNK)
+  return { lister(open_queue(keys), argv[2], math.max(1, limit)) }
 end
 
 -- leases: a page of the leases of one client, without payloads.
@@ -252,8 +253,8 @@ end
 --          follows the last
 --   writes nothing
 function API.leases(keys, argv)
-  local limit = math.max(1, count_arg(argv[4], 'the limit', CHUNK))
-  return leases_of(open_queue(keys, 1, argv[1]), client_arg(argv[2]), argv[3], limit)
+  local limit = math.max(1, count_arg(argv[3], 'the limit', CHUNK))
+  return leases_of(open_queue(keys), client_arg(argv[1]), argv[2], limit)
 end
 
 -- clients: a page of clients.
@@ -262,8 +263,8 @@ end
 --   reply  { client, expires in ms, leases, worker } for each
 --   writes nothing
 function API.clients(keys, argv)
-  local offset, limit = count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit', CHUNK)
-  return clients(open_queue(keys, 1, argv[1]), offset, limit)
+  local offset, limit = count_arg(argv[1], 'the offset'), count_arg(argv[2], 'the limit', CHUNK)
+  return clients(open_queue(keys), offset, limit)
 end
 
 -- stats: the counters.
@@ -272,17 +273,23 @@ end
 --   reply  { kind, minute since the epoch ('' for the total), count } for each
 --   writes nothing
 function API.stats(keys, argv)
-  return read_stats(open_queue(keys, 1, argv[1]))
+  return read_stats(open_queue(keys))
 end
 
 -- audit: check a page of the invariants (see audit.lua).
---   keys   all; optionally calls, callers: without them, those two are not checked
+--   keys   all
 --   args   offset, limit
 --   reply  { problems, tallies, sizes }
 --   writes nothing
 function API.audit(keys, argv)
-  local offset, limit = count_arg(argv[2], 'the offset'), count_arg(argv[3], 'the limit')
-  return meta_problem(keys) or audit(open_queue(keys, 1, argv[1], #NAMES), offset, limit)
+  local offset, limit = count_arg(argv[1], 'the offset'), count_arg(argv[2], 'the limit')
+  local problem = meta_problem(keys)
+  if problem then
+    return problem
+  end
+  local q = open_queue(keys)
+  open_calls(q)
+  return audit(q, offset, limit)
 end
 
 -- version: the version of this library.
@@ -294,11 +301,32 @@ function API.version()
   return VERSION
 end
 
-local function register(name, callback, ...)
+-- How many arguments a function has, if that number is fixed. A call with more is refused: a later
+-- revision may give them a meaning, and this one would not do what the client asked for.
+local ARGUMENTS = {
+  register = 3, extend = 3, sweep = 0, configure = 1, trim = 2, counts = 0, get = 1, list = 3,
+  leases = 3, clients = 2, stats = 0, audit = 2, version = 0,
+}
+
+-- Refuses a call that names too few keys, or has the form of a revision before 8. Such a call began
+-- with an empty argument; today a call begins with two or with none.
+local function check_form(keys, argv, least, arguments)
+  if argv[1] == '' and argv[2] ~= '' then
+    error({ err = 'QUEASYOLD this call has the form of a revision before 8: update its client' })
+  elseif #keys < least then
+    refuse('expected the first ' .. least .. ' keys of the queue, or more, got ' .. #keys)
+  elseif arguments and #argv ~= arguments then
+    refuse('expected ' .. arguments .. ' arguments, got ' .. #argv)
+  end
+end
+
+local function register(name, least, callback, ...)
+  local arguments = ARGUMENTS[name]
   local function call(keys, argv)
     if not redis then
       redis, string, math, ipairs, tonumber, unpack, type = globals()
     end
+    check_form(keys, argv, least, arguments)
     local ok, reply = pcall(callback, keys, argv)
     if not ok then
       explain(reply, keys)
@@ -310,28 +338,28 @@ local function register(name, callback, ...)
 end
 
 -- A server whose memory is full refuses dispatch, put and requeue. All that drains it still works.
-register('dispatch', API.dispatch)
-register('put', API.put)
-register('requeue', API.requeue)
-register('cancel', API.cancel, 'allow-oom')
-register('register', API.register, 'allow-oom')
-register('dequeue', API.dequeue, 'allow-oom')
-register('settle', API.settle, 'allow-oom')
-register('bump', API.bump, 'allow-oom')
-register('extend', API.extend, 'allow-oom')
-register('sweep', API.sweep, 'allow-oom')
-register('evict', API.evict, 'allow-oom')
-register('configure', API.configure, 'allow-oom')
-register('drop', API.drop, 'allow-oom')
-register('trim', API.trim, 'allow-oom')
-register('counts', API.counts, 'no-writes')
-register('get', API.get, 'no-writes')
-register('list', API.list, 'no-writes')
-register('leases', API.leases, 'no-writes')
-register('clients', API.clients, 'no-writes')
-register('stats', API.stats, 'no-writes')
-register('audit', API.audit, 'no-writes')
-register('version', API.version, 'no-writes')
+register('dispatch', PRODUCER_KEYS, API.dispatch)
+register('put', PRODUCER_KEYS, API.put)
+register('requeue', QUEUE_KEYS, API.requeue)
+register('cancel', QUEUE_KEYS, API.cancel, 'allow-oom')
+register('register', QUEUE_KEYS, API.register, 'allow-oom')
+register('dequeue', QUEUE_KEYS, API.dequeue, 'allow-oom')
+register('settle', QUEUE_KEYS, API.settle, 'allow-oom')
+register('bump', QUEUE_KEYS, API.bump, 'allow-oom')
+register('extend', QUEUE_KEYS, API.extend, 'allow-oom')
+register('sweep', QUEUE_KEYS, API.sweep, 'allow-oom')
+register('evict', QUEUE_KEYS, API.evict, 'allow-oom')
+register('configure', QUEUE_KEYS, API.configure, 'allow-oom')
+register('drop', QUEUE_KEYS, API.drop, 'allow-oom')
+register('trim', QUEUE_KEYS, API.trim, 'allow-oom')
+register('counts', QUEUE_KEYS, API.counts, 'no-writes')
+register('get', QUEUE_KEYS, API.get, 'no-writes')
+register('list', QUEUE_KEYS, API.list, 'no-writes')
+register('leases', QUEUE_KEYS, API.leases, 'no-writes')
+register('clients', QUEUE_KEYS, API.clients, 'no-writes')
+register('stats', QUEUE_KEYS, API.stats, 'no-writes')
+register('audit', QUEUE_KEYS, API.audit, 'no-writes')
+register('version', 0, API.version, 'no-writes')
 -- Once a newer revision is loaded, a fence (see library.py) registers this name. The server then
 -- refuses to load this revision again.
-register('revision_' .. VERSION[2], API.version, 'no-writes')
+register('revision_' .. VERSION[2], 0, API.version, 'no-writes')

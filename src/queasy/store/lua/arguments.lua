@@ -1,15 +1,17 @@
 -- The arguments of a call: parsed, or refused before anything is written.
 
 local CHUNK, refuse, parse_number = keys.CHUNK, keys.refuse, keys.parse_number
+local open_calls = keys.open_calls
+
+local NO_WORDS = {}
 
 -- The remaining arguments: the ids or clients that a call is about. Bounded, as every call is.
-local function rest_args(argv, first, last)
-  last = last or #argv
-  if last - first + 1 > CHUNK then
+local function rest_args(argv, first)
+  if #argv - first + 1 > CHUNK then
     refuse('expected at most ' .. CHUNK .. ' ids or clients in one call')
   end
   local out = {}
-  for i = first, last do
+  for i = first, #argv do
     out[#out + 1] = argv[i]
   end
   return out
@@ -30,6 +32,13 @@ local function client_arg(text)
   return text
 end
 
+local function flag_arg(text, what)
+  if text ~= '1' and text ~= '0' then
+    refuse('expected 1 or 0 for ' .. what)
+  end
+  return text == '1'
+end
+
 local function kind_arg(text)
   if text ~= 'failed' and text ~= 'broken' then
     refuse('expected failed or broken, got ' .. tostring(text))
@@ -37,19 +46,15 @@ local function kind_arg(text)
   return text
 end
 
--- The caller and the number of this call, if the keys calls and callers follow the first `n` keys;
--- nil if they do not. The second result is the index of the last other argument.
-local function call_arg(q, keys, n, argv)
-  q.calls, q.callers = keys[n + 1], keys[n + 2]
-  if not q.callers then
-    return nil, #argv
-  end
-  local last = #argv - 2
-  if last < 1 then
+-- The caller and the number of this call, which are the first two arguments; nil if both are ''.
+local function call_arg(q, argv)
+  if argv[1] == '' and argv[2] == '' then
+    return nil
+  elseif not argv[2] then
     refuse('expected a caller and the number of its call')
   end
-  local number = count_arg(argv[last + 2], 'the number of a call')
-  return { caller = client_arg(argv[last + 1]), number = number }, last
+  open_calls(q)
+  return { caller = client_arg(argv[1]), number = count_arg(argv[2], 'the number of a call') }
 end
 
 -- Client ids, from argv[first] on.
@@ -61,35 +66,49 @@ local function clients_arg(argv, first)
   return clients
 end
 
--- How many groups of `width` arguments there are from argv[first] to argv[last].
-local function group_count(first, last, width, what)
-  local n = (last - first + 1) / width
+-- How many groups of `width` arguments there are from argv[first] on.
+local function group_count(argv, first, width, what)
+  local n = (#argv - first + 1) / width
   if n ~= math.floor(n) or n < 1 or n > CHUNK then
     refuse('expected ' .. width .. ' arguments for each of 1 to ' .. CHUNK .. ' ' .. what)
   end
   return n
 end
 
+-- The words of a dequeue, as a set. A word that this library does not know is refused.
+local WORDS = { pass = true, hand = true }
+
+local function words_arg(text)
+  local found = {}
+  for word in string.gmatch(text, '%S+') do
+    found[word] = WORDS[word] or refuse('unknown word of a dequeue: ' .. word)
+  end
+  return found
+end
+
 -- The arguments of a dequeue as one record (api.lua lists them).
 local function dequeue_arg(argv)
-  local client = client_arg(argv[2])
-  local endings = count_arg(argv[8], 'the leases to end', CHUNK)
-  local words, packed = argv[9 + 5 * endings] or '', argv[10 + 5 * endings]
-  local waiter = argv[6] ~= '' and (argv[6] == client and client or client_arg(argv[6]))
+  local client = client_arg(argv[1])
+  local endings = count_arg(argv[7], 'the leases to end', CHUNK)
+  local words, packed = argv[8 + 4 * endings], argv[9 + 4 * endings]
+  if #argv ~= 9 + 4 * endings then
+    refuse('expected 4 arguments for each lease to end, then words and a list of finishes')
+  end
+  words = words == '' and NO_WORDS or words_arg(words)
+  local waiter = argv[5] ~= '' and (argv[5] == client and client or client_arg(argv[5]))
   return {
-    client = client, lease_ms = count_arg(argv[3], 'the lease'),
-    limit = count_arg(argv[4], 'the limit', CHUNK), request = argv[5], waiter = waiter,
-    waits_ms = count_arg(argv[7], 'the time to wait'),
-    first_ending = 9, endings = endings, packed_finishes = packed,
-    skips_suspects = words:find('pass', 1, true) ~= nil,
-    takes_handoffs = words:find('hand', 1, true) ~= nil,
+    client = client, lease_ms = count_arg(argv[2], 'the lease'),
+    limit = count_arg(argv[3], 'the limit', CHUNK), request = argv[4], waiter = waiter,
+    waits_ms = count_arg(argv[6], 'the time to wait'),
+    first_ending = 8, endings = endings, packed_finishes = packed,
+    skips_suspects = words.pass or false, takes_handoffs = words.hand or false,
   }
 end
 
 -- How an eviction ends the leases of the client, and the set of jobs it had started (nil: all of
 -- them).
 local function eviction_arg(argv)
-  local verb, ids = argv[3], rest_args(argv, 4)
+  local verb, ids = argv[2], rest_args(argv, 3)
   if verb ~= 'stall' and verb ~= 'release' then
     refuse('expected stall or release, got ' .. tostring(verb))
   elseif #ids == 0 then
@@ -106,6 +125,6 @@ end
 
 return {
   rest_args = rest_args, count_arg = count_arg, client_arg = client_arg, kind_arg = kind_arg,
-  call_arg = call_arg, clients_arg = clients_arg, group_count = group_count,
+  call_arg = call_arg, flag_arg = flag_arg, clients_arg = clients_arg, group_count = group_count,
   dequeue_arg = dequeue_arg, eviction_arg = eviction_arg,
 }

@@ -21,7 +21,7 @@ function CHECKS.types(q, report)
   local fine = true
   for _, name in ipairs(NAMES) do
     local kind = q[name] and redis.call('TYPE', q[name]).ok or 'none'
-    if kind ~= 'none' and kind ~= TYPES[name] then
+    if TYPES[name] and kind ~= 'none' and kind ~= TYPES[name] then
       report('key ' .. name .. ' is a ' .. kind .. ', expected a ' .. TYPES[name])
       fine = false
     end
@@ -173,9 +173,6 @@ function CHECKS.meta(q, report)
 end
 
 local function size(q, name)
-  if not q[name] then
-    return 0
-  end
   return redis.call(TYPES[name] == 'zset' and 'ZCARD' or 'HLEN', q[name])
 end
 
@@ -196,9 +193,7 @@ local function audit(q, offset, limit)
   CHECKS.records(q, 'failed', offset, limit, report, tally)
   CHECKS.records(q, 'broken', offset, limit, report, tally)
   CHECKS.clients(q, offset, limit, report, tally)
-  if q.callers then
-    CHECKS.calls(q, offset, limit, report, tally)
-  end
+  CHECKS.calls(q, offset, limit, report, tally)
   if offset == 0 then
     CHECKS.meta(q, report)
   end

@@ -4,6 +4,7 @@
 -- `commit` undoes the writes before it.
 
 local CHUNK, LONG_ENTRY, heard_apart = keys.CHUNK, keys.LONG_ENTRY, keys.heard_apart
+local FORMAT = keys.FORMAT
 local write_stats = stats.write_stats
 
 local Batch = {}
@@ -197,6 +198,9 @@ end
 local function write_meta(batch, q)
   local old = q.old_clock
   batch:set(q.meta, 'time', q.time, old[1])
+  if not old[7] then -- the first write to this queue
+    batch:set(q.meta, 'format', FORMAT)
+  end
   if q.token ~= q.stored_token then
     batch:set(q.meta, 'token', q.token, old[2])
   end
@@ -228,7 +232,7 @@ local function mark_committed(q)
   local heard = heard_apart(q)
   q.last_contact, q.stored_time, q.counts = heard or q.time, q.time, {}
   q.stored_token, q.stored_grace, q.old_back = q.token, q.grace_until, q.back_at
-  q.old_clock = { q.time, q.token, false, q.gap_from, q.grace_until, heard }
+  q.old_clock = { q.time, q.token, false, q.gap_from, q.grace_until, heard, FORMAT }
 end
 
 -- Applies all writes to a queue, and to its fail queue if given, or none.

@@ -45,9 +45,9 @@ local function forward_wake_up(q)
 end
 
 -- Extends the lease of a client that sleeps and holds no job, so that it need not bump while it
--- sleeps for `poll_in` or for the time that it asked for, whichever is longer. The lease lasts until
--- well after its next poll: if it expired earlier, another sleeping client would have to poll then,
--- to sweep. Returns how many leases the client holds. If it holds any, nothing is extended.
+-- sleeps: for `poll_in`, or for the time that it asked for, whichever is longer. The lease lasts
+-- until well after its next poll: if it expired earlier, another sleeping client would have to poll
+-- then, to sweep. Returns how many leases the client holds. If it holds any, nothing is extended.
 local function extend_idle_lease(q, args, poll_in)
   local client = args.client
   if client:byte(1) == 126 then -- '~'
@@ -196,11 +196,7 @@ local function dequeue(q, args, argv)
     update_waiter(q, args, waits and q.now + next_poll_in)
   end
   wake_others(q, args, state, jobs)
-  local cancels = cancels_of(q, client)
-  if not args.packed_finishes then -- a client of an older revision expects five values
-    return { state, next_poll_in, settled, jobs, cancels }
-  end
-  return { state, next_poll_in, settled, jobs, cancels, lost, lease_count }
+  return { state, next_poll_in, settled, jobs, cancels_of(q, client), lost, lease_count }
 end
 
 return {

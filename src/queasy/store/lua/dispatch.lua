@@ -182,10 +182,10 @@ local function read_ids(argv, first, n, width)
   return ids
 end
 
--- Creates or updates the jobs in argv[first] to argv[last]: id, data, when, flags, options of each,
--- or only id and data (`width` is 5 or 2).
-local function dispatch(q, argv, first, last, width, call)
-  local n = group_count(first, last, width, 'jobs')
+-- Creates or updates the jobs in argv, from the third argument on: id, data, when, flags, options
+-- of each, or only id and data (`width` is 5 or 2).
+local function dispatch(q, argv, width, call)
+  local first, n = 3, group_count(argv, 3, width, 'jobs')
   local ids, replies = read_ids(argv, first, n, width), presized(n)
   local active, scores = in_chunks('HMGET', q.active, ids), in_chunks('ZMSCORE', q.waiting, ids)
   local jobs, others, plain = {}, {}, new_plain(n) -- an id may occur twice
@@ -233,15 +233,15 @@ local function dispatch(q, argv, first, last, width, call)
 end
 
 -- Dispatches jobs of `width` arguments each, then calls `wake_up`. If the call repeats the last one
--- of its caller, it replies as that one did and changes nothing. The queue has `n` keys.
-local function dispatch_once(keys, argv, n, width, wake_up)
-  local q = open_queue(keys, 1, argv[1], n)
-  local call, last = call_arg(q, keys, n, argv)
-  local before = call and earlier_reply(q, call, (last - 1) / width)
+-- of its caller, it replies as that one did and changes nothing.
+local function dispatch_once(keys, argv, width, wake_up)
+  local q = open_queue(keys)
+  local call = call_arg(q, argv)
+  local before = call and earlier_reply(q, call, (#argv - 2) / width)
   if before then
     return before
   end
-  local replies = dispatch(q, argv, 2, last, width, call)
+  local replies = dispatch(q, argv, width, call)
   wake_up(q)
   return replies
 end

@@ -26,7 +26,7 @@ end
 
 -- Makes the job wait as before, without a wake-up: no client received a message about it.
 local function undo_lease(q, id, token)
-  settle(q, { 'release', id, token, '', '' }, 1, 1)
+  settle(q, { 'release', id, token, '' }, 1, 1)
 end
 
 -- Hands the one job that became due in this call to the first waiter. Returns whether it did.
@@ -66,7 +66,7 @@ end
 -- If the hand-off fails for any reason, the job is dispatched all the same, and a waiter is woken
 -- for it.
 local function hand_off_or_wake(q)
-  if q.due == 1 and q.leases and not q.paused then
+  if q.due == 1 and q.broken_at and not q.paused then
     local ok, sent = pcall(hand_off, q)
     if ok and sent then
       return ensure_timely_poll(q)

@@ -16,6 +16,11 @@ local DEFAULTS = {
   max_retries = 10, max_stalls = 3, max_timeouts = 3,
   min_backoff = 2000, max_backoff = 300000,
 }
+-- The options that a caller may set. Workers enforce `timeout`.
+local OPTIONS = {
+  max_retries = true, max_stalls = true, max_timeouts = true,
+  min_backoff = true, max_backoff = true, timeout = true,
+}
 local COUNTS = { 'retry_count', 'stall_count', 'timeout_count' }
 
 -- The table packed in `raw`; nil if it is not a packed table. Another program may have written
@@ -47,6 +52,20 @@ local function are_options(value)
     end
   end
   return true
+end
+
+-- Options from the arguments of a call. An option that this library does not know is refused: to
+-- ignore it would break what the caller was promised.
+local function check_options(value)
+  if not are_options(value) then
+    refuse('expected options as names with numbers, 0 or more')
+  end
+  for name in pairs(value) do
+    if not OPTIONS[name] then
+      refuse('unknown option: ' .. name)
+    end
+  end
+  return value
 end
 
 -- The info in `raw` (false: there is none); nil if it cannot be read.
@@ -241,15 +260,15 @@ local function read_dispatch(q, argv, at, width)
     if not given or type(given.set) ~= 'table' or type(given.update) ~= 'table' then
       refuse('expected options as a map of set and update')
     end
-    for name, value in pairs(given.set) do
-      if type(name) ~= 'string' or not is_amount(value) then
-        refuse('expected options as names with numbers, 0 or more')
+    for name in pairs(given) do
+      if name ~= 'set' and name ~= 'update' then
+        refuse('unknown field of options: ' .. tostring(name))
       end
     end
-    d.set, d.update = given.set, {}
+    d.set, d.update = check_options(given.set), {}
     for _, name in ipairs(given.update) do
-      if type(name) ~= 'string' then
-        refuse('expected names of options to update')
+      if not OPTIONS[name] then
+        refuse('unknown option to update: ' .. tostring(name))
       end
       d.update[name] = true
     end
@@ -377,7 +396,8 @@ local function load_waiting(q, ids)
 end
 
 return {
-  unpack_table = unpack_table, is_time = is_time, are_options = are_options, read_info = read_info,
+  unpack_table = unpack_table, is_time = is_time, are_options = are_options,
+  check_options = check_options, read_info = read_info,
   DISPATCHED_AT = DISPATCHED_AT, is_scheduled_info = is_scheduled_info, ORIGIN = ORIGIN,
   RETRIED = RETRIED, is_surely_not_suspect = is_surely_not_suspect, write_info = write_info,
   join_payload = join_payload, split_payload = split_payload, read_held = read_held,

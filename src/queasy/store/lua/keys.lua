@@ -1,15 +1,25 @@
 -- Keys, settings and the clock of one queue.
 --
--- A queue is a fixed set of keys in one slot. Every function receives them in the order of NAMES:
--- most receive the first QUEUE_KEYS. A function that may give a job up also receives the first
--- FAIL_KEYS keys of the queue's fail queue, after those.
+-- A queue is a fixed set of keys in one slot. There is one order of keys: NAMES, then the same
+-- names of the queue's fail queue. Every function receives the first so many of that order. It says
+-- how many it needs, and accepts more.
 
+local server_time = clock.server_time
+
+-- A dispatch needs the first PRODUCER_KEYS, a put that may hand off a job the first HANDOFF_KEYS.
+-- The names from `results` on are reserved. No key of that name exists yet, but clients pass them
+-- all the same: so a later revision can use them in the calls of today's clients.
 local NAMES = {
-  'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters',
-  'leases', 'clients', 'requests', 'cancels', 'workers', 'failed', 'failed_at',
-  'broken', 'broken_at', 'calls', 'callers',
+  'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters', 'calls', 'callers',
+  'leases', 'clients', 'requests', 'workers', 'broken', 'broken_at',
+  'cancels', 'failed', 'failed_at',
+  'results', 'results_at', 'lanes', 'lane_counts', 'schedules', 'schedules_at',
+  'outbox', 'outbox_at',
 }
-local QUEUE_KEYS = 17
+local PRODUCER_KEYS = 10
+local QUEUE_KEYS = #NAMES
+local USED_KEYS = 19
+-- How many keys of its fail queue a call needs to dispatch a job there.
 local FAIL_KEYS = 8
 
 -- The smallest step of a score. A double can represent it, in milliseconds, until the year 2109. No
@@ -49,8 +59,12 @@ local LONG_ENTRY = '------------------------------------------------------------
 -- fraction of 50 ms. It always handles at least one job, however large.
 local MAX_CALL_BYTES = 2 * 2 ^ 20
 
+-- The format of the data in these keys. A library that changes the meaning of what is stored, so
+-- that this one would misread it, raises the number in `meta` of the queues that it changes.
+local FORMAT = 1
+
 -- Fields of `meta`: those that every call reads, and those that are read when needed.
-local CLOCK = { 'time', 'token', 'paused', 'gap_from', 'grace_until', 'heard' }
+local CLOCK = { 'time', 'token', 'paused', 'gap_from', 'grace_until', 'heard', 'format' }
 local SETTINGS = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit' }
 
 local function refuse(message)
@@ -121,11 +135,6 @@ local function presized(n)
   return { unpack(FILLER, 1, n) }
 end
 
-local function server_time()
-  local t = redis.call('TIME')
-  return tonumber(t[1]) * 1000 + tonumber(t[2]) / 1000
-end
-
 -- Notes that the queue was not called from its last contact until now. Clients that were alive then
 -- get one more lease, to reconnect. If another outage ended so recently that its grace period was
 -- running at that contact, they had no time to: then both outages count as one, from the start of
@@ -143,14 +152,28 @@ local function note_outage(q)
   q.grace_until = q.now + OUTAGE_MS
 end
 
--- Opens a queue: its `n` keys begin at `first`. `now` is empty, except in tests, which pass a
--- logical time: the clock of a client decides nothing.
-local function open_queue(keys, first, now, n)
-  local waiting, data, info, active, blocked, meta_key, stats, waiters, leases, clients, requests,
-    cancels, workers, failed, failed_at, broken, broken_at, calls, callers =
-    unpack(keys, first, first + (n or QUEUE_KEYS) - 1)
+-- Refuses a queue whose data a later library wrote in a format that this one does not know.
+local function check_format(stored, meta_key)
+  local format = stored_number(stored, MAX_INTEGER)
+  if format and format > FORMAT then
+    error({ err = 'QUEASYNEW ' .. meta_key .. ' says that the data of this queue has format '
+      .. format .. '. This library knows format ' .. FORMAT .. ': load the newer library again, '
+      .. 'by connecting a client of the newer version' })
+  end
+end
+
+-- Opens a queue. For a fail queue, `first` is the place of its first key, and `now` the time of the
+-- call.
+local function open_queue(keys, first, now)
+  first = first or 1
+  local waiting, data, info, active, blocked, meta_key, stats, waiters, _, _, leases, clients,
+    requests, workers, broken, broken_at, cancels, failed, failed_at =
+    unpack(keys, first, first == 1 and USED_KEYS or first + FAIL_KEYS - 1)
   local clock = redis.call('HMGET', meta_key, unpack(CLOCK))
-  local time = now == '' and server_time() or parse_number(now, 'now')
+  if clock[7] ~= '1' then -- as a rule it is: this is FORMAT
+    check_format(clock[7], meta_key)
+  end
+  local time = now or server_time()
   local stored_time = stored_number(clock[1], MAX_TIME) -- nil: no call has written yet
   -- The last time heard is the highest time seen, except after the clock was set back.
   local heard = clock[6] and stored_time and stored_number(clock[6], stored_time)
@@ -166,13 +189,12 @@ local function open_queue(keys, first, now, n)
     -- false: the field exists but cannot be read
     stored_token = token or not clock[2] and 0, stored_grace = grace_until or not clock[5] and 0,
   }
-  if leases then
-    q.leases, q.clients, q.requests = leases, clients, requests
-    q.cancels, q.workers = cancels, workers
-    q.failed, q.failed_at, q.broken, q.broken_at = failed, failed_at, broken, broken_at
+  if broken_at then
+    q.leases, q.clients, q.requests, q.workers = leases, clients, requests, workers
+    q.broken, q.broken_at = broken, broken_at
   end
-  if calls then -- assigning nil to a new field also takes space
-    q.calls, q.callers = calls, callers
+  if failed_at then -- assigning nil to a new field also takes space
+    q.cancels, q.failed, q.failed_at = cancels, failed, failed_at
   end
   if q.now - (q.last_contact or q.now) > OUTAGE_MS then
     note_outage(q)
@@ -181,6 +203,11 @@ local function open_queue(keys, first, now, n)
     q.time = q.now
   end
   return q
+end
+
+-- Names the keys by which a repeated call is recognised: few calls need them.
+local function open_calls(q)
+  q.calls, q.callers = q.keys[9], q.keys[10]
 end
 
 -- The time of this call, if it is to be stored apart from the highest time seen: the clock was set
@@ -205,8 +232,8 @@ end
 
 -- The fail queue of `q`, opened when first needed; nil if the call did not receive its keys.
 local function fail_queue_of(q)
-  if not q.fail_queue and q.keys[QUEUE_KEYS + 1] then
-    q.fail_queue = open_queue(q.keys, QUEUE_KEYS + 1, q.now, FAIL_KEYS)
+  if not q.fail_queue and q.keys[QUEUE_KEYS + FAIL_KEYS] then
+    q.fail_queue = open_queue(q.keys, QUEUE_KEYS + 1, q.now)
   end
   return q.fail_queue
 end
@@ -265,13 +292,13 @@ local function channel_of(q, client)
 end
 
 return {
-  NAMES = NAMES, QUEUE_KEYS = QUEUE_KEYS, FAIL_KEYS = FAIL_KEYS, MAX_TIME = MAX_TIME,
+  NAMES = NAMES, PRODUCER_KEYS = PRODUCER_KEYS, QUEUE_KEYS = QUEUE_KEYS, MAX_TIME = MAX_TIME,
   MAX_INTEGER = MAX_INTEGER, OUTAGE_MS = OUTAGE_MS, CONTACT_EVERY_MS = CONTACT_EVERY_MS,
   CHUNK = CHUNK, BULK = BULK, LONG_ENTRY = LONG_ENTRY, MAX_CALL_BYTES = MAX_CALL_BYTES,
-  CLOCK = CLOCK, SETTINGS = SETTINGS, refuse = refuse, parse_number = parse_number,
+  FORMAT = FORMAT, CLOCK = CLOCK, SETTINGS = SETTINGS, refuse = refuse, parse_number = parse_number,
   stored_number = stored_number, in_chunks = in_chunks, hmget_sparse = hmget_sparse,
-  presized = presized, open_queue = open_queue, heard_apart = heard_apart,
-  settings_of = settings_of,
+  presized = presized, open_queue = open_queue, open_calls = open_calls,
+  heard_apart = heard_apart, settings_of = settings_of,
   fail_queue_of = fail_queue_of, tick = tick, in_grace = in_grace, expiry_cutoff = expiry_cutoff,
   schedule = schedule, channel_of = channel_of,
 }

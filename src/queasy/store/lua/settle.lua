@@ -21,37 +21,64 @@ local add_record = records.add_record
 local read_run, free_fail_id, ENDINGS = endings.read_run, endings.free_fail_id, endings.ENDINGS
 local SERVER_ONLY, end_run, commit_runs = endings.SERVER_ONLY, endings.end_run, endings.commit_runs
 
--- The table packed in `raw`, and whether its bytes can be copied into another record: only if they
--- are one small map, and nothing follows it.
-local function read_error(raw)
-  local ok, rest, problem = pcall(cmsgpack.unpack_one, raw, 0)
-  if not ok or type(problem) ~= 'table' then
-    refuse('expected an error as a map')
+-- How many arguments an ending has: verb, id, token, record.
+local WIDTH = 4
+
+-- The fields that the record of an ending may have.
+local FIELDS = { when = true, error = true }
+
+-- The bytes of the error in a packed record, for a copy into another record: only if the error is
+-- the last field, after `when` or alone, and a small map. false if not.
+local function error_bytes(raw)
+  local at = 2
+  if raw:find('^\130\164when[\160-\191]') then
+    at = 8 + raw:byte(7) - 160
+  elseif raw:byte(1) ~= 129 then
+    return false
   end
-  local first = raw:byte(1)
-  return problem, rest == -1 and first >= 128 and first <= 143
+  local first = raw:sub(at, at + 5) == '\165error' and raw:byte(at + 6) or 0
+  return first >= 128 and first <= 143 and raw:sub(at + 6)
 end
 
--- Checks the endings in argv: `n` of five arguments each. Returns their ids, their errors, and the
--- packed errors (false for one that cannot be copied into another record).
+-- What the record of an ending says: when the job is to run again ('' if it does not say), its
+-- error, and the bytes of the error ('' for none, false if they cannot be copied). A field that
+-- this library does not know is refused: to leave it out would lose what the client meant.
+local function read_ending(raw)
+  local ok, rest, record = pcall(cmsgpack.unpack_one, raw, 0)
+  if not ok or type(record) ~= 'table' or rest ~= -1 then
+    refuse('expected the record of an ending as a packed map, or nothing')
+  end
+  for name in pairs(record) do
+    if not FIELDS[name] then
+      refuse('unknown field in the record of an ending: ' .. tostring(name))
+    end
+  end
+  local when, problem = record.when or '', record.error
+  if problem ~= nil and type(problem) ~= 'table' then
+    refuse('expected an error as a map')
+  elseif type(when) ~= 'string' then
+    refuse('expected the time of a retry as text')
+  elseif when ~= '' then
+    parse_number((when:gsub('^%+', '')), 'the time of a retry')
+  end
+  return when, problem, problem and error_bytes(raw) or not problem and ''
+end
+
+-- Checks the endings in argv: `n` of WIDTH arguments each. Returns their ids, and what the record
+-- of each says: see `read_ending`.
 local function read_endings(argv, first, n)
-  local ids, problems, packed = {}, {}, {}
+  local ids, whens, problems, packed = {}, {}, {}, {}
   for i = 1, n do
-    local at = first + (i - 1) * 5
+    local at = first + (i - 1) * WIDTH
     if not ENDINGS[argv[at]] or SERVER_ONLY[argv[at]] then
       refuse('expected a verb that ends a lease, got ' .. tostring(argv[at]))
     end
-    ids[i] = argv[at + 1]
-    packed[i] = argv[at + 4]
-    if packed[i] ~= '' then
-      local problem, is_plain = read_error(packed[i])
-      problems[i], packed[i] = problem, is_plain and packed[i]
-    end
+    ids[i], whens[i], packed[i] = argv[at + 1], '', ''
     if argv[at + 3] ~= '' then
-      parse_number((argv[at + 3]:gsub('^%+', '')), 'the time of a retry')
+      whens[i], problems[i], packed[i] = read_ending(argv[at + 3])
     end
   end
-  return ids, problems, packed
+  return ids, whens, problems, packed
 end
 
 -- Unpacks the leases to finish: id, token, id, token ... Adds their ids to the `n` in `ids`, so
@@ -86,7 +113,7 @@ local function read_infos(q, argv, first, n, ids)
   end
   q.has_infos = redis.call('HLEN', q.info) > 0
   for i = 1, q.has_infos and n or 0 do
-    if argv[first + (i - 1) * 5] ~= 'finish' then
+    if argv[first + (i - 1) * WIDTH] ~= 'finish' then
       return in_chunks('HMGET', q.info, { unpack(ids, 1, n) })
     end
   end
@@ -248,11 +275,11 @@ local function write_bulk(q, batch, bulk, finished)
   end
 end
 
--- Ends leases: `n` of them from argv[first] on (verb, id, token, when, error of each), and those in
--- the packed list of finishes, if there is one. Most belong to the client `sender`. Returns the
+-- Ends leases: `n` of them from argv[first] on (verb, id, token, record of each), and those in the
+-- packed list of finishes, if there is one. Most belong to the client `sender`. Returns the
 -- status of each lease in argv, and the positions in the list of leases that were lost.
 local function settle(q, argv, first, n, packed_finishes, sender)
-  local ids, problems, packed = read_endings(argv, first, n)
+  local ids, whens, problems, packed = read_endings(argv, first, n)
   local finishes = read_finishes(packed_finishes, ids, n)
   local all = n + #finishes / 2
   if all == 0 then
@@ -263,7 +290,7 @@ local function settle(q, argv, first, n, packed_finishes, sender)
   local batch, bulk, replies, lost, ended, any = new_batch(), { errors = {} }, {}, {}, {}, false
   local finished, leases, lease_head = 0, presized(all), sender and sender .. ':'
   for i = 1, all do
-    local at = first + (i - 1) * 5
+    local at = first + (i - 1) * WIDTH
     local id, raw, info, status = ids[i], active[i], infos[i], 'lost'
     local verb, token = 'finish', finishes[2 * (i - n)]
     if i <= n then
@@ -281,11 +308,11 @@ local function settle(q, argv, first, n, packed_finishes, sender)
         -- `ids` and `active` are reused for the finished leases: entries up to here have been read.
         ids[finished], active[finished], leases[finished] = id, raw, lease
       else
-        status = add_other(q, bulk, verb, id, raw, lease, argv[at + 3], packed[i])
+        status = add_other(q, bulk, verb, id, raw, lease, whens[i], packed[i])
       end
     elseif run and run.token == token then
       write_failures(q, batch, bulk) -- records keep the order of the outcomes
-      status = end_run(q, batch, run, verb, argv[at + 3], problems[i])
+      status = end_run(q, batch, run, verb, whens[i], problems[i])
       ended[id], any = true, true
     end
     if i <= n then

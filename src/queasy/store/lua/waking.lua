@@ -1,8 +1,8 @@
 -- Waking clients that wait for jobs.
 --
 -- A waiter is a client that sleeps until there is work. It has an entry in `waiters`: the time at
--- which it polls at the latest. A call that makes jobs due wakes one waiter for each. All of this is
--- best effort, after everything is written.
+-- which it polls at the latest. A call that makes jobs due wakes one waiter for each, unless the
+-- queue is paused. All of this is best effort, after everything is written.
 --
 -- Two waiters keep the time: they poll when the next job comes due or the next lease expires, and
 -- otherwise now and then, in case a message was lost. The others rest. If something is to happen

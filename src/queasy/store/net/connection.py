@@ -29,8 +29,8 @@ __all__ = [
     "pack",
 ]
 
-RawCommand = tuple[Any, ...] | bytes
-"""A command as words, or already packed into bytes."""
+RawCommand = tuple[str | bytes, ...] | bytes
+"""A command as words, without numbers (see `Command.words`), or already packed into bytes."""
 RawCommands = Sequence[RawCommand]
 
 # A sentinel has little to do, so it answers quickly or not at all.
@@ -47,7 +47,7 @@ TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 INCOMPLETE = object()
 
 
-_pack: Callable[[tuple[Any, ...]], bytes] = cast("Any", hiredis).pack_command
+_pack: Callable[[tuple[str | bytes, ...]], bytes] = cast("Any", hiredis).pack_command
 
 
 def new_reader() -> hiredis.Reader:
@@ -113,14 +113,14 @@ class Endpoint(msgspec.Struct, frozen=True):
     def greeting(self) -> RawCommands:
         """The commands to send first. They are sent together: any error ends the connection."""
         user, password = self.options.get("username"), self.options.get("password")
-        words: list[tuple[Any, ...]] = []
+        words: list[tuple[str, ...]] = []
         if user:
             words.append(("AUTH", user, password or ""))
         elif password:
             words.append(("AUTH", password))
         words.append(("CLIENT", "SETNAME", "queasy"))
         if database := self.options.get("db"):
-            words.append(("SELECT", database))
+            words.append(("SELECT", str(database)))
         return words
 
     def context(self) -> ssl.SSLContext | None:

@@ -234,6 +234,8 @@ def _diagnose_text(problem: Exception, text: str, where: str, at: str) -> Fault:
         return Fault(Remedy.NONE, _no_permission(at, where, text))
     if word == "QUEASYBAD":
         return Fault(Remedy.NONE, InvalidInput(text.removeprefix("QUEASYBAD ")))
+    if word in ("QUEASYOLD", "QUEASYNEW"):
+        return Fault(Remedy.NONE, Unsupported(f"{at}: {text.partition(' ')[2]}"))
     if word in TEMPORARY:
         remedy, what_to_do = TEMPORARY[word]
         return Fault(remedy, NotReady(f"{at}: {what_to_do} ({text})"))

@@ -62,6 +62,8 @@ class Runs:
         self.pace = Pace()
         self.used = Units()
         """Units of capacity that runs occupy."""
+        self.started_count = 0
+        """How many runs have started."""
         self.ended_count = 0
         """How many runs have ended."""
         self._wanted_more = False
@@ -106,6 +108,7 @@ class Runs:
         safe_until = self._table.requested_at(queue) + CUT_OFF
         runs = [Run(queue, service, is_async, job, size, now, safe_until) for job in jobs]
         self._runs.update({(queue, run.job.id): run for run in runs})
+        self.started_count += len(runs)
         self.used.add(size * len(runs), is_async=is_async)
         if not self._ticking:
             self._start_ticking(now)

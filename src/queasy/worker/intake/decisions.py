@@ -119,6 +119,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Leases are kept alive: the worker is inline, or its supervisor ran recently."""
     running: bool = False
     """At least one job runs."""
+    jobs_left: int | None = None
+    """How many more jobs the worker may request; None if there is no limit."""
 
 
 class Dequeue(msgspec.Struct, frozen=True, gc=False):
@@ -185,6 +187,7 @@ class _Turns(msgspec.Struct):
     min_priority: int = -1
     """Queues of a lower priority than this take nothing: the room is for the others."""
     wanted_more: bool = False
+    jobs_left: int | None = None
 
     def want_more(self) -> None:
         self.wanted_more = True
@@ -193,6 +196,8 @@ class _Turns(msgspec.Struct):
         units = self.room.units(queue, limit)
         self.room.reserved.add(units, is_async=queue.is_async)
         self.actions.append(Dequeue(queue.index, limit, units))
+        if self.jobs_left is not None:
+            self.jobs_left -= limit
 
     def note_probe(self, queue: QueueView) -> None:
         self.actions.append(Probe(queue.index))
@@ -209,7 +214,8 @@ class _Turns(msgspec.Struct):
 def decide(snapshot: Snapshot) -> Decision:
     """The actions for all queues, and when to decide again at the latest."""
     probing = sum(queue.probing for queue in snapshot.queues)
-    turns = _Turns(snapshot.room.copy(), [], _contenders(snapshot), probing)
+    contenders, left = _contenders(snapshot), snapshot.jobs_left
+    turns = _Turns(snapshot.room.copy(), [], contenders, probing, jobs_left=left)
     for queue in _in_turn(snapshot.queues):
         if queue.calls:
             _request_next_portion(snapshot, queue, turns)
@@ -293,7 +299,7 @@ def _limit(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> int:
     limit = turns.room.jobs(queue, turns.needs)
     if queue.exhausted:  # most likely few jobs are there: leave room for the polls of other queues
         limit = min(limit, turns.room.share(queue, turns.contenders.get(queue.priority, 1)))
-    return limit
+    return limit if turns.jobs_left is None else min(limit, turns.jobs_left)
 
 
 def _pass_over(queue: QueueView, turns: _Turns) -> None:

@@ -60,6 +60,9 @@ class DeferredJobs:
         """Whether there is anything to advance."""
         return bool(self._suspects or self._successors or self._suspect_runs or self._avoids_queues)
 
+    def __len__(self) -> int:
+        return len(self._suspects) + len(self._successors)
+
     def of_queue(self, queue: QueueState) -> list[Job]:
         deferred = self._suspects + self._successors
         return [held.job for held in deferred if held.queue is queue]

@@ -32,6 +32,7 @@ class Holdings:
         table: InflightTable,
         capacity: int,
         listener: RunListener,
+        max_jobs: int | None = None,
     ) -> None:
         self.runs = Runs(table, capacity, listener)
         self.deferred = DeferredJobs(queues, self.runs, table, capacity)
@@ -41,8 +42,16 @@ class Holdings:
         self._queues = queues
         self._activity = queues[0].activity
         self._capacity = capacity
+        self._max_jobs = max_jobs
 
     # State
+
+    @property
+    def jobs_left(self) -> int | None:
+        """How many more jobs may start; None if there is no limit."""
+        if self._max_jobs is None:
+            return None
+        return max(0, self._max_jobs - self.runs.started_count - len(self.deferred))
 
     def room(self) -> Room:
         """The capacity at this moment: in use, reserved, and usable at the present pace."""
@@ -104,6 +113,11 @@ class Holdings:
 
     def accept(self, queue: QueueState, jobs: Sequence[Job], *, fit: bool = True) -> None:
         """Start jobs, defer them, or release them."""
+        jobs_left = self.jobs_left
+        if jobs_left is not None and len(jobs) > jobs_left:
+            for job in jobs[jobs_left:]:
+                queue.add_ending_of(job, Release())
+            jobs = jobs[:jobs_left]
         size = queue.size(self.runs.pace)
         # When they were requested, the worker still took such jobs, or expected to have room.
         may_start = fit and queue.serving and not self.closing

@@ -136,6 +136,11 @@ class QueueState:
         return len(self._in_flight)
 
     @property
+    def requested(self) -> int:
+        """How many jobs the calls in flight may bring."""
+        return sum(call.limit for call in self._reserving)
+
+    @property
     def busy(self) -> bool:
         """Whether a call is in flight, or anything is left to start or to report."""
         return bool(self._in_flight or self._endings or self._arriving)

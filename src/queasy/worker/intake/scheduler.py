@@ -63,7 +63,7 @@ class Scheduler:
         """Set each time `_schedule` runs, because the state of the worker may have changed."""
         self.queues = [subscription.state for subscription in subscriptions]
         self._activity = self.queues[0].activity
-        self.holdings = Holdings(self.queues, table, capacity, self)
+        self.holdings = Holdings(self.queues, table, capacity, self, max_jobs)
         self._subscriptions = subscriptions
         self._runs = self.holdings.runs
         self._table = table
@@ -71,6 +71,7 @@ class Scheduler:
         self._on_declared_dead = on_declared_dead
         self._max_jobs = max_jobs
         self._job_limit_reached = job_limit_reached
+        self._limit_reported = False
         self._context = contextvars.copy_context()
         self._pending_pass: asyncio.Handle | None = None
         """The call of `_schedule` in the next pass of the event loop; None if none is planned."""
@@ -123,7 +124,7 @@ class Scheduler:
     def _schedule(self) -> None:
         self._pending_pass = None
         self.changed.set()
-        self._report_job_limit()
+        self._keep_job_limit()
         self.holdings.advance_deferred()
         if self._table.stood_down:
             self._wait_again()
@@ -149,7 +150,15 @@ class Scheduler:
             exclusive=self.holdings.deferred.exclusive,
             leases_are_kept=self._leases_are_kept(now),
             running=bool(self._runs),
+            jobs_left=self._jobs_left(),
         )
+
+    def _jobs_left(self) -> int | None:
+        """How many more jobs may be requested; None if there is no limit."""
+        left = self.holdings.jobs_left
+        if left is None:
+            return None
+        return max(0, left - sum(queue.requested for queue in self.queues))
 
     def _view(self, queue: QueueState) -> QueueView:
         own_units = self.holdings.units_of(queue) if queue.starved else 0
@@ -174,10 +183,16 @@ class Scheduler:
         seen = self._table.supervisor_ran_at
         return not seen or now - seen <= SUPERVISOR_SILENCE
 
-    def _report_job_limit(self) -> None:
-        if self._max_jobs is not None and self._runs.ended_count >= self._max_jobs:
-            self._max_jobs = None
+    def _keep_job_limit(self) -> None:
+        """Take no jobs beyond the limit. The supervisor replaces the worker a little earlier."""
+        if self._max_jobs is None or self.holdings.closing:
+            return
+        started = self._runs.started_count
+        if not self._limit_reported and started >= self._max_jobs - self._max_jobs // 10:
+            self._limit_reported = True
             self._job_limit_reached()
+        if started >= self._max_jobs:
+            self.close()
 
     def _wait_again(self) -> None:
         """Become a waiter again.

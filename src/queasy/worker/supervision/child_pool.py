@@ -35,6 +35,9 @@ from queasy.worker.supervision.start_backoff import StartBackoff
 
 __all__ = ["ChildPool"]
 
+# There are at most this many times `processes` children, including those that drain.
+MAX_PER_PROCESS = 2
+
 
 class ChildPool:
     """Keeps `options.processes` children running until it is closed.
@@ -86,14 +89,37 @@ class ChildPool:
         return set(self._tasks)
 
     def replenish(self) -> None:
-        """Starts children until enough are working. Children that retire or end do not count."""
-        missing = self._options.processes - len(self.working) - self._starting
-        for _ in range(missing):
-            if not self._closed.is_set() and not self._halted:
-                self._starting += 1
-                task = self._run_task(self._run_child())
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+        """Starts children until enough are working, at most `MAX_PER_PROCESS` times as many in all.
+
+        Children that retire or end take memory until they are gone. If too many are left, those
+        that wait to be killed are killed now, the oldest first. Others may end their jobs, and
+        their replacements start after that.
+        """
+        if self._closed.is_set() or self._halted:
+            return
+        processes, present = self._options.processes, len(self._children) + self._starting
+        missing = processes - len(self.working) - self._starting
+        room = max(0, processes * MAX_PER_PROCESS - present)
+        for _ in range(min(missing, room)):
+            self._starting += 1
+            task = self._run_task(self._run_child())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._kill_condemned(missing - room)
+
+    def _kill_condemned(self, excess: int) -> None:
+        """Kills children that would be killed later anyway, so that others can start."""
+        killed = [child for child in self._children if child.state.phase is Phase.KILLED]
+        condemned = [
+            (child.state.kill_by, child)
+            for child in self._children
+            if child.state.kill_by is not None and child.state.phase is not Phase.KILLED
+        ]
+        condemned.sort(key=lambda pair: pair[0])
+        for _, child in condemned[: max(0, excess - len(killed))]:
+            event("process_killing", logging.WARNING, pid=child.pid, client=child.client,
+                  why="overdue", others=child.table.run_count)  # fmt: skip
+            child.kill("overdue")
 
     def retire(self, child: ChildProcess, why: str) -> None:
         """Starts another child in place of this one.
@@ -110,6 +136,8 @@ class ChildPool:
         self._backoff.reset()
         self._halted = False
         for child in self.children:
+            if child.state.phase is Phase.DRAINING:  # since an earlier reload: make room
+                child.stop(self._options.grace)
             self.retire(child, "reload")
         self.replenish()
 

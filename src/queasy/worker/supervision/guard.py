@@ -18,6 +18,7 @@ import time
 from typing import NoReturn
 
 from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.logs import UnblockedFile
 from queasy.worker.plan import BUMP_EVERY, LEASE, SELF_KILL
 
 __all__ = ["die", "start_guard"]
@@ -82,6 +83,6 @@ def _longest_unkept(table: InflightTable, now: float) -> float:
 
 def _write_last_line(text: str) -> None:
     """Writes to stderr, unless that would block: a full pipe must not delay the end."""
-    if select.select([], [2], [], 0)[1]:
-        with contextlib.suppress(OSError):
-            os.write(2, f"queasy: worker process {os.getpid()}: {text}\n".encode())
+    with contextlib.suppress(OSError):
+        line = f"queasy: worker process {os.getpid()}: {text}\n"
+        UnblockedFile(2).write(line.encode())

@@ -107,7 +107,7 @@ class Serving(msgspec.Struct, tag="serving"):
 
 
 class JobLimitReached(msgspec.Struct, tag="job_limit_reached"):
-    """The child has run `max_jobs` jobs."""
+    """The child has started almost `max_jobs` jobs."""
 
 
 class CannotStart(msgspec.Struct, tag="cannot_start"):

@@ -27,7 +27,7 @@ class SupervisorOptions:
     capacity: int = CAPACITY
     grace: float = 30.0
     max_jobs: int | None = None
-    """A child that has run this many jobs is replaced."""
+    """A child starts at most this many jobs, and is replaced."""
     max_memory: int | None = None
     """Bytes. A child that uses more is replaced; one that uses 1.5 times as much is killed."""
     reload: bool = False

@@ -98,12 +98,13 @@ class Crowd:
         while any(self.server.zcard(key) < workers for key in keys):
             time.sleep(0.2)
 
-    def calls(self) -> int:
-        """How many server functions were called since the server started."""
+    def calls(self, *commands: str) -> int:
+        """How often clients sent these commands since the server started; by default, how many
+        server functions they called.
+        """
         stats = self.server.info("commandstats")
-        return sum(
-            stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("fcall", "fcall_ro")
-        )
+        found = (stats.get(f"cmdstat_{name}", {}) for name in commands or ("fcall", "fcall_ro"))
+        return sum(command.get("calls", 0) for command in found)
 
     def count(self, event: Callable[[], object], seconds: float = SETTLE_TIME) -> Calls:
         """The calls from the start of an event until some seconds after it."""
@@ -180,8 +181,11 @@ def _words(command: Command[Any]) -> tuple[Any, ...]:
 
 def measure(crowd: Crowd, url: str, idle_seconds: float, times: int) -> None:
     time.sleep(SETTLE_TIME)
+    checks = crowd.calls("ssubscribe")
     idle = crowd.count(lambda: None, idle_seconds)
+    checks = crowd.calls("ssubscribe") - checks
     show("idle", f"{idle.rate:.1f} a second", idle)
+    show("idle: checks of subscriptions", f"{checks / idle.seconds:.1f} a second")
 
     def beyond(calls: Calls, events: int, work: int) -> str:
         """Calls about the queue for each event, without the work itself and idle polls."""

@@ -13,7 +13,6 @@ from queasy.worker.intake.queue_state import (
     MAX_ENDINGS_PER_CALL,
     NO_PREFETCH_AFTER_RELEASE,
     POLL_WITHOUT_WAKE_UPS,
-    REST_JITTER,
     RETRY_PAUSE,
     SHORT_PORTION,
     CallKind,
@@ -312,17 +311,20 @@ def test_queue_is_polled_when_its_next_job_is_due_by_the_time_of_sending(
     assert state.poll_at == clock.now + 2
 
 
-def test_worker_that_rests_polls_a_little_earlier_than_the_server_expects(
+def test_workers_that_lost_their_connections_together_do_not_poll_together(
     state: QueueState, clock: Clock
 ) -> None:
-    """Workers that lost their connections together would otherwise poll together for ever."""
-    listen(state)
     polls = set[float]()
     for _ in range(20):
+        state.lose_connection()
+        listen(state)
         state.plan_poll(taken(next_in=100.0), 5, WAIT, clock.now)
         polls.add(state.poll_at - clock.now)
-    assert 100 * (1 - REST_JITTER) <= min(polls) < max(polls) <= 100
+    assert WAIT <= min(polls) < max(polls) <= 100
+    assert len(polls) == 20
     assert state.leases.confirmed_until == clock.now + 100 + WAIT + LEASE
+    state.plan_poll(taken(next_in=100.0), 5, WAIT, clock.now)
+    assert state.poll_at == clock.now + 100, "only the first rest is shorter"
 
 
 def test_time_to_poll_that_arrives_before_the_answer_of_a_poll_is_kept(

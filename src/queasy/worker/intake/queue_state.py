@@ -45,8 +45,6 @@ RETRY_PAUSE = 2.0
 SHORT_PORTION = 0.01
 # How long a queue does not prefetch after prefetched jobs did not fit, in seconds.
 NO_PREFETCH_AFTER_RELEASE = 1.0
-# A worker that rests polls up to this share of its rest earlier than the server expects.
-REST_JITTER = 0.25
 # A time on the monotonic clock, long past. It cannot be 0, which means "the queue is not served".
 LONG_AGO = 1.0
 
@@ -109,6 +107,8 @@ class QueueState:
         self._passed_over_since: float | None = None
         self._probed_at = 0.0
         self._last_served = 0.0
+        self._rested = False
+        """The worker has rested since it joined or lost its connection."""
         self._poll_by = math.inf
         """When the server asked this worker to poll, since the last poll was sent."""
         self._rouse()
@@ -230,6 +230,7 @@ class QueueState:
         self.leases.confirm(confirmed_until)
         self._table.set_idle_until(self.index, confirmed_until)
         self.serving, self.exhausted, self.poll_at = True, True, 0.0
+        self._rested = False
         self.leases.forget_connection()
         self._rouse()
 
@@ -334,9 +335,7 @@ class QueueState:
         elif wait_seconds:
             asked = wait_seconds if taken.next_in is None else taken.next_in
             self._note_sleep(taken, sent, max(asked, wait_seconds) + wait_seconds)
-            if asked > wait_seconds:
-                # Workers that began to rest together must not poll together.
-                asked *= random.uniform(1 - REST_JITTER, 1)
+            asked = self._spread(asked, wait_seconds)
             if not self.leases.listens:
                 asked = min(asked, POLL_WITHOUT_WAKE_UPS)
             # The server counts from when it answered, which cannot be before `sent`.
@@ -346,6 +345,17 @@ class QueueState:
                 self.poll_at = until
         if self.owes_poll:
             self.poll_at = 0.0
+
+    def _spread(self, asked: float, wait_seconds: float) -> float:
+        """How long to sleep if the server asks for a poll after `asked` seconds.
+
+        A worker rests if that is longer than it wants to wait. Workers that joined or lost their
+        connections together must not poll together for ever, so the first rest is shortened.
+        """
+        if asked <= wait_seconds or self._rested:
+            return asked
+        self._rested = True
+        return random.uniform(wait_seconds, asked)
 
     def _note_sleep(self, taken: Taken, sent: float, seconds: float) -> None:
         """A poll that was sent at `sent` brought nothing, and this worker waits.
@@ -384,7 +394,7 @@ class QueueState:
 
     def lose_connection(self) -> None:
         """The connection that brings wake-ups was lost, and with it perhaps the server."""
-        self.owes_poll, self.poll_at = False, 0.0
+        self.owes_poll, self.poll_at, self._rested = False, 0.0, False
         self._rouse()
         self.leases.note_lost_messages()
 

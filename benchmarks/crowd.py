@@ -112,12 +112,16 @@ class Crowd:
         before, since = self.calls(), time.monotonic()
         event()
         time.sleep(seconds)
-        total, took = self.calls() - before, time.monotonic() - since
+        return self.since(before, time.monotonic() - since)
+
+    def since(self, before: int, seconds: float) -> Calls:
+        """The calls since the log was reset, when there had been `before`."""
+        total = self.calls() - before
         entries = self.server.execute_command("SLOWLOG", "GET", -1)
         sent = [arguments for _, _, _, arguments, *_ in entries if _is_call(arguments)]
         names = Counter(arguments[1].decode().removeprefix("queasy_v1_") for arguments in sent)
         busy = sum(BUSY_QUEUE in arguments[3] for arguments in sent)
-        return Calls(total, busy, took, names)
+        return Calls(total, busy, seconds, names)
 
     def cut_connections(self) -> None:
         for kind in ("pubsub", "normal"):
@@ -212,6 +216,7 @@ def measure(crowd: Crowd, url: str, idle_seconds: float, times: int) -> None:
         show("a dispatch into a paused queue", beyond(calls, RESUMED_JOBS, 1), calls)
         calls = crowd.count(queue.resume)
         show(f"resume with {RESUMED_JOBS} jobs", f"{calls.busy - 1} calls", calls)
+    crowd.server.slowlog_reset()
     before, since = crowd.calls(), time.monotonic()
     crowd.cut_connections()
     time.sleep(0.2)
@@ -220,7 +225,8 @@ def measure(crowd: Crowd, url: str, idle_seconds: float, times: int) -> None:
     while (made := crowd.calls()) - last > 2 * idle.rate + 5 or last == before:
         last = made
         time.sleep(1)
-    show("until it is quiet again", f"{made - before} calls in {time.monotonic() - since:.1f} s")
+    calls = crowd.since(before, time.monotonic() - since)
+    show("until it is quiet again", f"{calls.total} calls in {calls.seconds:.1f} s", calls)
 
 
 def main() -> int:

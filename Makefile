@@ -53,7 +53,7 @@ restarts: $(READY)  ## 200 restarts of workers under load; about five minutes
 
 SECONDS_OF_FAULTS ?= 20
 REPEAT ?= 1
-chaos: $(READY)  ## ten scenes of faults, and a check of every promise; six minutes each time
+chaos: $(READY)  ## twelve scenes of faults, and a check of every promise; eight minutes each time
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS_OF_FAULTS) --repeat $(REPEAT)
 
 HOURS ?= 1

@@ -4,7 +4,7 @@ import functools
 import itertools
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -35,6 +35,17 @@ SENTINEL_HASTE = {
     "PUBLISH-PERIOD": 200,
     "TILT-PERIOD": 1000,
 }
+
+
+# The default periods of a sentinel, and how long a primary may be silent. An old
+# primary then stays a primary for about ten seconds after it was replaced.
+SENTINEL_DEFAULTS = {
+    "PING-PERIOD": 1000,
+    "INFO-PERIOD": 10000,
+    "PUBLISH-PERIOD": 2000,
+    "TILT-PERIOD": 1000,
+}
+HASTY_DOWN_AFTER, DEFAULT_DOWN_AFTER = 500, 3000
 
 
 class Cluster:
@@ -259,6 +270,22 @@ class SentinelGroup:
         port = self._view(next(s for s in self.sentinels if s.running))["port"]
         return next(server for server in self.servers if server.port == port)
 
+    def hurry(self, hasty: bool = True) -> None:
+        """Makes the sentinels act in fractions of a second, or at their normal pace."""
+        periods = SENTINEL_HASTE if hasty else SENTINEL_DEFAULTS
+        down_after = HASTY_DOWN_AFTER if hasty else DEFAULT_DOWN_AFTER
+        for sentinel in self.sentinels:
+            words = ("SENTINEL", "SET", PRIMARY_NAME, "down-after-milliseconds", down_after)
+            if not hasty:
+                sentinel.call(*words)
+            sentinel.call("SENTINEL", "DEBUG", *itertools.chain(*periods.items()))
+            if hasty:  # after the pings, which must come well within that time
+                sentinel.call(*words)
+
+    def request_failover(self) -> None:
+        """Asks the first sentinel to replace the primary; does not wait."""
+        self.sentinels[0].call("SENTINEL", "FAILOVER", PRIMARY_NAME)
+
     def failover(self) -> Server:
         """Makes the sentinels replace the primary by a replica; returns the new primary."""
         old, sentinel = self.primary, next(s for s in self.sentinels if s.running)
@@ -326,7 +353,12 @@ class SentinelGroup:
 
 @contextmanager
 def start_sentinel(
-    kind: ServerKind, sentinels: int = 1, replicas: int = 1, **config: Setting
+    kind: ServerKind,
+    sentinels: int = 1,
+    replicas: int = 1,
+    *,
+    periods: Mapping[str, int] = SENTINEL_HASTE,
+    **config: Setting,
 ) -> Generator[SentinelGroup]:
     """A primary, its replicas, and sentinels of which a majority decides."""
     with ExitStack() as stack:
@@ -334,13 +366,13 @@ def start_sentinel(
         followers = [stack.enter_context(start_replica(primary, **config)) for _ in range(replicas)]
         settings = {
             "sentinel monitor": f"{PRIMARY_NAME} {HOST} {primary.port} {sentinels // 2 + 1}",
-            "sentinel down-after-milliseconds": f"{PRIMARY_NAME} 500",
+            "sentinel down-after-milliseconds": f"{PRIMARY_NAME} {HASTY_DOWN_AFTER}",
             "sentinel failover-timeout": f"{PRIMARY_NAME} 2000",
         }
         watchers = [launch(stack, kind, settings, "--sentinel") for _ in range(sentinels)]
         for watcher in watchers:
             watcher.wait_until_ready()
-            watcher.call("SENTINEL", "DEBUG", *itertools.chain(*SENTINEL_HASTE.items()))
+            watcher.call("SENTINEL", "DEBUG", *itertools.chain(*periods.items()))
         group = SentinelGroup([primary, *followers], watchers)
         group.wait_until_settled()
         yield group

@@ -26,6 +26,7 @@ from queasy.errors import (
     OutOfMemory,
     ProtocolError,
     QueasyError,
+    QueueInUse,
     ReadOnly,
     ServerError,
     Unanswered,
@@ -36,7 +37,7 @@ from queasy.errors import (
 from queasy.handler import HandlerOptions, OnException
 from queasy.job import Job, JobError, State
 from queasy.lease import Lease, LeaseRequest
-from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
+from queasy.options import Durability, JobOptions, Replicated, Seconds, UpdateRunAt, When
 from queasy.outcomes import Failure, Interrupted, PermanentError, Retry
 from queasy.queue import Queue
 from queasy.store.health import Health
@@ -86,8 +87,10 @@ __all__ = [
     "ProtocolError",
     "QueasyError",
     "Queue",
+    "QueueInUse",
     "RawCodec",
     "ReadOnly",
+    "Replicated",
     "Retry",
     "Seconds",
     "ServerError",

@@ -104,6 +104,7 @@ class WorkOptions(TypedDict, total=False):
     max_jobs: int | None
     max_memory: int | None
     signals: bool
+    run_unconfirmed: bool
 
 
 class Running(Protocol):
@@ -193,6 +194,7 @@ class Client:
         max_jobs: int | None = None,
         max_memory: int | None = None,
         signals: bool = True,
+        run_unconfirmed: bool = False,
     ) -> Running:
         """A worker for the handlers of this client; `await` its `run()`.
 
@@ -206,11 +208,18 @@ class Client:
         end when the worker is stopped: with `signals`, by SIGTERM or SIGINT, and a second signal
         stops it at once. A child is replaced after `max_jobs`, or when it uses more than
         `max_memory` bytes.
+
+        If the server does not answer for 11 seconds, other workers may soon get the jobs that run
+        here. Then a supervisor freezes its children until the server answers. Without processes,
+        handlers are cancelled. With `run_unconfirmed` they are not: a job may run here and
+        elsewhere at the same time.
         """
         self._registry.check_names(queues)
         check_whole(processes, "processes", 0, MOST_PROCESSES)
         check_whole(capacity, "capacity", 1, MOST_CAPACITY)
         grace_seconds = seconds(grace, "grace")
+        if check_bool(run_unconfirmed, "run_unconfirmed") and processes:
+            raise InvalidOption("run_unconfirmed: expected processes=0, children are frozen")
         if processes:
             from queasy.worker.app import check_not_importing, reference_to
             from queasy.worker.supervision.options import SupervisorOptions
@@ -230,8 +239,9 @@ class Client:
         from queasy.worker.inline import InlineWorker
 
         return InlineWorker(
-            self.plan(queues), capacity=capacity, grace=grace_seconds, signals=signals
-        )
+            self.plan(queues), capacity=capacity, grace=grace_seconds, signals=signals,
+            run_unconfirmed=run_unconfirmed,
+        )  # fmt: skip
 
     async def work(
         self, queues: Collection[str] | None = None, **options: Unpack[WorkOptions]

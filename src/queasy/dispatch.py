@@ -9,7 +9,7 @@ import socket
 import zlib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
@@ -18,6 +18,7 @@ from queasy.errors import InvalidOption, InvalidTime
 from queasy.options import (
     Durability,
     JobOptions,
+    Replicated,
     Seconds,
     UpdateRunAt,
     When,
@@ -32,9 +33,7 @@ from queasy.store.records import DEFAULT_FLAGS, DispatchItem, pack_options, when
 __all__ = ["Dispatch", "check_durability", "item_of", "new_client_id", "new_id", "new_ids"]
 
 RUN_AT_MODES: dict[Any, str] = {True: "t", False: "f", "if_later": "l", "if_earlier": "e"}
-
-
-DURABILITIES: tuple[str, ...] = get_args(Durability)
+DURABILITIES = ("ack", "fsynced", "replicated")
 
 
 class Dispatch(msgspec.Struct, frozen=True):
@@ -108,10 +107,12 @@ class Dispatch(msgspec.Struct, frozen=True):
         return pack_options(options, check_update_options(self.update_options))
 
 
-def check_durability(value: str) -> Durability:
-    if value not in DURABILITIES:
-        raise InvalidOption(f"durability: expected 'ack', 'fsynced' or 'replicated', got {value!r}")
-    return value  # pyright: ignore[reportReturnType]
+def check_durability(value: Durability) -> Durability:
+    if value in DURABILITIES or isinstance(value, Replicated):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return value
+    raise InvalidOption(
+        f"durability: expected 'ack', 'fsynced', 'replicated' or Replicated(2), got {value!r}"
+    )
 
 
 def item_of(job: object, codec: Codec, max_payload: int) -> DispatchItem:

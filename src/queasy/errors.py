@@ -19,6 +19,7 @@ QueasyError
 │   ├── NotDurable          accepted, but not as durable as requested
 │   ├── Unsupported         the server is too old, or its protocol is newer than ours
 │   └── ProtocolError       an answer that Queasy does not understand
+├── QueueInUse              jobs of the queue are active, so it is not deleted
 ├── EmbeddedServerError     the embedded server could not be started
 ├── ClientClosed            another thread closed the client while `lease()` waited
 ├── CannotWork              no worker process could start
@@ -52,6 +53,7 @@ __all__ = [
     "OutOfMemory",
     "ProtocolError",
     "QueasyError",
+    "QueueInUse",
     "ReadOnly",
     "ServerError",
     "Unanswered",
@@ -102,7 +104,7 @@ class Unreachable(ServerError, ConnectionError):
 
 
 class NotRunning(Unreachable):
-    """No server listens at the address, so it is down for all clients."""
+    """No server listens at the address."""
 
 
 class Unanswered(Unreachable):
@@ -135,6 +137,10 @@ class Unsupported(ServerError):
 
 class ProtocolError(ServerError):
     """The server answered something that Queasy does not understand."""
+
+
+class QueueInUse(QueasyError):
+    """Jobs of the queue are active, so `destroy` deleted nothing."""
 
 
 class EmbeddedServerError(QueasyError):

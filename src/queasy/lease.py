@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from queasy.errors import LeaseLost, Unanswered
 from queasy.job import Job, JobError
-from queasy.options import Seconds, When, seconds
+from queasy.options import Seconds, When, lease_seconds
 from queasy.outcomes import (
     Cancel,
     Fail,
@@ -70,7 +70,7 @@ class BaseLease:
         return self._ending(RetryLater(JobError.of(error), *check_retry_time(at, after)))
 
     def _extension(self, lease: Seconds) -> Command[str]:
-        return self._commands.extend(self.job.id, self.token, seconds(lease, "seconds"))
+        return self._commands.extend(self.job.id, self.token, lease_seconds(lease))
 
     def _extended(self, word: str) -> bool:
         self.cancelled = self.cancelled or word == "cancel"

@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from queasy.errors import InvalidId, InvalidInput, InvalidOption, InvalidQueue, InvalidTime
 
-__all__ = ["Durability", "JobOptions", "Seconds", "UpdateRunAt", "When"]
+__all__ = ["Durability", "JobOptions", "Replicated", "Seconds", "UpdateRunAt", "When"]
 
 Seconds = float | timedelta
 """A duration: seconds, or a timedelta."""
@@ -20,15 +20,16 @@ When = datetime | float
 """A point in time: an aware datetime, or seconds since the epoch."""
 
 UpdateRunAt = bool | Literal["if_later", "if_earlier"]
-Durability = Literal["ack", "fsynced", "replicated"]
 
 MAX_ID_BYTES = 512
 MAX_NAME_BYTES = 200
 MAX_COUNT = 2**31
+MAX_REPLICAS = 1000
 # A double is exact to the microsecond well beyond the year 10,000. A later time is a mistake in
 # units, most likely milliseconds.
 EARLIEST_EPOCH = 1e8  # 1973: a smaller number is a duration
 LATEST_EPOCH = 253_402_300_800.0  # the year 10,000
+MAX_LEASE_SECONDS = 86_400.0  # the same as in lua/arguments.lua
 MAX_DURATION_SECONDS = 100 * 366 * 86_400.0
 
 
@@ -61,6 +62,30 @@ class JobOptions:
         """The options that were given a value; durations in seconds."""
         pairs = ((name, getattr(self, name)) for name in OPTION_NAMES)
         return {name: value for name, value in pairs if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """A durability: the dispatch returns when this many replicas have the job.
+
+    `"replicated"` asks for one. If a failover must lose nothing, ask for all: any of them may
+    become the primary.
+    """
+
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole(self.replicas, "replicas", 1, MAX_REPLICAS)
+
+
+Durability = Literal["ack", "fsynced", "replicated"] | Replicated
+
+
+def replicas_of(durability: Durability) -> int:
+    """How many replicas must confirm a write."""
+    if isinstance(durability, Replicated):
+        return durability.replicas
+    return 1 if durability == "replicated" else 0
 
 
 OPTION_NAMES = tuple(field.name for field in fields(JobOptions))
@@ -99,6 +124,17 @@ def positive_seconds(value: object, name: str, alternative: str = "") -> float:
     length = seconds(value, name)
     if length <= 0:
         raise InvalidOption(f"{name}: expected more than 0 seconds{alternative}, got {value!r}")
+    return length
+
+
+def lease_seconds(value: object) -> float:
+    """The length of a lease as seconds."""
+    length = seconds(value, "seconds")
+    if length > MAX_LEASE_SECONDS:
+        raise InvalidOption(
+            f"seconds: expected a lease of at most {MAX_LEASE_SECONDS:.0f} seconds, got {value!r}; "
+            "a lease can be extended as often as you like"
+        )
     return length
 
 

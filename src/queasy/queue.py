@@ -67,8 +67,8 @@ class Queue(HandledQueue):
         the dispatch is blocked, and applied when the run ends: one id has one lease at a time.
 
         `run_at` is a time, `delay` a duration by the server's clock; without either the job
-        is due now. `durability` waits until the write is on disk ("fsynced") or on a replica
-        ("replicated"), and raises NotDurable when it is not.
+        is due now. `durability` waits until the write is on disk ("fsynced"), on a replica
+        ("replicated") or on several (`Replicated(2)`), and raises NotDurable when it is not.
 
         The status of the result is created, updated, blocked or unchanged.
         """
@@ -199,6 +199,14 @@ class Queue(HandledQueue):
     async def trim(self, keep: int, *, kind: RecordKind = "failed") -> int:
         """Keep the newest records only; return how many were dropped."""
         return await run_operation(self._store, self._trim_operation(keep, kind))
+
+    async def destroy(self, *, force: bool = False) -> None:
+        """Delete the queue: all its jobs, records, settings and counters. Its fail queue stays.
+
+        Raises `QueueInUse`, and deletes nothing, if jobs are active. With `force` they are deleted,
+        too: their runs go on until their holders learn that they have lost the jobs.
+        """
+        self._check_destroyed(await self._store.run(self._destroy_command(force)))
 
     async def sweep(self) -> int:
         """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too.

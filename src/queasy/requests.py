@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import get_args
 
 from queasy.codec import Codec, CodecName, codec_of
-from queasy.errors import InvalidId, InvalidInput, InvalidOption
+from queasy.errors import InvalidId, InvalidInput, InvalidOption, QueueInUse
 from queasy.job import Job
 from queasy.operation import Operation
 from queasy.operations import audit, drop, evict, requeue, take_one, trim, until_done
@@ -22,6 +22,7 @@ from queasy.options import (
     check_known_id,
     check_optional_count,
     check_whole,
+    lease_seconds,
     seconds,
 )
 from queasy.store.command import Command
@@ -102,6 +103,17 @@ class QueueRequests:
     def _trim_operation(self, keep: int, kind: RecordKind) -> Operation[int]:
         return trim(self._commands, check_kind(kind), check_whole(keep, "keep", 0, MAX_COUNT))
 
+    def _destroy_command(self, force: bool) -> Command[tuple[str, int]]:
+        return self._commands.destroy(force=check_bool(force, "force"))
+
+    def _check_destroyed(self, answer: tuple[str, int]) -> None:
+        state, active = answer
+        if state == "active":
+            raise QueueInUse(
+                f"queue {self.name!r}: {active} jobs are active, so nothing was deleted. Pause the "
+                "queue and wait until they end, or use force=True: then their results are refused"
+            )
+
     def _sweep_operation(self) -> Operation[int]:
         return until_done(self._commands.sweep)
 
@@ -150,7 +162,7 @@ def check_ids(ids: str | Iterable[str]) -> list[str]:
 
 
 def check_lease(value: Seconds) -> float:
-    length = seconds(value, "seconds")
+    length = lease_seconds(value)
     if length < MIN_LEASE_SECONDS:
         raise InvalidOption(f"seconds: expected a lease of a millisecond or more, got {value!r}")
     return length

@@ -236,6 +236,14 @@ class SyncQueue(QueueRequests):
         """Keep the newest records only; return how many were dropped."""
         return run_operation_sync(self._store, self._trim_operation(keep, kind))
 
+    def destroy(self, *, force: bool = False) -> None:
+        """Delete the queue: all its jobs, records, settings and counters. Its fail queue stays.
+
+        Raises `QueueInUse`, and deletes nothing, if jobs are active. With `force` they are deleted,
+        too: their runs go on until their holders learn that they have lost the jobs.
+        """
+        self._check_destroyed(self._store.run(self._destroy_command(force)))
+
     def sweep(self) -> int:
         """Put the jobs of dead clients back now. Every dequeue and heartbeat does it, too.
 

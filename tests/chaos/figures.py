@@ -13,8 +13,10 @@ from tests.chaos.verdict import Verdict
 __all__ = ["Figures", "count"]
 
 PROCESS_KILLS = ("kill worker process", "kill supervisor", "kill producer", "kill consumer")
-SERVER_KILLS = ("kill server", "power failure")
-OUTAGES = (*SERVER_KILLS, "freeze server", "stall network", "unresponsive network")
+SERVER_KILLS = ("kill server", "power failure", "flap: server killed")
+OUTAGES = (
+    *SERVER_KILLS, "freeze server", "flap: server frozen", "stall network", "unresponsive network",
+)  # fmt: skip
 
 
 @dataclass
@@ -73,6 +75,9 @@ def count(
             "runs": len(runs),
             "runs by pull consumers": sum(1 for run in runs if run.start.until),
             "runs interrupted": sum(1 for run in runs if run.end is None),
+            "runs frozen": _runs(timeline, "process_frozen"),
+            "runs thawed": _runs(timeline, "process_thawed"),
+            "runs killed after their lease was lost": _runs(timeline, "process_died"),
             "jobs failed": len(timeline.fail_handlers),
             "cancels": sum(len(cancels) for cancels in timeline.cancels.values()),
             "losses excused by the server's settings": verdict.excused,
@@ -89,6 +94,10 @@ def count(
         _longest_wait(timeline),
         [f"{scene} {seed}"],
     )
+
+
+def _runs(timeline: Timeline, how: str) -> int:
+    return sum(event.runs for event in timeline.frozen if event.how == how)
 
 
 def _longest_wait(timeline: Timeline) -> float:

@@ -15,7 +15,8 @@ import msgspec
 
 __all__ = [
     "Cancelled", "Cancelling", "Dispatched", "Dispatching", "Ended", "Event", "FailHandlerRan",
-    "Fault", "HistoryWriter", "Requeued", "Settled", "Started", "StillRunning", "read_folder",
+    "Fault", "Frozen", "HistoryWriter", "Requeued", "Settled", "Started", "StillRunning",
+    "read_folder",
 ]  # fmt: skip
 
 
@@ -134,9 +135,17 @@ class Fault(_Event, tag="fault"):
     until: float = 0.0
 
 
+class Frozen(_Event, tag="frozen"):
+    """A supervisor froze or thawed a process with that many runs, or killed it for a lost lease."""
+
+    how: str
+    """process_frozen, process_thawed or process_died."""
+    runs: int
+
+
 Event = (
     Dispatching | Dispatched | Cancelling | Cancelled | Started | StillRunning | Ended | Settled
-    | FailHandlerRan | Requeued | Fault
+    | FailHandlerRan | Requeued | Fault | Frozen
 )  # fmt: skip
 
 _decoder = msgspec.json.Decoder(Event)
@@ -183,13 +192,17 @@ OUTCOMES = {
 
 
 def _read_log(path: Path) -> Iterator[Event]:
-    """The accepted outcomes in a worker's log."""
+    """The accepted outcomes in a worker's log, and what its supervisor did about lost leases."""
     with path.open("rb") as lines:
         for line in lines:
             if not line.startswith(b"{") or not line.endswith(b"}\n"):
                 continue
             logged = _log_decoder.decode(line)
-            outcome = OUTCOMES.get(str(logged.get("event")))
+            what = str(logged.get("event"))
+            lost = what == "process_died" and logged.get("why") == "lost"
+            if what in ("process_frozen", "process_thawed") or lost:
+                yield Frozen(what, int(str(logged.get("runs", 0))))
+            outcome = OUTCOMES.get(what)
             if outcome is not None:
                 yield Settled(
                     str(logged["queue"]), str(logged["job"]), int(str(logged["token"])), outcome

@@ -10,6 +10,8 @@ __all__ = ["check_outcomes", "check_overlong"]
 # A run that ignores its timeout ends with its process, after the other runs of that process have
 # ended. These have 20 s of grace; the rest is for a slow machine.
 OVERTIME = 30.0
+# Several cuts of this length, in seconds, one soon after the other, may freeze a process.
+LONG_CUT = 2.0
 
 
 def check_outcomes(timeline: Timeline, final: FinalState, verdict: Verdict) -> None:
@@ -45,7 +47,11 @@ def check_overlong(timeline: Timeline, final: FinalState, verdict: Verdict) -> N
 
 
 def _delays_end(fault: Fault, run: Run) -> bool:
-    """Whether the fault froze the process of the run, or the supervisor that would end it."""
+    """Whether the fault froze the process of the run, or the supervisor that would end it; or made
+    the supervisor freeze the process, because it did not reach the server.
+    """
     during_run = fault.at <= run.last and fault.until >= run.start.at
     frozen = fault.kind.startswith("freeze") and run.start.pid in fault.pids
-    return during_run and (frozen or fault.kind == "freeze supervisor")
+    kind = fault.kind.partition(":")[0]
+    cut_off = kind in ("path", "flap") and fault.until - fault.at > LONG_CUT
+    return during_run and (frozen or cut_off or fault.kind == "freeze supervisor")

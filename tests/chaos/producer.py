@@ -144,7 +144,8 @@ def produce_sync(producer: Producer, client: SyncClient) -> None:
 def main(number: int, seed: str, rate: float, kind: str) -> None:
     write = HistoryWriter(Path(os.environ["CHAOS_FOLDER"]), "producer")
     long_rate, long_until = map(float, os.environ["CHAOS_LONG"].split())
-    workload = Workload(Random(seed), number, long_rate, long_until)
+    far_delay = float(os.environ["CHAOS_FAR_DELAY"])
+    workload = Workload(Random(seed), number, long_rate, long_until, far_delay)
     producer = Producer(workload, write, rate)
     url, prefix = os.environ["CHAOS_URL"], os.environ["CHAOS_PREFIX"]
     if kind == "sync":

@@ -52,6 +52,8 @@ NETWORK: Faults = {
     network.silence_network: 1,
 }
 PARTITION: Faults = {network.partition: 3, processes.kill_worker_process: 1}
+PATHS: Faults = {network.fail_path: 1}
+FLAPPING: Faults = {server.flap_server: 1}
 FAILOVER: Faults = {groups.fail_over: 2, processes.kill_worker_process: 1}
 CLUSTER: Faults = {groups.strike_cluster: 2, processes.kill_worker_process: 1}
 
@@ -72,6 +74,10 @@ class Scene:
     long: float = 0.0
     """Jobs per second that take longer than a lease. A job that was killed with its worker runs
     alone the next time: where kills are frequent, a few long jobs delay all others.
+    """
+    far_delay: float = 0.0
+    """Seconds; half of the delayed jobs have this delay. With Sentinel only these show what an old
+    primary lost: others may run there before it is demoted.
     """
 
     def scaled(self, jobs: float, faults: float) -> "Scene":
@@ -107,11 +113,16 @@ SCENES = {
               proxied=ALL_ROLES),
         Scene("partition", "one worker loses the server for longer than its leases last", PARTITION,
               0.2, proxied=frozenset(("worker",)), size=Size(workers=3), long=1.0),
+        Scene("paths", "each worker's own path fails for 5 to 60 s, while others reach the server",
+              PATHS, 0.5, proxied=frozenset(("worker",)), size=Size(5, 1, 1, rate=20), long=0.3),
+        Scene("flapping", "the server is away for up to 16 s, back for moments, and away again",
+              FLAPPING, 1.0, size=Size(3, 1, 1, rate=20), long=1.0),
         Scene("errors", "the server answers with errors", ERRORS, 0.7),
         Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.3,
-              start_topology=sentinel, size=Size(rate=60)),
+              start_topology=sentinel, size=Size(rate=60), far_delay=25.0),
         Scene("replicated", "failovers; dispatches are answered when a replica has them",
-              FAILOVER, 0.3, start_topology=sentinel, durability="replicated", size=Size(rate=60)),
+              FAILOVER, 0.3, start_topology=sentinel, durability="replicated", size=Size(rate=60),
+              far_delay=25.0),
         Scene("cluster", "failovers, and slots that move", CLUSTER, 0.3, start_topology=cluster,
               size=Size(rate=60)),
         Scene(
@@ -152,6 +163,7 @@ def start(
         }  # fmt: skip
         environment = {
             "CHAOS_DURABILITY": scene.durability,
+            "CHAOS_FAR_DELAY": str(scene.far_delay),
             "CHAOS_LONG": f"{scene.long / scene.size.producers} {now() + seconds - NO_LONG_JOBS}",
         }
         fleet = Fleet(urls, folder, random, scene.size, environment)

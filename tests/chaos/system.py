@@ -50,6 +50,10 @@ class System:
     """The server is killed or frozen at the moment."""
     partitioned_until: float = 0.0
     """A worker cannot reach the server until then."""
+    path_fails_until: dict[int, float] = field(default_factory=dict)
+    """By the index of a worker: when its path to the server may fail again."""
+    inject_until: float = 0.0
+    """No fault is injected from then on."""
     faults_until: float = 0.0
     """The last fault that ends by itself ends then."""
     excused: list[tuple[float, float]] = field(default_factory=list)
@@ -121,7 +125,7 @@ class System:
 
     def inject(self, faults: Mapping[InjectFault, float], rate: float, seconds: float) -> None:
         """Inject faults at random times, `rate` per second on average."""
-        end = now() + seconds
+        self.inject_until = end = now() + seconds
         next_at = now() + 2.0
         while now() < end:
             self.maintain()

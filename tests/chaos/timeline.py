@@ -13,6 +13,7 @@ from tests.chaos.history import (
     Event,
     FailHandlerRan,
     Fault,
+    Frozen,
     Requeued,
     Settled,
     Started,
@@ -25,7 +26,9 @@ __all__ = ["Run", "Timeline"]
 # The server may execute a call this many seconds after its caller timed out, or later if one of
 # these faults delayed it.
 IN_FLIGHT = 5.0
-DELAYS_CALLS = ("freeze producer", "freeze server", "stall network", "cut commands")
+DELAYS_CALLS = (
+    "freeze producer", "freeze server", "flap: server frozen", "stall network", "cut commands",
+)  # fmt: skip
 
 Key = tuple[str, str]
 """A queue and an id."""
@@ -56,6 +59,7 @@ class Timeline:
         self.cancels: dict[Key, list[tuple[Cancelling, Cancelled | None]]] = defaultdict(list)
         self.freezes: dict[int, list[Fault]] = defaultdict(list)
         self.faults: list[Fault] = []
+        self.frozen: list[Frozen] = []
         self._cancelling: dict[str, Cancelling] = {}
         self._cancelled: dict[str, Cancelled] = {}
         self._by_token: dict[tuple[str, str, int], Run] = {}
@@ -88,6 +92,8 @@ class Timeline:
                 self.fail_handlers[event.n] = event
             case Requeued():
                 self.requeues[event.n].append(event)
+            case Frozen():
+                self.frozen.append(event)
             case Fault():
                 self.faults.append(event)
                 if event.kind.startswith("freeze"):

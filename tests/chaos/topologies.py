@@ -4,8 +4,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from tests.groups import Cluster, SentinelGroup, start_cluster, start_sentinel
+from tests.announcements import Announcements, announcements_of
+from tests.groups import SENTINEL_HASTE, Cluster, SentinelGroup, start_cluster, start_sentinel
 from tests.servers import Server, ServerKind, Setting, start_server
+
+# An old primary is demoted after four of these periods, as with the default of two seconds. Until
+# then it accepts writes, and all of them are lost.
+PERIODS = {**SENTINEL_HASTE, "PUBLISH-PERIOD": 1000}
 
 
 @dataclass(frozen=True)
@@ -14,6 +19,8 @@ class Topology:
     server: Server
     """The only server, or the first."""
     group: SentinelGroup | Cluster | None = None
+    announced: Announcements | None = None
+    """What the sentinels of the group announce."""
 
 
 StartTopology = Callable[[ExitStack, ServerKind, Mapping[str, Setting]], Topology]
@@ -25,8 +32,9 @@ def single(stack: ExitStack, kind: ServerKind, settings: Mapping[str, Setting]) 
 
 
 def sentinel(stack: ExitStack, kind: ServerKind, settings: Mapping[str, Setting]) -> Topology:
-    group = stack.enter_context(start_sentinel(kind, sentinels=3, **settings))
-    return Topology(group.url, group.servers[0], group)
+    group = stack.enter_context(start_sentinel(kind, sentinels=3, periods=PERIODS, **settings))
+    announced = stack.enter_context(announcements_of(group))
+    return Topology(group.url, group.servers[0], group, announced)
 
 
 def cluster(stack: ExitStack, kind: ServerKind, settings: Mapping[str, Setting]) -> Topology:

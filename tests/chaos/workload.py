@@ -66,6 +66,8 @@ class Workload:
     """Jobs per second that take longer than a lease."""
     long_until: float = 0.0
     """No such jobs from then on, so that they end soon after all others."""
+    far_delay: float = 0.0
+    """Seconds; half of the delayed jobs have this delay. They are not drained during a fault."""
     _count: int = 0
     _next_long: float = field(init=False)
     _recent: list[tuple[str, str]] = field(default_factory=list)
@@ -137,6 +139,8 @@ class Workload:
         return [request for request in requests if request.queue == requests[0].queue]
 
     def delay(self) -> float:
+        if self.far_delay and self.random.random() < 0.5:
+            return self.far_delay
         return self.random.choice((0.05, 0.5, self.random.uniform(0, 5)))
 
     def job_to_cancel(self) -> tuple[str, str] | None:

@@ -369,6 +369,6 @@ async def test_replicated_dispatch_without_a_replica_raises_not_durable(
 ) -> None:
     async with Client(server.url, prefix=prefix, timeout=0.5) as client:
         queue = client.queue("q")
-        with pytest.raises(NotDurable, match="replicated"):
+        with pytest.raises(NotDurable, match=r"accepted, but 0 of 1 replica confirmed"):
             await queue.dispatch(1, durability="replicated")
         assert (await queue.counts()).waiting == 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from redis.crc import key_slot
 
-from queasy import Client, Lease, Queue, SyncClient
+from queasy import Client, Durability, Lease, NotDurable, Queue, Replicated, SyncClient
 from tests.client.waiting import until_waiting
 from tests.groups import Cluster, SentinelGroup, start_cluster, start_sentinel
 from tests.servers import ServerKind, start_replica, start_server
@@ -162,3 +162,40 @@ async def test_replicated_dispatch_waits_for_the_replica(kind: ServerKind) -> No
         async with Client(primary.url) as client:
             queue = client.queue("q")
             assert (await queue.dispatch(1, durability="replicated")).status == "created"
+
+
+async def test_dispatch_waits_for_as_many_replicas_as_it_asks_for(kind: ServerKind) -> None:
+    with (
+        start_server(kind) as primary,
+        start_replica(primary),
+        start_replica(primary) as second,
+        SyncClient(primary.url, timeout=1) as sync,
+    ):
+        async with Client(primary.url, timeout=1) as client:
+            queue, sync_queue = client.queue("q"), sync.queue("q")
+
+            async def dispatch_in_every_way(durability: Durability) -> None:
+                assert (await queue.dispatch(1, durability=durability)).status == "created"
+                assert len(await queue.dispatch_many([1, 2], durability=durability)) == 2
+                assert sync_queue.dispatch(1, durability=durability).status == "created"
+                assert len(sync_queue.dispatch_many([1, 2], durability=durability)) == 2
+
+            await dispatch_in_every_way(Replicated(2))
+            second.pause()
+            try:
+                await dispatch_in_every_way(Replicated())
+                known = (
+                    r"^dispatch of queue 'q' was accepted, but 1 of 2 replicas confirmed it "
+                    r"within 0\.4 s\. It runs, unless a replica that lacks it"
+                )
+                with pytest.raises(NotDurable, match=known):
+                    await queue.dispatch(1, durability=Replicated(2))
+                with pytest.raises(NotDurable, match=known):
+                    await queue.dispatch_many([1], durability=Replicated(2))
+                with pytest.raises(NotDurable, match=known):
+                    sync_queue.dispatch(1, durability=Replicated(2))
+                with pytest.raises(NotDurable, match=known):
+                    sync_queue.dispatch_many([1], durability=Replicated(2))
+            finally:
+                second.resume()
+            assert sync_queue.counts().waiting == 16  # all were accepted

@@ -75,6 +75,7 @@ async def work(client: Client, queue: Queue) -> None:
     await queue.resume()
     await queue.trim(0)
     await queue.sweep()
+    await queue.destroy()
     await queue.dispatch_many(range(101))  # two pages
     await look(client, queue)
 

@@ -60,6 +60,7 @@ WRITES: dict[str, Any] = {
     "requeue": lambda q: q.requeue("failed"),
     "drop": lambda q: q.drop("failed"),
     "trim": lambda q: q.trim(0),
+    "destroy": lambda q: q.destroy(),
     "sweep": lambda q: q.sweep(),
     "evict": lambda q: q.evict("~somebody"),
 }

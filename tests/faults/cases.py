@@ -169,6 +169,7 @@ CASES = {
     "requeue": Case("requeue", lambda q, _: q.requeue("failed"), equals(1), seed),
     "drop": Case("drop", lambda q, _: q.drop("failed"), equals(1), seed, unclear=True),
     "trim": Case("trim", lambda q, _: q.trim(1), lambda dropped: dropped in (0, 1), seed),
+    "destroy": Case("destroy", lambda q, _: q.destroy(force=True), equals(None), seed),
     "counts": Case("counts", lambda q, _: q.counts(), lambda counts: counts.waiting == 2, seed),
     "get": Case("get", lambda q, _: q.get("running"), lambda job: job.data == "old", seed),
     "jobs": Case(

@@ -35,7 +35,7 @@ READS: list[Command[Any]] = [
     COMMANDS.dequeue("c", lease=1, limit=1), COMMANDS.extend("a", 1, 1), COMMANDS.register("c", 1),
     COMMANDS.bump(["c"], 1), COMMANDS.evict("c", "release"), COMMANDS.sweep(), COMMANDS.clients(),
     COMMANDS.configure(), COMMANDS.requeue("failed", ["a"]), COMMANDS.drop("failed", ["a"]),
-    COMMANDS.trim("failed", 1), COMMANDS.counts(), COMMANDS.get("a"),
+    COMMANDS.trim("failed", 1), COMMANDS.destroy(force=False), COMMANDS.counts(), COMMANDS.get("a"),
     COMMANDS.jobs("waiting", b"", 10), COMMANDS.leases("c", b"", 10), COMMANDS.stats(), COMMANDS.audit(0, 10), version(),
 ]  # fmt: skip
 

@@ -208,6 +208,7 @@ def test_every_other_call_is_refused_or_answered(
         lambda: queue.requeue(ids, kind=kind),
         lambda: queue.drop(ids, kind=kind),
         lambda: queue.trim(odd, kind=kind),
+        lambda: queue.destroy(force=odd),
         lambda: queue.evict(odd),
         lambda: queue.evict("c1", died=odd),
         lambda: queue.configure(limits=odd),

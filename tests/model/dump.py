@@ -75,7 +75,7 @@ class Dumper:
             for name, key in zip(NAMES, keys.all, strict=True)
         ]
         self.requests, self.replies = b"".join(reads), len(reads)
-        self.audit = function("audit", keys.all, "0", 0, 10_000)
+        self.audit = function("audit", keys.all, "0", 0, 1000)
         self._last: list[Any] = []
         self.state: State = {}
 

@@ -168,7 +168,9 @@ def _dequeue(
     while short and full and endings[full - 1].verb == "finish":
         full -= 1
     finishes = [str(word) for _, id_, token, *_ in endings[full:] for word in (id_, token)]
-    args: Args = [client, lease, limit, request, waiter, waits, full, *_endings(endings[:full])]
+    args: Args = [
+        "", "", client, lease, limit, request, waiter, waits, full, *_endings(endings[:full]),
+    ]  # fmt: skip
     args += ["pass" if skips_suspects else "", _packed(finishes or None)]
     return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2))
 

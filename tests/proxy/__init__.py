@@ -4,7 +4,8 @@
         proxy.cut("dispatch", Cut.HALF_SENT)  # the next one
         proxy.stall(3)
 
-Or a program, controlled by lines on a unix socket (calm, harass 0.01, stall 3, deaf 5, cut all):
+Or a program, controlled by lines on a unix socket (calm, harass 0.01, stall 3, deaf 5, cut all,
+refuse 5, reset 5, loading 5, clusterdown 5):
 
     python -m tests.proxy --listen-port 1 --upstream-port 2 --seed 3 --control path
 """
@@ -12,6 +13,8 @@ Or a program, controlled by lines on a unix socket (calm, harass 0.01, stall 3, 
 import asyncio
 import enum
 import random
+import socket
+import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +28,13 @@ Meanwhile = Callable[[], Awaitable[None]]
 CHUNK = 65536
 STALLS = 0.05  # probability of a stall in each second of `harass`
 LONGEST_STALL = 3.0
+# What a server answers to every call, and the commands that it still serves meanwhile.
+ANSWERS = {
+    "loading": b"-LOADING Redis is loading the dataset in memory\r\n",
+    "clusterdown": b"-CLUSTERDOWN The cluster is down\r\n",
+}
+STILL_SERVED = ("HELLO", "AUTH", "CLIENT", "INFO", "CLUSTER")
+ORDERS = ("calm", "harass", "stall", "deaf", "cut_all", "refuse", "reset", *ANSWERS)
 
 
 class Cut(enum.StrEnum):
@@ -70,6 +80,8 @@ class Proxy:
         self._passing.set()
         self._timers: dict[object, asyncio.TimerHandle] = {}
         self._deaf = False
+        self._resets = False
+        self._answer: bytes | None = None
         self._links: dict[_Link, Any] = {}
         self.lost = 0
         """Commands that were cut or swallowed."""
@@ -77,13 +89,17 @@ class Proxy:
         """The most calls that were in flight at a time on one connection."""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self._listen()
         return self
 
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
     async def __aexit__(self, *error: object) -> None:
-        self._server.close()
         self.calm()
+        await asyncio.gather(*self._late)
+        self._server.close()
         tasks = list(self._links.values())
         self.cut_all()
         for late in self._late:
@@ -164,6 +180,24 @@ class Proxy:
         if seconds is not None:
             self._later(seconds, self._hear)
 
+    def refuse(self, seconds: float) -> None:
+        """Nothing listens at its address, as when a tunnel has ended: connections are refused."""
+        self._server.close()
+        self.cut_all()
+        self._later(seconds, self._listen_again)
+
+    def reset(self, seconds: float) -> None:
+        """Every connection is reset, also each new one."""
+        self._resets = True
+        self.cut_all()
+        self._later(seconds, self._stop_resets)
+
+    def answer(self, error: bytes, seconds: float) -> None:
+        """Every call is answered with this error and does not reach the server."""
+        self.cut_all()  # calls that are in flight stay unanswered
+        self._answer = error
+        self._later(seconds, self._stop_answers)
+
     def harass(self, rate: float, stalls: float = STALLS) -> None:
         """Cuts each command at a random point with probability `rate`, and begins a stall in each
         second with probability `stalls`.
@@ -183,13 +217,29 @@ class Proxy:
         self._swallowed.clear()
         self._passing.set()
         self._hear()
+        self._stop_resets()
+        self._stop_answers()
+        self._listen_again()
 
     def obey(self, order: str) -> None:
-        """An order in words: "calm", "harass 0.01", "stall 3", "deaf 5", "cut all"."""
+        """An order in words: "calm", "harass 0.01", "stall 3", "cut all", "loading 5", …"""
         word, *numbers = order.replace("cut all", "cut_all").split() or [""]
-        if word not in ("calm", "harass", "stall", "deaf", "cut_all"):
-            raise ValueError(f"expected calm, harass, stall, deaf or cut all, got {order!r}")
-        getattr(self, word)(*map(float, numbers))
+        if word not in ORDERS:
+            raise ValueError(f"expected one of {', '.join(ORDERS)}, got {order!r}")
+        if word in ANSWERS:
+            self.answer(ANSWERS[word], float(numbers[0]))
+        else:
+            getattr(self, word)(*map(float, numbers))
+
+    def _stop_resets(self) -> None:
+        self._resets = False
+
+    def _stop_answers(self) -> None:
+        self._answer = None
+
+    def _listen_again(self) -> None:
+        if not self._server.is_serving():
+            self._late.append(asyncio.create_task(self._listen()))
 
     def _hear(self) -> None:
         self._deaf = False
@@ -206,6 +256,11 @@ class Proxy:
                 self.stall(self._random.uniform(0.1, LONGEST_STALL))
 
     async def _accept(self, reader: Reader, writer: Writer) -> None:
+        if self._resets:
+            linger = struct.pack("ii", 1, 0)  # closing sends RST
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.close()
+            return
         link = _Link(dead=self._deaf, writer=writer)
         self._links[link] = asyncio.current_task()
         writers = [writer]
@@ -231,6 +286,9 @@ class Proxy:
                 del buffer[:end]
                 name = name_of(command)
                 link.subscribed |= name == "SSUBSCRIBE"
+                if self._answer is not None and name not in STILL_SERVED:
+                    await self._answer_itself(link, self._answer)
+                    continue
                 if name in self._swallowed:
                     self.lost += 1
                     continue
@@ -248,6 +306,14 @@ class Proxy:
                 link.due.append(point)
                 self.abreast = max(self.abreast, len(link.due))
             await writer.drain()
+
+    async def _answer_itself(self, link: _Link, answer: bytes) -> None:
+        """Answers a command instead of the server, after the answers to those before it."""
+        self.lost += 1
+        while link.due:
+            await asyncio.sleep(0.001)
+        assert link.writer is not None
+        link.writer.write(answer)
 
     async def _answers(self, link: _Link, reader: Reader, writer: Writer) -> None:
         buffer = bytearray()

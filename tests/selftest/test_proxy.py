@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from queasy import Client, SyncClient, Unreachable
+from queasy import Client, NotReady, NotRunning, SyncClient, Unreachable
 from tests.proxy import Proxy
 from tests.proxy.program import start_proxy
 from tests.proxy.resp import end_of, name_of
@@ -63,3 +63,29 @@ def test_proxy_program_obeys_orders(server: Server, prefix: str, seed: int) -> N
         assert queue.counts().waiting == 20
         # With some slack: a timer of another process may fire early by its clock's resolution.
         assert time.monotonic() - began > 0.05
+
+
+@ON_ONE_SERVER
+@pytest.mark.parametrize(
+    ("order", "error"),
+    [
+        ("refuse 60", NotRunning),
+        ("reset 60", Unreachable),
+        ("loading 60", NotReady),
+        ("clusterdown 60", NotReady),
+    ],
+)
+def test_proxy_program_fails_a_path_as_ordered(
+    server: Server, prefix: str, seed: int, order: str, error: type[Exception]
+) -> None:
+    with (
+        start_proxy(server.port, seed) as proxy,
+        SyncClient(proxy.url, prefix=prefix, timeout=0.5) as client,
+    ):
+        queue = client.queue("q")
+        queue.dispatch(1)
+        proxy.tell(order)
+        with pytest.raises(error):
+            queue.counts()
+        proxy.tell("calm")
+        assert queue.counts().waiting == 1

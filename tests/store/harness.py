@@ -28,7 +28,7 @@ T = TypeVar("T")
 Dump = dict[str, dict[bytes, Any]]
 
 START = 1_700_000_000.0
-EVERYTHING = 1_000_000
+PAGE = 1000  # the most that one audit checks
 SORTED_SETS = {
     "waiting", "waiters", "leases", "clients", "cancels", "failed_at", "broken_at", "callers",
 }  # fmt: skip
@@ -68,13 +68,20 @@ def refused(why: str) -> Iterator[None]:
 
 def problems_of(connection: redis.Redis, keys: QueueKeys) -> list[str]:
     """The problems that the audit finds, and entries that belong to no job."""
-    page = send(connection, QueueCommands(keys).audit(0, EVERYTHING))
-    unknown = [
+    problems: list[str] = []
+    tallies = [0] * len(AUDIT_TALLIES)
+    for offset in itertools.count(0, PAGE):
+        page = send(connection, QueueCommands(keys).audit(offset, PAGE))
+        problems += page.problems
+        tallies = [a + b for a, b in zip(tallies, page.tallies, strict=False)]
+        if offset + PAGE >= max(page.sizes, default=0):
+            break
+    problems += [
         f"{name}: {tally} entries have an owner, {size} exist"
-        for name, tally, size in zip(AUDIT_TALLIES, page.tallies, page.sizes, strict=False)
+        for name, tally, size in zip(AUDIT_TALLIES, tallies, page.sizes, strict=False)
         if tally != size
     ]
-    return [f"{keys.name}: {problem}" for problem in page.problems + unknown]
+    return [f"{keys.name}: {problem}" for problem in problems]
 
 
 def read_all(connection: redis.Redis, *queues: QueueKeys) -> Dump:
@@ -194,12 +201,19 @@ class Harness:
         return round(job.run_at_epoch - self.time, 3)
 
     def waiting(self) -> list[str]:
-        jobs, _ = self.call(self.commands.jobs("waiting", b"", 1000))
-        return [job.id for job in jobs]
+        return [job.id for job in self._listed(self.commands, "waiting")]
 
     def records(self, kind: Any = "failed", *, of_fail_queue: bool = False) -> list[Job]:
         commands = self.fail_commands if of_fail_queue else self.commands
-        return self.call(commands.jobs(kind, b"", 1000))[0]
+        return self._listed(commands, kind)
+
+    def _listed(self, commands: QueueCommands, state: Any) -> list[Job]:
+        """The jobs of all pages."""
+        found, cursor = self.call(commands.jobs(state, b"", 1000))
+        while cursor:
+            jobs, cursor = self.call(commands.jobs(state, cursor, 1000))
+            found += jobs
+        return found
 
     def dump(self) -> Dump:
         return read_all(self.redis, self.keys, self.fail_keys)

@@ -76,3 +76,23 @@ mutant(
         "q.now - CALLER_GONE_MS, 'BYSCORE',\n    'LIMIT', 0, 1000,",
     ),
 )
+mutant(
+    "a_late_copy_of_a_dequeue_takes_a_job",
+    "a_late_copy_of_a_dequeue_takes_no_job",
+    ("elseif call and is_late(q, call) then", "elseif false then"),
+)
+mutant(
+    "a_dequeue_that_took_jobs_is_not_recorded",
+    "a_late_copy_of_a_dequeue_takes_no_job",
+    ("    record_call(q, batch, taker.call, DEQUEUED)\n", ""),
+)
+mutant(
+    "a_dequeue_that_took_nothing_is_not_recorded",
+    "a_late_copy_of_a_dequeue_takes_no_job",
+    ("      note_dequeue(q, taker.call)\n", ""),
+)
+mutant(
+    "a_dequeue_of_a_paused_queue_is_not_recorded",
+    "a_late_copy_of_a_dequeue_takes_no_job",
+    ("      note_dequeue(q, call)\n", ""),
+)

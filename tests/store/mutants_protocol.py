@@ -56,7 +56,7 @@ mutant(
 mutant(
     "further_arguments_of_a_dequeue_are_ignored",
     "what_the_library_does_not_know_is_refused_before_anything_is_written",
-    ("if #argv ~= 9 + 4 * endings then", "if #argv < 9 + 4 * endings then"),
+    ("if #argv ~= 11 + 4 * endings then", "if #argv < 11 + 4 * endings then"),
 )
 mutant(
     "further_arguments_are_ignored",
@@ -85,4 +85,49 @@ mutant(
     "the_format_is_not_recorded",
     "the_first_write_to_a_queue_records_its_format",
     ("    batch:set(q.meta, 'format', FORMAT)\n", ""),
+)
+mutant(
+    "a_lease_may_last_for_ever",
+    "a_lease_lasts_at_most_a_day",
+    ("if ms > MAX_LEASE_MS then", "if false then"),
+)
+mutant(
+    "an_audit_is_not_bounded",
+    "an_audit_checks_at_most_a_thousand_entries",
+    ("'the limit', CHUNK)\n  local problem", "'the limit')\n  local problem"),
+)
+mutant(
+    "a_destroy_forgets_a_token_that_is_ahead_of_the_clock",
+    "a_queue_with_active_jobs_is_destroyed_only_by_force",
+    ("if q.token >= math.floor(q.now * 1000) then", "if false then"),
+)
+mutant(
+    "a_page_is_not_bounded_in_bytes",
+    "a_page_of_a_list_ends_after_two_megabytes",
+    ("return page.bytes >= MAX_CALL_BYTES", "return false"),
+)
+mutant(
+    "active_jobs_do_not_prevent_a_destroy",
+    "a_queue_with_active_jobs_is_destroyed_only_by_force",
+    ("if active > 0 and not force then", "if false then"),
+)
+mutant(
+    "a_destroyed_queue_keeps_its_last_keys",
+    "a_queue_without_active_jobs_can_be_destroyed",
+    ("unpack(q.keys, 1, #NAMES)", "unpack(q.keys, 1, 10)"),
+)
+mutant(
+    "a_destroy_wakes_no_one",
+    "clients_that_wait_in_a_destroyed_queue_are_woken",
+    ("  wake_waiters(q, CHUNK)\n  redis.call('UNLINK'", "  redis.call('UNLINK'"),
+)
+mutant(
+    "a_fail_handler_does_not_lapse",
+    "a_fail_handler_lapses_unless_it_is_announced_again",
+    ("(stored_number(raw[2], MAX_INTEGER) or 0) > q.now", "raw[2] and raw[2] ~= '0'"),
+)
+mutant(
+    "an_announcement_ends_what_was_configured",
+    "a_fail_handler_that_was_configured_does_not_lapse",
+    ("return stored == '1' and stored or string", "return string"),
 )

@@ -1,5 +1,6 @@
 """Promises about repeated calls: each is carried out once."""
 
+import itertools
 from typing import Any
 
 from queasy.outcomes import Fail, Finish
@@ -181,3 +182,34 @@ def the_audit_reports_callers_without_a_call_and_calls_without_a_caller(h: Harne
     h.redis.delete(h.keys.base + "callers")
     assert problems_of(h.redis, h.keys) == ["q: calls: 0 entries have an owner, 1 exist"]
     h.redis.delete(h.keys.base + "calls")
+
+
+@promise
+def a_late_copy_of_a_dequeue_takes_no_job(h: Harness) -> None:
+    """Bug: it took another job, which no client held, and which stalled."""
+    for prepare in (lambda: h.dispatch("a"), lambda: None, lambda: _pause(h)):
+        prepare()
+        number = next(_numbers)
+        take = h.commands.dequeue(f"~x{number}", lease=30, limit=1).with_number("p", number)
+        jobs = h.call(take).jobs
+        assert [job.id for job in h.call(take).jobs] == [job.id for job in jobs]
+        for job in jobs:
+            assert h.end(job, Finish()) == "finished"
+        h.call(h.commands.configure(paused=False))
+        h.dispatch("b")
+        late = h.call(take)
+        assert (late.state, late.jobs) == ("overtaken", [])
+        earlier = h.commands.dequeue("~y", lease=30, limit=1).with_number("p", number - 1)
+        assert h.call(earlier).jobs == []
+        assert h.cancel("b") == ["cancelled"]
+    h.dispatch("b")
+    following = h.commands.dequeue("~z", lease=30, limit=1).with_number("p", next(_numbers))
+    assert [job.id for job in h.call(following).jobs] == ["b"]
+
+
+_numbers = itertools.count(10)
+
+
+def _pause(h: Harness) -> None:
+    h.dispatch("b")
+    h.call(h.commands.configure(paused=True))

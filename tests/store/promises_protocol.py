@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import redis
 
-from queasy.outcomes import Fail
+from queasy.outcomes import Fail, Finish
 from queasy.store.command import Command
 from queasy.store.keys import NAMES
 from queasy.store.records import DispatchItem
@@ -72,7 +72,7 @@ def what_the_library_does_not_know_is_refused_before_anything_is_written(h: Harn
     token = h.take_one("c1").token
     h.dispatch("b")
     before = h.dump()
-    job, dequeue = ("", "", "n", b"1", "", ""), ("c1", "1000", "1", "", "", "0", "0")
+    job, dequeue = ("", "", "n", b"1", "", ""), ("", "", "c1", "1000", "1", "", "", "0", "0")
     for function, args in [
         ("dispatch", (*job, _packed(set={"priority": 1}, update=[]))),
         ("dispatch", (*job, _packed(set={}, update=["priority"]))),
@@ -134,3 +134,145 @@ def a_job_is_not_given_up_into_a_fail_queue_in_a_later_format(h: Harness) -> Non
 def the_first_write_to_a_queue_records_its_format(h: Harness) -> None:
     h.dispatch()
     assert h.redis.hget(h.keys.base + "meta", "format") == b"1"
+
+
+@promise
+def a_lease_lasts_at_most_a_day(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch()
+    run = h.take_one("c1", lease=86_400)
+    before, too_long = h.dump(), 86_400.001
+    for command in [
+        h.commands.register("c2", too_long),
+        h.commands.bump(["c1"], too_long),
+        h.commands.extend("a", run.token, too_long),
+        h.commands.dequeue("c1", lease=too_long, limit=1),
+        h.commands.dequeue("c1", lease=1, limit=1, waiter="c1", waits=too_long),
+    ]:
+        with refused("at most 24 hours"):
+            h.call(command)
+    assert h.dump() == before
+
+
+@promise
+def an_audit_checks_at_most_a_thousand_entries(h: Harness) -> None:
+    """Bug: it accepted any number, and 200,000 jobs took the server 1.1 seconds."""
+    with refused("QUEASYBAD"):
+        h.call(h.commands.audit(0, 1001))
+    h.call(h.commands.audit(0, 1000))
+
+
+@promise
+def a_page_of_a_list_ends_after_two_megabytes(h: Harness) -> None:
+    """Bug: 1,000 jobs of 256 KiB were one page, which took the server 0.6 seconds."""
+    h.join("c1")
+    ids, large = [f"j{n}" for n in range(8)], b"x" * 2**20
+
+    def pages(state: Any) -> list[list[str]]:
+        found, cursor = list[list[str]](), b""
+        while True:
+            jobs, cursor = h.call(h.commands.jobs(state, cursor, 1000))
+            found.append([job.id for job in jobs])
+            if not cursor:
+                return found
+
+    def check(state: Any, order: list[str]) -> None:
+        assert [id_ for page in pages(state) for id_ in page] == order
+        assert max(map(len, pages(state))) == 2
+
+    for id_ in ids:
+        h.dispatch(id_, large)
+    check("waiting", ids)
+    check("due", ids)
+    runs = [run for _ in range(4) for run in h.take("c1", limit=2)]
+    check("active", ids)
+    for id_ in ids:
+        h.dispatch(id_, large)
+    check("blocked", ids)
+    assert h.cancel(*ids) == ["cancelled"] * 8
+    for run in runs:
+        h.end(run, Fail())
+    check("failed", ids[::-1])
+
+
+@promise
+def a_queue_without_active_jobs_can_be_destroyed(h: Harness) -> None:
+    h.call(h.commands.configure(paused=False, failed_limit=3))
+    h.join("c1")
+    h.dispatch_many("a", "b")
+    h.end(h.take_one("c1"), Fail())
+    h.dispatch("later", after=60)
+    h.later(1)
+    assert h.call(h.commands.destroy(force=False)) == ("gone", 0)
+    assert h.dump() == {}
+    assert h.call(h.commands.destroy(force=False)) == ("gone", 0)
+    assert h.bump("c1") == ["lost"]
+    assert h.dispatch() == "created"
+
+
+@promise
+def a_queue_with_active_jobs_is_destroyed_only_by_force(h: Harness) -> None:
+    h.join("c1")
+    h.dispatch_many("a", "b")
+    run = h.take_one("c1")
+    before = h.dump()
+    assert h.call(h.commands.destroy(force=False)) == ("active", 1)
+    assert h.dump() == before
+    assert h.call(h.commands.destroy(force=True)) == ("gone", 1)
+    h.dispatch("a")
+    h.join("c2")
+    later = h.take_one("c2")
+    assert later.token > run.token
+    assert h.end(run, Finish()) == "lost"
+    assert h.end(later, Finish()) == "finished"
+
+
+@promise
+def clients_that_wait_in_a_destroyed_queue_are_woken(h: Harness) -> None:
+    h.join("c1")
+    with h.redis.pubsub() as ears:
+        ears.ssubscribe(h.keys.channel("c1"))
+        assert ears.get_sharded_message(timeout=5)["type"] == "ssubscribe"
+        h.dequeue("c1", waiter="c1", waits=60)
+        h.call(h.commands.destroy(force=False))
+        message = ears.get_sharded_message(timeout=5)
+        assert message is not None
+        assert message["data"] == b"wake"
+    assert h.dequeue("c1", waiter="c1", waits=60).state == "lost"
+
+
+@promise
+def a_fail_handler_lapses_unless_it_is_announced_again(h: Harness) -> None:
+    """Bug: the fail queue of a handler that was removed from the code grew for ever."""
+    h.join("c1", lease=86_400)
+
+    def gives_up_into_the_fail_queue(client: str) -> bool:
+        h.dispatch()
+        before = h.call(h.fail_commands.counts()).waiting
+        h.end(h.take_one(client), Fail())
+        return h.call(h.fail_commands.counts()).waiting > before
+
+    for client in ("c1", ""):  # in bulk, and one by one
+        assert not gives_up_into_the_fail_queue(client)
+        h.call(h.commands.configure(fail_handler=3600.0))
+        assert gives_up_into_the_fail_queue(client)
+        h.later(3000)
+        h.call(h.commands.configure(fail_handler=3600.0))
+        h.later(3000)
+        assert gives_up_into_the_fail_queue(client)
+        h.later(700)
+        assert not gives_up_into_the_fail_queue(client)
+
+
+@promise
+def a_fail_handler_that_was_configured_does_not_lapse(h: Harness) -> None:
+    h.call(h.commands.configure(fail_handler=True))
+    h.call(h.commands.configure(fail_handler=60.0))
+    h.later(3600)
+    h.dispatch()
+    h.end(h.take_one(), Fail())
+    assert h.call(h.fail_commands.counts()).waiting == 1
+    h.call(h.commands.configure(fail_handler=False))
+    h.dispatch()
+    h.end(h.take_one(), Fail())
+    assert h.call(h.fail_commands.counts()).waiting == 1

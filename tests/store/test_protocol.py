@@ -41,7 +41,7 @@ def commands() -> list[Command[Any]]:
         queue.evict("c1", "release"), queue.sweep(), queue.configure(paused=False),
         queue.requeue("failed", ["a"]), queue.drop("failed", ["a"]), queue.trim("failed", 1),
         queue.counts(), queue.get("a"), queue.jobs("waiting", b"", 10), queue.leases("c1", b"", 10),
-        queue.clients(), queue.stats(), queue.audit(0, 10),
+        queue.clients(), queue.stats(), queue.audit(0, 10), queue.destroy(force=False),
     ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def commands() -> list[Command[Any]]:
 def test_no_function_takes_a_time_from_its_caller(shipped: redis.Redis, number: int) -> None:
     """Bug: anyone who may dispatch could set the clock of a queue to 2096, for good."""
     verb, name, count, *rest = commands()[number].words()
-    keys, args = rest[:count], rest[count:]
+    keys, args = rest[: int(count)], rest[int(count) :]
     with contextlib.suppress(redis.RedisError):
         shipped.execute_command(verb, name, count, *keys, IN_2096, *args)
     stored = shipped.hget(KEYS.base + "meta", "time")

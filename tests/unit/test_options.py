@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queasy import InvalidOption, InvalidTime, JobOptions
+from queasy import InvalidOption, InvalidTime, JobOptions, Replicated
 from queasy.options import seconds
 from tests.unit.ids import short
 
@@ -82,3 +82,14 @@ def test_options_cannot_be_changed_afterwards() -> None:
 def test_negative_zero_seconds_are_plain_zero() -> None:
     """Bug: a delay of -0.0 was sent to the server as "+-0.0"."""
     assert str(seconds(-0.0, "delay")) == "0.0"
+
+
+def test_number_of_replicas_is_kept_and_is_one_by_default() -> None:
+    assert (Replicated().replicas, Replicated(2).replicas) == (1, 2)
+    assert len({Replicated(2), Replicated(2), Replicated(3)}) == 2
+
+
+@pytest.mark.parametrize("value", [0, -1, 1001, 1.5, True, "2", None], ids=short)
+def test_bad_number_of_replicas_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"^replicas: expected a whole number from 1 to 1000"):
+        Replicated(value)

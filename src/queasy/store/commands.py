@@ -131,7 +131,7 @@ class QueueCommands:
         if finishes:  # usually all of them
             others = [e for e in endings if not isinstance(e.outcome, Finish)]
         args: list[Any] = [
-            client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
+            *NO_NUMBER, client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
             len(others),
         ]  # fmt: skip
         for ending in others:
@@ -155,7 +155,11 @@ class QueueCommands:
                 read=partial(self._jobs.taken, jobs, client),
             )
 
-        return Command("dequeue", self.keys.with_fail_queue, tuple(args), read)
+        # A copy of this call that arrives after its lease has ended must not take another job. The
+        # request of a worker prevents that; a client that is made for one lease has a number.
+        needs_number = client.startswith("~") and limit > 0
+        keys = self.keys.with_fail_queue
+        return Command("dequeue", keys, tuple(args), read, needs_number=needs_number)
 
     def handed(self, message: bytes, client: str) -> Job:
         """The job of a hand-off message, which was leased to this client."""
@@ -236,12 +240,18 @@ class QueueCommands:
         self,
         *,
         limits: JobOptions | None = None,
-        fail_handler: bool | None = None,
+        fail_handler: bool | float | None = None,
         failed_limit: int | None = None,
         broken_limit: int | None = None,
         paused: bool | None = None,
     ) -> Command[str]:
-        """Change settings of the whole queue; None leaves a setting as it is."""
+        """Change settings of the whole queue; None leaves a setting as it is.
+
+        A queue may have a fail handler for so many seconds from now: see `fail_handler_text` in
+        lua/settings.lua.
+        """
+        if fail_handler is not None and not isinstance(fail_handler, bool):
+            fail_handler = _whole_ms(fail_handler)
         given = {
             "limits": None if limits is None else options_on_wire(limits),
             "fail_handler": fail_handler,
@@ -265,6 +275,15 @@ class QueueCommands:
             args,
             int,
             unclear_when_repeated=lambda dropped: dropped < len(ids),
+        )
+
+    def destroy(self, *, force: bool) -> Command[tuple[str, int]]:
+        """Delete the queue: gone, or active (nothing was deleted); and how many jobs are active."""
+        return Command(
+            "destroy",
+            self.keys.all,
+            (_flag(force),),
+            lambda reply: (_word(reply[0]), reply[1]),
         )
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:

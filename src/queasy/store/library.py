@@ -13,7 +13,7 @@ LIBRARY = f"queasy_v{PROTOCOL}"
 PREFIX = f"{LIBRARY}_"
 FIRST_MARKED = 3
 """The first revision that registers a function named after itself."""
-LEAST = 4
+LEAST = 8
 """The first published revision. Every later one understands what clients of it send."""
 
 # Each file is a module. It ends with a table of its exports, and binds the exports that it needs of

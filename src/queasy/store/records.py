@@ -51,6 +51,8 @@ class Ending(msgspec.Struct, frozen=True):
     id: str
     token: int
     outcome: Outcome
+    payload_bytes: int = 0
+    """How large the payload is that the server may have to copy; 0 for a job that finished."""
 
     def args(self) -> tuple[Argument, ...]:
         verb, when, error = "", "", None

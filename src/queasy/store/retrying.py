@@ -25,7 +25,7 @@ from queasy.errors import (
     ServerError,
     Unanswered,
 )
-from queasy.options import Durability
+from queasy.options import Durability, replicas_of
 from queasy.store import library
 from queasy.store.command import Command
 from queasy.store.commands import version
@@ -113,7 +113,9 @@ def call(
             # After a failover, a host name or a proxy may lead to another server, but an open
             # connection stays with the old one. Only a new connection reaches the new server.
             yield HangUp((yield from route.locate(state.key)))
-            continue
+            if not state.reconnected:
+                state.count_reconnect()
+                continue
         if state.needs_no_pause(fault):
             state.count_turn()
             continue
@@ -152,7 +154,7 @@ class _CallState:
         address: Address | None,
     ) -> None:
         self.command = command
-        self.durability = durability
+        self.durability: Durability = durability
         self.durability_timeout = durability_timeout
         self.maybe_carried_out = False
         """The server may have carried out an earlier try."""
@@ -208,35 +210,37 @@ class _CallState:
 
     def _durability_commands(self) -> tuple[tuple[str, ...], ...]:
         timeout_ms = str(round(self.durability_timeout * 1000))
-        match self.durability:
-            case "fsynced":
-                return (("WAITAOF", "1", "0", timeout_ms),)
-            case "replicated":
-                return (("WAIT", "1", timeout_ms),)
-            case _:
-                return ()
+        if self.durability == "fsynced":
+            return (("WAITAOF", "1", "0", timeout_ms),)
+        return (("WAIT", str(replicas_of(self.durability)), timeout_ms),)
 
     def _check_durability(self, reply: Any) -> None:
         """Raises NotDurable if an accepted write is not as durable as requested."""
+        accepted = f"{self.command.title} was accepted"
         if isinstance(reply, Exception):
             if "unknown command" in str(reply).lower():
                 raise NotDurable(
-                    f"{self.command.title} was accepted, but is not confirmed to be on disk: "
-                    "durability='fsynced' needs WAITAOF, which Redis 7.2+ and Valkey have"
+                    f"{accepted}, but is not confirmed to be on disk: durability='fsynced' needs "
+                    "WAITAOF, which Redis 7.2+ and Valkey have"
                 ) from reply
             if str(reply).startswith("UNBLOCKED"):
                 # This server is not a primary any more. The next try asks the new primary.
                 raise Lost(str(reply))
             raise NotDurable(
-                f"{self.command.title} was accepted, but durability={self.durability!r} failed: "
-                f"{reply}"
+                f"{accepted}, but durability={self.durability!r} failed: {reply}"
             ) from reply
-        reached = reply[0] if self.durability == "fsynced" else reply
-        if reached < 1:
+        seconds = f"within {self.durability_timeout:g} s"
+        if self.durability == "fsynced":
+            if reply[0] < 1:
+                raise NotDurable(
+                    f"{accepted}, but is not confirmed to be on disk {seconds}. Check that the "
+                    "disk keeps up"
+                )
+        elif reply < (wanted := replicas_of(self.durability)):
             raise NotDurable(
-                f"{self.command.title} was accepted, but durability={self.durability!r} was not "
-                f"reached within {self.durability_timeout:g} s. Check that a replica (or the disk) "
-                "is there and keeps up"
+                f"{accepted}, but {reply} of {wanted} {'replica' if wanted == 1 else 'replicas'} "
+                f"confirmed it {seconds}. It runs, unless a replica that lacks it becomes the "
+                f"primary. Check that the primary has {wanted} or more, and that they keep up"
             )
 
     def failure(self, fault: Fault) -> QueasyError:
@@ -253,10 +257,6 @@ class _CallState:
         match fault.remedy:
             case Remedy.NONE:
                 raise self.failure(fault) from None
-            case Remedy.ROUTE if not route.can_change:
-                if self.reconnected:
-                    raise self.failure(fault) from None
-                self.reconnected = True
             case Remedy.MOVED | Remedy.ASK if not route.has_slots:
                 queue = self.command.queue
                 raise ServerError(
@@ -276,6 +276,10 @@ class _CallState:
                 self.lacks_library = self.address
             case _:
                 pass
+
+    def count_reconnect(self) -> None:
+        """The next try follows without a pause, on a new connection."""
+        self.reconnected = True
 
     def needs_no_pause(self, fault: Fault) -> bool:
         """Whether the next try may follow at once: the last one made progress."""

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,8 @@ from queasy.store.net.faults import PROBLEMS
 from queasy.store.net.pool import MAX_CONNECTIONS, AsyncTransport, SyncTransport
 from queasy.store.net.pubsub import AsyncListener
 from queasy.store.net.pubsub_sync import SyncListener
-from queasy.store.net.topology import Exchange, route_to
+from queasy.store.net.sentinel_watch import SentinelWatch, SentinelWatchThread
+from queasy.store.net.topology import Exchange, SentinelRoute, route_to
 from queasy.store.net.url import Target
 from queasy.store.records import Dispatched, DispatchItem
 from queasy.store.retrying import FailedTry, call, connect
@@ -55,10 +57,14 @@ class AsyncStore:
 
     def _start(self) -> None:
         """Makes all that belongs to one event loop: connections, locks, tasks."""
-        self._route = route_to(self._target)
+        self._route = route = route_to(self._target)
         self._transport = AsyncTransport(
-            self._target, self._timeout, self._folder, self._connections
+            self._target, self._timeout, self._folder, self._connections, route.on_connection_lost
         )
+        self._watch: SentinelWatch | None = None
+        if isinstance(route, SentinelRoute):
+            self._watch = SentinelWatch(self._transport, route, self._transport.leave)
+            route.use_watch(self._watch.start)
         self._connected = False
         self._connecting = asyncio.Lock()
         self._coalescers: dict[tuple[str, Durability], DispatchCoalescer] = {}
@@ -181,6 +187,8 @@ class AsyncStore:
         if self._background:
             await asyncio.wait(self._background)
         await self.listener.close()
+        if self._watch is not None:
+            await self._watch.close()
         await self._transport.close()
         self._closing.clear()
         self._coalescers.clear()  # they belong to this loop; the next use may be in another
@@ -191,8 +199,13 @@ class SyncStore:
     """Runs commands in the calling thread. Safe to share between threads."""
 
     def __init__(self, target: Target, timeout: float, folder: Path | None = None) -> None:
-        self._route = route_to(target)
-        self._transport = SyncTransport(target, timeout, folder)
+        self._route = route = route_to(target)
+        self._transport = transport = SyncTransport(target, timeout, folder)
+        self._watch: SentinelWatchThread | None = None
+        if isinstance(route, SentinelRoute):
+            self._watch = SentinelWatchThread(target, timeout, route, transport.leave)
+            route.use_watch(self._watch.start)
+            weakref.finalize(self, self._watch.stop)  # a client that is not closed
         self._timeout = timeout
         self.callers = Callers()
         self._connected = False
@@ -251,4 +264,6 @@ class SyncStore:
         """Closes the connections, and ends the operations that run in other threads."""
         self.closings += 1
         self.listener.interrupt()
+        if self._watch is not None:
+            self._watch.stop()
         self._transport.close()

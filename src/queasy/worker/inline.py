@@ -1,7 +1,8 @@
 """A worker in the calling process: for tests, small applications, and development.
 
-No supervisor can kill it. An async handler that ignores its cancellation, or a plain function
-inside native code, keeps its job until it ends.
+No supervisor can freeze or kill it. If the server does not confirm its leases, it cancels its runs
+before another client can get the jobs. An async handler that ignores its cancellation, or a plain
+function inside native code, keeps its job until it ends.
 """
 
 from __future__ import annotations
@@ -44,8 +45,17 @@ class InlineWorker:
     4. It stops on a signal, on `stop`, or when its task is cancelled.
     """
 
-    def __init__(self, plan: Plan, *, capacity: int, grace: float, signals: bool = True) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        capacity: int,
+        grace: float,
+        signals: bool = True,
+        run_unconfirmed: bool = False,
+    ) -> None:
         self._plan = plan
+        self._run_unconfirmed = run_unconfirmed
         self._capacity = check_whole(capacity, "capacity", 1, MOST_CAPACITY)
         self._grace = seconds(grace, "grace")
         self._signals = signals
@@ -94,6 +104,7 @@ class InlineWorker:
             capacity=self._capacity,
             safety_poll_seconds=safety_interval(queues),
             on_declared_dead=self._on_declared_dead,
+            ends_unconfirmed=not self._run_unconfirmed,
         )
 
     async def _run_worker(self, worker: Worker) -> None:

@@ -35,9 +35,11 @@ MOST_PROCESSES = 1000
 # the leases.
 BUMP_EVERY = 1.0
 LEASE = 10.0 + 3.0
-# A worker interrupts its runs if its leases were not confirmed for CUT_OFF seconds: other workers
-# may reach the server and get its jobs. After SELF_KILL seconds the process kills itself, with the
-# runs that have not ended. A server that pauses for ten seconds causes neither.
+# If the server did not confirm the leases of a worker for CUT_OFF seconds, other workers may soon
+# get its jobs: its supervisor freezes it, and an inline worker cancels its runs. The margin of 1.75
+# s is seven rounds of the supervisor's watchdog. A worker that is not frozen by then, because its
+# supervisor itself is frozen, kills itself after SELF_KILL seconds. A server that pauses for ten
+# seconds causes neither.
 CUT_OFF = LEASE - 1.75
 SELF_KILL = LEASE - 1.25
 # For a worker that holds no job of a queue. Not much longer than LEASE: the worker may take jobs

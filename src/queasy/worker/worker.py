@@ -41,7 +41,8 @@ BEAT_EVERY = 1.0
 class Worker:
     """Takes, runs and reports jobs.
 
-    Calls `on_declared_dead` once if the server declares it dead.
+    Calls `on_declared_dead` once if the server declares it dead. With `ends_unconfirmed` it ends
+    runs whose leases are in doubt; without it, that is left to a supervisor.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Worker:
         on_declared_dead: Callable[[], None],
         max_jobs: int | None = None,
         job_limit_reached: Callable[[], None] = lambda: None,
+        ends_unconfirmed: bool = False,
     ) -> None:
         self.client = client
         self.table = table
@@ -80,6 +82,8 @@ class Worker:
         )  # fmt: skip
         self._holdings = self._scheduler.holdings
         self._runs = self._holdings.runs
+        if ends_unconfirmed:
+            self._runs.end_unconfirmed()
         self._skipped_suspects = table.skips_suspects
         """Whether the worker skipped suspects at the last beat."""
         self._beat_timer: asyncio.TimerHandle | None = None

@@ -2,6 +2,7 @@
 
 from redis.crc import key_slot
 
+from tests.announcements import SWITCH
 from tests.chaos.history import now
 from tests.chaos.system import PREFIX, System
 from tests.chaos.workload import QUEUES
@@ -9,6 +10,8 @@ from tests.groups import Cluster, SentinelGroup
 
 # Seconds after which a replica has received every write that its primary acknowledged.
 REPLICATION_LAG = 1.0
+# Seconds in which every client has left a primary that was replaced, on a busy machine.
+REACTION = 1.0
 FAILOVERS = {"failover": "requested", "kill": "primary killed", "pause": "primary frozen"}
 
 
@@ -18,8 +21,20 @@ def fail_over(system: System) -> None:
     assert isinstance(group, SentinelGroup)
     began = now()
     kind = group.strike(system.random)
-    system.excused.append((began - REPLICATION_LAG, now()))
+    # Clients leave the old primary at the switch. It goes on accepting writes for seconds.
+    for switch in _switches(system, began):
+        system.excused.append((min(began, switch) - REPLICATION_LAG, switch + REACTION))
     system.record(f"failover: {FAILOVERS.get(kind, kind)}", at=began, until=now())
+
+
+def _switches(system: System, began: float) -> list[float]:
+    """When the primary was replaced since `began`: the first announcement of each switch."""
+    assert system.topology.announced is not None
+    times: dict[str, float] = {}
+    for at, channel, text in list(system.topology.announced.heard):
+        if channel == SWITCH and at >= began:
+            times.setdefault(text, at)
+    return list(times.values())
 
 
 def strike_cluster(system: System) -> None:

@@ -6,6 +6,9 @@ from tests.chaos.history import now
 from tests.chaos.system import System
 from tests.proxy.program import ProxyProgram
 
+# A path may stay failed for this many seconds after the last fault was injected.
+AFTER_THE_LAST = 10.0
+
 
 def _choose(system: System) -> Sequence[ProxyProgram]:
     """All proxies, or one of them."""
@@ -48,6 +51,34 @@ def cut_commands(system: System) -> None:
         system.record("cut commands", at=began, until=now())
 
     system.later(system.random.uniform(1, 4), stop)
+
+
+# In seconds. The supervisor freezes its processes after eleven.
+SHORTEST_PATH_FAILURE, LONGEST_PATH_FAILURE = 5.0, 60.0
+PATH_FAILURES = {
+    "refuse": "connections refused",
+    "reset": "connections reset",
+    "deaf": "no answer",
+    "loading": "LOADING",
+    "clusterdown": "CLUSTERDOWN",
+}
+
+
+def fail_path(system: System) -> None:
+    """One worker's own path to the server fails, while at least one worker reaches the server."""
+    indexes = [worker.index for worker in system.fleet.of("worker")]
+    intact = [index for index in indexes if now() >= system.path_fails_until.get(index, 0.0)]
+    if len(intact) < 2:
+        return
+    index, order = system.random.choice(intact), system.random.choice([*PATH_FAILURES])
+    drawn = system.random.choice((6.0, 12.0, 14.0, system.random.uniform(5, LONGEST_PATH_FAILURE)))
+    left = max(SHORTEST_PATH_FAILURE, system.inject_until + AFTER_THE_LAST - now())
+    seconds = min(drawn, left)
+    began = now()
+    # The pause after it gives the worker time to take jobs again.
+    system.path_fails_until[index] = began + seconds + system.random.uniform(2, 6)
+    system.proxies[index].tell(f"{order} {seconds:.2f}")
+    system.record(f"path: {PATH_FAILURES[order]}", at=began, until=began + seconds)
 
 
 def partition(system: System) -> None:

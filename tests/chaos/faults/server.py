@@ -11,6 +11,8 @@ from tests.chaos.history import now
 from tests.chaos.system import System
 from tests.servers import HOST, Server, ServerKind, free_port, wait_until
 
+# A server may be away for this many seconds after the last fault began.
+AFTER_THE_LAST = 8.0
 # While its disk is busy, a server may answer this many seconds before it writes.
 WRITE_DELAY = 1.0
 
@@ -53,9 +55,30 @@ def freeze_server(system: System) -> None:
     system.record("freeze server", at=began, until=now())
 
 
-def _wait(system: System, seconds: float) -> None:
-    """Let time pass without the server. Processes are thawed and restarted meanwhile."""
-    system.server_away = True
+def flap_server(system: System) -> None:
+    """The server is away several times, and back for moments in between.
+
+    Each time it is killed (connections are refused) or frozen (calls are not answered).
+    """
+    uniform, choice = system.random.uniform, system.random.choice
+    away = choice(
+        ((15.0, 11.0), (11.5, 11.5, 6.0), [uniform(1, 16) for _ in range(choice((2, 3)))])
+    )
+    for seconds in away:
+        # Fewer seconds at the end of the scene.
+        seconds = min(seconds, max(1.0, system.inject_until + AFTER_THE_LAST - now()))
+        killed, began = choice((True, False)), now()
+        system.server.kill() if killed else system.server.pause()
+        _wait(system, seconds)
+        system.server.start() if killed else system.server.resume()
+        system.record(f"flap: server {'killed' if killed else 'frozen'}", at=began, until=now())
+        time.sleep(choice((0.004, 0.05, uniform(0, 1))))
+    _wait(system, uniform(0, 4), away=False)
+
+
+def _wait(system: System, seconds: float, *, away: bool = True) -> None:
+    """Let time pass, without the server. Processes are thawed and restarted meanwhile."""
+    system.server_away = away
     end = now() + seconds
     while now() < end:
         system.maintain()

@@ -142,6 +142,26 @@ async def test_delayed_first_attempt_creates_no_job(
     assert consumer.ran == ["once", "the next"]
 
 
+@pytest.mark.parametrize("jobs", [["a", "b"], []], ids=["it took a job", "it took nothing"])
+async def test_delayed_first_attempt_of_a_lease_takes_no_job(
+    proxy: Proxy, prefix: str, client: Client, jobs: list[str]
+) -> None:
+    """Bug: it took another job, which no client held, and which stalled a minute later."""
+    queue = client.queue("q")
+    for id_ in jobs:
+        await queue.dispatch(1, id=id_)
+    async with Client(proxy.url, prefix=prefix) as behind:
+        first_try = proxy.delay("dequeue")
+        lease = await behind.queue("q").lease(timeout=0)
+        assert proxy.lost == 1, "the second attempt was answered"
+        if lease is not None:
+            assert await lease.complete()
+        await queue.dispatch(1, id="c")
+        await first_try()
+        assert (await queue.counts()).active == 0
+    await queue.destroy()
+
+
 async def test_resent_cancel_leaves_a_job_dispatched_since(
     proxy: Proxy, prefix: str, consumer: Consumer, client: Client
 ) -> None:

@@ -202,9 +202,6 @@ def test_lease_of_a_server_that_never_answered_raises_at_once() -> None:
         client.queue("q").lease()
 
 
-AWAY = 20.0  # seconds: longer than a lease
-
-
 RESUME = 5.0
 
 
@@ -226,7 +223,12 @@ def own_fleet(own_server: Server, tmp_path: Path) -> Iterator[Fleet]:
         yield running
 
 
-def test_workers_survive_an_outage_of_twenty_seconds(own_server: Server, own_fleet: Fleet) -> None:
+@pytest.mark.parametrize(
+    "away", [20.0, pytest.param(60.0, marks=[pytest.mark.chaos, pytest.mark.timeout(240)])]
+)
+def test_workers_survive_an_outage_longer_than_a_lease(
+    own_server: Server, own_fleet: Fleet, away: float
+) -> None:
     journal = own_fleet.journal
     several = own_fleet.serve("--queue", "plain", "--queue", "waits", processes=2)
     single = own_fleet.serve("--queue", "whole", processes=1)
@@ -236,8 +238,8 @@ def test_workers_survive_an_outage_of_twenty_seconds(own_server: Server, own_fle
         for name in ("plain", "waits"):
             for number in range(3):
                 queues[name].dispatch({"sleep": 4}, id=f"{name}-during-{number}")
-                queues[name].dispatch({"sleep": AWAY + 2}, id=f"{name}-across-{number}")
-            queues[name].dispatch("quick", id=f"{name}-scheduled", delay=AWAY / 2)
+                queues[name].dispatch({"sleep": away + 2}, id=f"{name}-across-{number}")
+            queues[name].dispatch("quick", id=f"{name}-scheduled", delay=away / 2)
         queues["whole"].dispatch({"sleep": 4}, id="whole-during-0")
         journal.wait_for("start", 13)
         queues["whole"].dispatch_many([{"sleep": 0.1}] * 5)  # due after it
@@ -248,7 +250,8 @@ def test_workers_survive_an_outage_of_twenty_seconds(own_server: Server, own_fle
     own_server.stop()
     journal.wait_for("end", 7)  # all ended while the server was down
     away_since = time.monotonic()
-    wait_until(lambda: time.monotonic() - away_since > AWAY - 4, "the server was away long enough")
+    wait_until(lambda: time.monotonic() - away_since > away - 4, "away", away)
+    assert several.events("process_frozen")
     assert len(journal.lines("start")) == 13
     own_server.start()
     back = time.monotonic()
@@ -267,6 +270,8 @@ def test_workers_survive_an_outage_of_twenty_seconds(own_server: Server, own_fle
         print("\n  resumed after", {name: f"{after:.2f} s" for name, after in resumed.items()})
         assert max(resumed.values()) < RESUME
         wait_until(lambda: all(not q.counts().active for q in queues.values()), "all is settled")
+        frozen, thawed = (several.events(f"process_{how}") for how in ("frozen", "thawed"))
+        assert len(frozen) == len(thawed) > 0
         assert {worker.pid: worker.children() for worker in (several, single)} == pids
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         starts, ends = journal.lines("start"), journal.lines("end")

@@ -8,6 +8,7 @@ import asyncio
 import resource
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,40 @@ def test_work_resumes_when_a_demoted_server_is_primary_again(traffic: Traffic) -
         traffic.journal.wait_for("end", id="readonly-in-flight")
         server.call("REPLICAOF", "NO", "ONE")
     assert any(isinstance(error, ReadOnly) for error in traffic.pull_errors)
+
+
+async def test_call_waits_for_a_server_that_is_read_only_for_a_moment(kind: ServerKind) -> None:
+    """Bug: a call raised ReadOnly at once, although a failover was about to end."""
+    with (
+        start_server(kind) as server,
+        SyncClient(server.url) as sync,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        async with Client(server.url) as client:
+            await client.queue("q").dispatch(0)
+            sync.queue("q").dispatch(1)
+            server.call("REPLICAOF", HOST, free_port())
+            try:
+                waiting = asyncio.create_task(client.queue("q").dispatch(2))
+                sync_waiting = thread.submit(sync.queue("q").dispatch, 3)
+                await asyncio.sleep(1)
+                assert not waiting.done()
+                assert not sync_waiting.done()
+            finally:
+                server.call("REPLICAOF", "NO", "ONE")
+            assert (await waiting).status == "created"
+            assert sync_waiting.result().status == "created"
+
+
+async def test_read_only_server_is_named_when_the_timeout_is_over(kind: ServerKind) -> None:
+    with start_server(kind) as server:
+        async with Client(server.url, timeout=0.5) as client:
+            await client.queue("q").dispatch(0)
+            server.call("REPLICAOF", HOST, free_port())
+            began = time.monotonic()
+            with pytest.raises(ReadOnly, match="Point the URL at the primary"):
+                await client.queue("q").dispatch(1)
+            assert 0.2 < time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(

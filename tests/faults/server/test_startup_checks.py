@@ -96,7 +96,7 @@ def test_replica_gets_a_warning_and_refuses_writes(
     try:
         (warning,) = warnings_of(sound, caplog)
         assert "point the URL at the primary" in warning
-        with SyncClient(sound.url) as client:
+        with SyncClient(sound.url, timeout=1) as client:
             health = client.health()
             assert (health.role, health.reachable, health.ready) == ("replica", True, False)
             with pytest.raises(ReadOnly, match="Point the URL at the primary"):

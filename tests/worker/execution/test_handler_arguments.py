@@ -8,6 +8,7 @@ import pytest
 
 from queasy import (
     Client,
+    Failure,
     Job,
     JobError,
     JobOptions,
@@ -164,6 +165,28 @@ async def test_fail_handler_gets_the_failed_job_and_its_error(
     assert job.retry_count == 1
     assert (errors[0].type, errors[0].message) == ("ValueError", "try 1")
     assert (await emails.counts()).failed == 1
+
+
+async def test_worker_announces_its_fail_handler_for_a_week(
+    client: Client, server: Server, prefix: str
+) -> None:
+    """Bug: the server kept that for ever, also after the fail handler was removed from the code."""
+    emails = client.queue("emails")
+
+    @emails.handler
+    async def send(data: Any) -> None:
+        raise Failure("no")
+
+    @emails.fail_handler
+    async def note(data: Any) -> None:
+        pass
+
+    async with working(client):
+        await emails.dispatch(1, id="a")
+        await until_state(emails, "a", "failed")
+        await until_empty(emails.fail_queue)
+    announced = server.client().hget(f"{prefix}:{{emails}}:meta", "fail_handler")
+    assert 6.9 < (float(announced) / 1000 - time.time()) / 86_400 <= 7
 
 
 async def test_fail_handler_is_retried_by_its_own_options(

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from queasy.job import Job
-from queasy.outcomes import Release
+from queasy.outcomes import Fail, Release
 from queasy.store.records import Ending, Taken
 from queasy.worker.execution.pace import Pace
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.queue_state import (
+    MAX_ENDING_BYTES,
     MAX_ENDINGS_PER_CALL,
     NO_PREFETCH_AFTER_RELEASE,
     POLL_WITHOUT_WAKE_UPS,
@@ -494,6 +495,17 @@ def test_outcomes_are_taken_in_order_and_up_to_the_limit_of_a_call(state: QueueS
     assert [ending.token for ending in first] == list(range(MAX_ENDINGS_PER_CALL))
     assert state.has_endings
     assert [ending.token for ending in state.take_endings()] == [MAX_ENDINGS_PER_CALL]
+
+
+def test_failures_of_large_jobs_are_reported_in_several_calls(state: QueueState) -> None:
+    """Bug: one call gave up 100 jobs of 1 MB, and the server needed two seconds for it."""
+    third = MAX_ENDING_BYTES // 3 + 1
+    for token, payload_bytes in enumerate([third] * 4 + [0] * 3 + [5 * third, third]):
+        state.add_ending(Ending("a", token, Fail(), payload_bytes))
+    calls: list[list[int]] = []
+    while endings := state.take_endings():
+        calls.append([ending.token for ending in endings])
+    assert calls == [[0, 1, 2], [3, 4, 5, 6, 7], [8]]
     assert not state.has_endings
 
 

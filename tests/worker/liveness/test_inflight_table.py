@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 
 from queasy.worker.liveness.inflight_table import InflightTable
 
@@ -46,3 +47,13 @@ def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
     assert writer.returncode == 0
     table.close()
     os.close(fd)
+
+
+def test_the_run_clock_does_not_pass_while_the_worker_is_frozen() -> None:
+    table = InflightTable(1, 1)
+    before = table.run_clock()
+    assert abs(before - time.monotonic()) < 1
+    table.add_frozen(60)
+    table.add_frozen(40)
+    assert -100 <= table.run_clock() - before < -99
+    assert table.run_clock_at(1000.0) == 900.0

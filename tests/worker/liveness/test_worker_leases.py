@@ -79,9 +79,11 @@ def test_the_table_says_since_when_leases_were_not_confirmed(leases: Leases) -> 
     leases.publish(NOW)
     assert leases.table.confirmed_at(0) == 0.0, "it holds nothing"
     leases.table.add_held(0, 1)
-    leases.publish(NOW)
+    leases.publish(NOW + 0.2)
     leases.publish(NOW + 5)
-    assert leases.table.unconfirmed_for(0, NOW + 5) == 5
+    assert leases.table.unconfirmed_for(0, NOW + 5) == 5, (
+        "requested after the last time it held none"
+    )
     leases.confirmed(0, NOW + 4)
     leases.confirmed(0, NOW + 3)  # an earlier call that was answered later
     leases.publish(NOW + 5)

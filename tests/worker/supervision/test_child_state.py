@@ -72,7 +72,7 @@ def test_the_first_reason_for_a_kill_counts() -> None:
     [
         (None, False, True),
         ("memory", False, True),
-        ("frozen", False, True),
+        ("sigstop", False, True),
         ("overdue", False, False),
         ("blocked", False, False),
         ("lost", False, False),
@@ -124,8 +124,8 @@ def test_a_process_has_a_lease_to_report_the_run_that_blocked_it(reports: bool) 
     assert state.cannot_report_since == (None if reports else NOW + LEASE + 5.1)
 
 
-def test_a_process_that_runs_again_does_not_count_as_frozen() -> None:
+def test_a_process_that_runs_again_does_not_count_as_stopped() -> None:
     state = ChildState(NOW)
-    for frozen, at, since in ((True, 1.0, 1.0), (True, 2.0, 1.0), (False, 3.0, None)):
-        state.observed_frozen(frozen, at)
-        assert state.frozen_since == since
+    for stopped, at, since in ((True, 1.0, 1.0), (True, 2.0, 1.0), (False, 3.0, None)):
+        state.observed_stopped(stopped, at)
+        assert state.stopped_since == since

@@ -5,16 +5,18 @@ from typing import Any
 import pytest
 
 from queasy.worker.liveness.inflight_table import Entry
-from queasy.worker.plan import LEASE
+from queasy.worker.plan import CUT_OFF, LEASE
 from queasy.worker.supervision.child_state import ChildSnapshot
 from queasy.worker.supervision.watchdog import (
     INTERRUPT_TIMEOUT,
     KILL_AFTER_GRACE,
     Action,
     DrainThenKill,
+    Freeze,
     Kill,
     Limits,
     Retire,
+    Thaw,
     decide,
     outstays_stop,
 )
@@ -32,12 +34,13 @@ def run(id_: str, deadline: float = NOW + 100, token: int = 1) -> Entry:
 
 def child(*entries: Entry, **fields: Any) -> ChildSnapshot:
     """A child that runs these, holds nothing else, and has an event loop that turns."""
-    fields = {"runs": len(entries), "held": len(entries), "last_beat": NOW, **fields}
+    fields = {"runs": len(entries), "held": len(entries), "now": NOW, "last_beat": NOW,
+              **fields}  # fmt: skip
     return ChildSnapshot(entries=entries, **fields)
 
 
 def decided(snapshot: ChildSnapshot, max_memory: int | None = None) -> list[Action]:
-    return decide(snapshot, NOW, Limits(GRACE, max_memory))
+    return decide(snapshot, Limits(GRACE, max_memory))
 
 
 # Runs that do not end
@@ -93,9 +96,9 @@ def test_a_blocked_event_loop_without_an_overdue_run_is_left_alone() -> None:
 # Processes that do not run
 
 
-def test_a_process_frozen_for_longer_than_a_lease_is_killed() -> None:
-    assert decided(child(frozen_since=NOW - LEASE + 1)) == []
-    assert decided(child(frozen_since=NOW - LEASE - 1)) == [Kill(reason="frozen")]
+def test_a_process_that_another_program_stopped_for_longer_than_a_lease_is_killed() -> None:
+    assert decided(child(stopped_since=NOW - LEASE + 1)) == []
+    assert decided(child(stopped_since=NOW - LEASE - 1)) == [Kill(reason="sigstop")]
 
 
 def test_a_blocked_loop_that_keeps_outcomes_unreported_is_killed_after_a_lease() -> None:
@@ -104,8 +107,43 @@ def test_a_blocked_loop_that_keeps_outcomes_unreported_is_killed_after_a_lease()
 
 
 def test_nothing_is_done_about_a_child_that_was_killed() -> None:
-    snapshot = child(run("a", OVERDUE), killed=True, memory=9 * MEMORY, frozen_since=0.0)
+    snapshot = child(run("a", OVERDUE), killed=True, memory=9 * MEMORY, stopped_since=0.0)
     assert decided(snapshot, MEMORY) == []
+
+
+# Leases in doubt
+
+
+IN_DOUBT = CUT_OFF + 0.1
+
+
+def test_a_process_is_frozen_when_the_lease_of_a_run_is_not_confirmed_until_the_cut_off() -> None:
+    assert decided(child(run("a"), unconfirmed=CUT_OFF - 0.1)) == []
+    assert decided(child(run("a"), unconfirmed=IN_DOUBT)) == [Freeze(unconfirmed=IN_DOUBT)]
+
+
+def test_a_frozen_process_is_stopped_again_while_its_leases_are_in_doubt() -> None:
+    """Another program may have continued it."""
+    snapshot = child(run("a"), unconfirmed=2 * IN_DOUBT, is_frozen=True)
+    assert decided(snapshot) == [Freeze(unconfirmed=2 * IN_DOUBT)]
+
+
+def test_a_frozen_process_is_thawed_when_its_leases_are_confirmed() -> None:
+    assert decided(child(run("a"), unconfirmed=0.5, is_frozen=True)) == [Thaw()]
+
+
+@pytest.mark.parametrize("unconfirmed", [0.5, IN_DOUBT])
+def test_a_frozen_process_is_not_blamed_for_what_it_had_no_time_to_do(unconfirmed: float) -> None:
+    snapshot = child(
+        run("a", OVERDUE), run("b"), unconfirmed=unconfirmed, is_frozen=True, last_beat=NOW - 100,
+        kill_by=NOW - 1, memory=9 * MEMORY,
+    )  # fmt: skip
+    (action,) = decided(snapshot, MEMORY)
+    assert isinstance(action, (Freeze, Thaw))
+
+
+def test_a_process_that_was_killed_is_not_frozen() -> None:
+    assert decided(child(run("a"), unconfirmed=IN_DOUBT, killed=True)) == []
 
 
 # Memory
@@ -144,10 +182,16 @@ def test_a_child_that_stays_after_the_grace_time_of_a_stop_is_killed() -> None:
         (INTERRUPT_TIMEOUT + 0.1, False, True),
         (KILL_AFTER_GRACE, True, True),
     ):
-        assert outstays_stop(turning, NOW, NOW - late) == turning_goes
-        assert outstays_stop(blocked, NOW, NOW - late) == blocked_goes
+        assert outstays_stop(turning, late) == turning_goes
+        assert outstays_stop(blocked, late) == blocked_goes
+
+
+def test_a_frozen_child_is_killed_soon_after_the_grace_time_of_a_stop() -> None:
+    frozen = child(run("a"), is_frozen=True)
+    assert not outstays_stop(frozen, INTERRUPT_TIMEOUT - 0.1)
+    assert outstays_stop(frozen, INTERRUPT_TIMEOUT + 0.1)
 
 
 def test_a_child_that_runs_nothing_is_not_killed_before_it_could_report() -> None:
     silent = child(held=1, last_beat=NOW - 5)
-    assert not outstays_stop(silent, NOW, NOW - INTERRUPT_TIMEOUT - 0.1)
+    assert not outstays_stop(silent, INTERRUPT_TIMEOUT + 0.1)

@@ -12,7 +12,7 @@ local read_stats = stats.read_stats
 local new_batch = batch.new
 local rest_args, count_arg = arguments.rest_args, arguments.count_arg
 local client_arg, kind_arg, call_arg = arguments.client_arg, arguments.kind_arg, arguments.call_arg
-local flag_arg = arguments.flag_arg
+local flag_arg, lease_arg = arguments.flag_arg, arguments.lease_arg
 local clients_arg, group_count = arguments.clients_arg, arguments.group_count
 local dequeue_arg, eviction_arg = arguments.dequeue_arg, arguments.eviction_arg
 local bump, register_client, extend_lease = client.bump, client.register_client, client.extend_lease
@@ -21,7 +21,7 @@ local wake_after_call = waking.wake_after_call
 local cancel = cancel.cancel
 local dispatch_once = dispatch.dispatch_once
 local trim, requeue, drop = records.trim, records.requeue, records.drop
-local configure = settings.configure
+local configure, destroy = settings.configure, settings.destroy
 local wake_all = endings.wake_all
 local settle = settle.settle
 local hand_off_or_wake = handoff.hand_off_or_wake
@@ -34,7 +34,7 @@ local explain = failure.explain
 
 local API = {}
 
-local VERSION = { 1, 7 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 8 } -- protocol, revision: a loader never replaces a higher revision
 
 -- dispatch: create or update jobs.
 --   keys   of a producer
@@ -75,13 +75,15 @@ end
 --   reply  ok | lost (it was swept: register under a new id)
 --   writes clients, workers
 function API.register(keys, argv)
-  local lease_ms = count_arg(argv[2], 'the lease')
+  local lease_ms = lease_arg(argv[2], 'the lease')
   return register_client(open_queue(keys), client_arg(argv[1]), lease_ms, argv[3])
 end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
 --   keys   all, and the fail queue's
---   args   client, lease,
+--   args   caller, number (of a dequeue for a client '~…': if it is carried out, or a later one of
+--          this caller, a copy that arrives afterwards is overtaken, and takes nothing),
+--          client, lease,
 --          limit (0: take no jobs. If the client waits, the reply or a wake-up says when a job is
 --          due. If it does not wait and a job is due, another client is woken),
 --          request (a repeat of the last request returns the same batch. If requests are numbers,
@@ -104,7 +106,8 @@ end
 --            fewer, the others were handed to it in messages that were lost }
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
-  return dequeue(open_queue(keys), dequeue_arg(argv), argv)
+  local q = open_queue(keys)
+  return dequeue(q, dequeue_arg(argv), argv, call_arg(q, argv))
 end
 
 -- settle: end leases.
@@ -129,7 +132,7 @@ end
 --   reply  { ok | lost, { id, token of each requested cancel } } for each client
 --   writes clients; sweeps
 function API.bump(keys, argv)
-  local lease_ms, clients = count_arg(argv[1], 'the lease'), clients_arg(argv, 2)
+  local lease_ms, clients = lease_arg(argv[1], 'the lease'), clients_arg(argv, 2)
   local q = open_queue(keys)
   local replies = bump(q, lease_ms, clients)
   sweep(q)
@@ -143,7 +146,7 @@ end
 --   reply  ok | cancel (extended, but a cancel was requested) | lost
 --   writes clients
 function API.extend(keys, argv)
-  local lease_ms = count_arg(argv[3], 'the lease')
+  local lease_ms = lease_arg(argv[3], 'the lease')
   return extend_lease(open_queue(keys), argv[1], argv[2], lease_ms)
 end
 
@@ -178,8 +181,8 @@ end
 
 -- configure: write settings of the queue. The others stay as they are.
 --   keys   all
---   args   a packed map of settings: limits (a map of options), fail_handler (true, false),
---          failed_limit, broken_limit, paused (true, false)
+--   args   a packed map of settings: limits (a map of options), fail_handler (true, false, or for
+--          how many ms from now), failed_limit, broken_limit, paused (true, false)
 --   reply  ok
 --   writes meta; trims failed and broken; resuming wakes waiters
 function API.configure(keys, argv)
@@ -220,6 +223,15 @@ function API.trim(keys, argv)
   return dropped
 end
 
+-- destroy: delete the queue: its jobs, records, settings and counters. Not its fail queue.
+--   keys   all
+--   args   force (1, 0): also if jobs are active. Their holders lose them
+--   reply  { gone | active (nothing was deleted: jobs are active), how many are active }
+--   writes deletes all keys; wakes waiters, which register again
+function API.destroy(keys, argv)
+  return destroy(open_queue(keys), flag_arg(argv[1], 'force'))
+end
+
 -- counts: how many jobs are in each state.
 --   keys   all
 --   args   none
@@ -242,7 +254,8 @@ end
 -- list: a page of jobs.
 --   keys   all
 --   args   waiting | due | scheduled | active | blocked | failed | broken, cursor, limit
---   reply  { rows, the cursor of the next page }; '' is the first page, and follows the last
+--   reply  { rows, the cursor of the next page }; '' is the first page, and follows the last. A
+--          page ends early after 2 MiB of payloads
 --   writes nothing
 function API.list(keys, argv)
   local lister = LISTS[argv[1]] or refuse('expected a state of jobs, got ' .. tostring(argv[1]))
@@ -286,7 +299,7 @@ end
 --   reply  { problems, tallies, sizes }
 --   writes nothing
 function API.audit(keys, argv)
-  local offset, limit = count_arg(argv[1], 'the offset'), count_arg(argv[2], 'the limit')
+  local offset, limit = count_arg(argv[1], 'the offset'), count_arg(argv[2], 'the limit', CHUNK)
   local problem = meta_problem(keys)
   if problem then
     return problem
@@ -308,8 +321,8 @@ end
 -- How many arguments a function has, if that number is fixed. A call with more is refused: a later
 -- revision may give them a meaning, and this one would not do what the client asked for.
 local ARGUMENTS = {
-  register = 3, extend = 3, sweep = 0, configure = 1, trim = 2, counts = 0, get = 1, list = 3,
-  leases = 3, clients = 2, stats = 0, audit = 2, version = 0,
+  register = 3, extend = 3, sweep = 0, configure = 1, trim = 2, destroy = 1, counts = 0, get = 1,
+  list = 3, leases = 3, clients = 2, stats = 0, audit = 2, version = 0,
 }
 
 -- Refuses a call that names too few keys, or has the form of a revision before 8. Such a call began
@@ -355,6 +368,7 @@ register('sweep', QUEUE_KEYS, API.sweep, 'allow-oom')
 register('evict', QUEUE_KEYS, API.evict, 'allow-oom')
 register('configure', QUEUE_KEYS, API.configure, 'allow-oom')
 register('drop', QUEUE_KEYS, API.drop, 'allow-oom')
+register('destroy', QUEUE_KEYS, API.destroy, 'allow-oom')
 register('trim', QUEUE_KEYS, API.trim, 'allow-oom')
 register('counts', QUEUE_KEYS, API.counts, 'no-writes')
 register('get', QUEUE_KEYS, API.get, 'no-writes')

@@ -5,6 +5,10 @@ local open_calls = keys.open_calls
 
 local NO_WORDS = {}
 
+-- The longest lease. A client that dies in silence holds its jobs for so long; a client that lives
+-- extends its lease.
+local MAX_LEASE_MS = 24 * 3600 * 1000
+
 -- The remaining arguments: the ids or clients that a call is about. Bounded, as every call is.
 local function rest_args(argv, first)
   if #argv - first + 1 > CHUNK then
@@ -23,6 +27,14 @@ local function count_arg(text, what, most)
     refuse('expected a whole number' .. (most and ' up to ' .. most or '') .. ' for ' .. what)
   end
   return n
+end
+
+local function lease_arg(text, what)
+  local ms = count_arg(text, what)
+  if ms > MAX_LEASE_MS then
+    refuse('expected at most 24 hours, which are ' .. MAX_LEASE_MS .. ' ms, for ' .. what)
+  end
+  return ms
 end
 
 local function client_arg(text)
@@ -88,19 +100,19 @@ end
 
 -- The arguments of a dequeue as one record (api.lua lists them).
 local function dequeue_arg(argv)
-  local client = client_arg(argv[1])
-  local endings = count_arg(argv[7], 'the leases to end', CHUNK)
-  local words, packed = argv[8 + 4 * endings], argv[9 + 4 * endings]
-  if #argv ~= 9 + 4 * endings then
+  local client = client_arg(argv[3])
+  local endings = count_arg(argv[9], 'the leases to end', CHUNK)
+  local words, packed = argv[10 + 4 * endings], argv[11 + 4 * endings]
+  if #argv ~= 11 + 4 * endings then
     refuse('expected 4 arguments for each lease to end, then words and a list of finishes')
   end
   words = words == '' and NO_WORDS or words_arg(words)
-  local waiter = argv[5] ~= '' and (argv[5] == client and client or client_arg(argv[5]))
+  local waiter = argv[7] ~= '' and (argv[7] == client and client or client_arg(argv[7]))
   return {
-    client = client, lease_ms = count_arg(argv[2], 'the lease'),
-    limit = count_arg(argv[3], 'the limit', CHUNK), request = argv[4], waiter = waiter,
-    waits_ms = count_arg(argv[6], 'the time to wait'),
-    first_ending = 8, endings = endings, packed_finishes = packed,
+    client = client, lease_ms = lease_arg(argv[4], 'the lease'),
+    limit = count_arg(argv[5], 'the limit', CHUNK), request = argv[6], waiter = waiter,
+    waits_ms = lease_arg(argv[8], 'the time to wait'),
+    first_ending = 10, endings = endings, packed_finishes = packed,
     skips_suspects = words.pass or false, takes_handoffs = words.hand or false,
   }
 end
@@ -124,7 +136,8 @@ local function eviction_arg(argv)
 end
 
 return {
-  rest_args = rest_args, count_arg = count_arg, client_arg = client_arg, kind_arg = kind_arg,
+  rest_args = rest_args, count_arg = count_arg, lease_arg = lease_arg, client_arg = client_arg,
+  kind_arg = kind_arg,
   call_arg = call_arg, flag_arg = flag_arg, clients_arg = clients_arg, group_count = group_count,
   dequeue_arg = dequeue_arg, eviction_arg = eviction_arg,
 }

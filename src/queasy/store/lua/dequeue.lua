@@ -4,6 +4,7 @@
 local MAX_INTEGER, expiry_cutoff = keys.MAX_INTEGER, keys.expiry_cutoff
 local new_batch = batch.new
 local unpack_table = job.unpack_table
+local is_late, note_dequeue = idempotency.is_late, idempotency.note_dequeue
 local lease_expiry, is_overtaken = client.lease_expiry, client.is_overtaken
 local record_request, lease_range = client.record_request, client.lease_range
 local cancels_of, bump = client.cancels_of, client.bump
@@ -113,7 +114,7 @@ end
 
 -- Sweeps, then takes jobs for a client that is alive. Returns the state of the client, and the
 -- jobs.
-local function sweep_and_take(q, args)
+local function sweep_and_take(q, args, call)
   local client, id, limit = args.client, args.request, args.limit
   local one_lease = client:byte(1) == 126 -- '~'
   local expiry, request = lease_expiry(q, client)
@@ -130,6 +131,8 @@ local function sweep_and_take(q, args)
     tostring(request or ''):match('^(%S+) (%d+) (%d+) ?(.*)$')
   if one_lease and expiry then
     return 'ok', leased_batch(q, client, leased_to(q, client), 0, math.huge)
+  elseif call and is_late(q, call) then
+    return 'overtaken', {} -- its lease has ended, and no client waits for this reply
   elseif last_request and last_request == id then
     local ids = unpack_table(packed) or leased_to(q, client)
     return 'ok', leased_batch(q, client, ids, tonumber(first), tonumber(last))
@@ -140,12 +143,15 @@ local function sweep_and_take(q, args)
     record_request(q, client, id, request)
   end
   if q.paused then
+    if call then
+      note_dequeue(q, call)
+    end
     return 'paused', {}
   elseif limit == 0 then
     return 'ok', {}
   end
   local taker = { client = client, old_expiry = expiry, old_request = request }
-  taker.request = not one_lease and id or ''
+  taker.request, taker.call = not one_lease and id or '', call
   return 'ok', take(q, taker, q.now + args.lease_ms, limit, args.skips_suspects)
 end
 
@@ -173,13 +179,14 @@ local function wake_others(q, args, state, jobs)
   end
 end
 
--- The whole of a dequeue. `args` is what `dequeue_arg` read; the leases to end are in `argv`.
-local function dequeue(q, args, argv)
+-- The whole of a dequeue. `args` is what `dequeue_arg` read; the leases to end are in `argv`. A
+-- dequeue for a client that is made for it may have a `call`: its caller and number.
+local function dequeue(q, args, argv, call)
   local client, limit = args.client, args.limit
   local sender = client:byte(1) ~= 126 and client -- '~'
   local settled, lost =
     settle(q, argv, args.first_ending, args.endings, args.packed_finishes, sender)
-  local state, jobs = sweep_and_take(q, args)
+  local state, jobs = sweep_and_take(q, args, call)
   local waits, lease_count = is_to_wait(q, args, state, jobs), 0
   if waits then
     lease_count = extend_idle_lease(q, args, 0)

@@ -1,15 +1,15 @@
 -- Calls that were carried out. A call that is sent again, because its reply was lost, gets the same
 -- reply and is not carried out again: the job that it dispatched may have run and be gone by then.
 --
--- A caller sends one call at a time and numbers its calls, so only its last call is stored. A call
--- that has the keys calls and callers after its other keys has caller and number after its other
--- arguments.
+-- A caller sends one call at a time and numbers its calls, so only its last call is stored. Caller
+-- and number are the first two arguments of a call.
 --
 -- calls    caller -> 'number noted letters': its last call, when `callers` noted it, and one
 --          letter for the status of each job.
 -- callers  caller -> when it was noted: at its first call, then about every NOTE_EVERY_MS.
 
 local refuse = keys.refuse
+local new_batch = batch.new
 
 local NOTE_EVERY_MS = 60000
 
@@ -21,17 +21,18 @@ local LETTERS = {
   created = 'c', updated = 'u', blocked = 'b', unchanged = 'n', -- dispatch
   cancelled = 'x', requested = 'r', active = 'a', absent = '-', -- cancel
   requeued = 'q', exists = 'e', later = 'l', -- requeue
+  dequeued = 't',
 }
 local WORDS = {
   c = 'created', u = 'updated', b = 'blocked', n = 'unchanged',
   x = 'cancelled', r = 'requested', a = 'active', ['-'] = 'absent',
-  q = 'requeued', e = 'exists', l = 'later',
+  q = 'requeued', e = 'exists', l = 'later', t = 'dequeued',
 }
 
 -- Number, time noted and letters of an entry of `calls`, and the time noted as text; nil if there
 -- is no entry that can be read.
 local function read_call(raw)
-  local number, text, letters = tostring(raw):match('^(%d+) (%S+) ([cubnxra%-qel]+)$')
+  local number, text, letters = tostring(raw):match('^(%d+) (%S+) ([cubnxra%-qelt]+)$')
   local noted = tonumber(text)
   if noted then
     return tonumber(number), noted, letters, text
@@ -39,11 +40,23 @@ local function read_call(raw)
   return nil
 end
 
--- The statuses that this call, of `jobs` jobs, was answered with the first time; nil if it is new.
-local function earlier_reply(q, call, jobs)
+-- The number and the letters of the last call of this caller; nil if it has made none.
+local function last_call(q, call)
   call.old = redis.call('HGET', q.calls, call.caller)
   local number, noted, letters, text = read_call(call.old)
   call.noted, call.noted_text = noted, text
+  return number, letters
+end
+
+-- Whether this call was carried out before, or its caller has sent another since.
+local function is_late(q, call)
+  local number = last_call(q, call)
+  return number and number >= call.number
+end
+
+-- The statuses that this call, of `jobs` jobs, was answered with the first time; nil if it is new.
+local function earlier_reply(q, call, jobs)
+  local number, letters = last_call(q, call)
   if not number or number < call.number then
     return nil
   end
@@ -98,6 +111,18 @@ local function record_call(q, batch, call, replies, all_created)
   batch:set(q.calls, call.caller, entry, call.old)
 end
 
+-- The reply of a dequeue, as `record_call` stores it.
+local DEQUEUED = { 'dequeued' }
+
+-- Records a dequeue that takes nothing.
+local function note_dequeue(q, call)
+  local batch = new_batch()
+  record_call(q, batch, call, DEQUEUED)
+  batch:commit(q)
+end
+
 return {
-  read_call = read_call, earlier_reply = earlier_reply, record_call = record_call,
+  DEQUEUED = DEQUEUED, note_dequeue = note_dequeue,
+  read_call = read_call, is_late = is_late, earlier_reply = earlier_reply,
+  record_call = record_call,
 }

@@ -1,6 +1,7 @@
 -- Reading: nothing here writes.
 
 local MAX_INTEGER, refuse, stored_number = keys.MAX_INTEGER, keys.refuse, keys.stored_number
+local MAX_CALL_BYTES = keys.MAX_CALL_BYTES
 local in_chunks = keys.in_chunks
 local split_payload, read_held, read_active = job.split_payload, job.read_held, job.read_active
 local lease_name, lease_range, id_of = client.lease_name, client.lease_range, client.id_of
@@ -90,8 +91,20 @@ local function get(q, id)
 end
 
 -- Lists are read in pages. A cursor says where the last page ended, not how many jobs came before
--- it, so that a page misses no job because others have left.
+-- it, so that a page misses no job because others have left. A page ends after MAX_CALL_BYTES, with
+-- at least one job.
 local LISTS = {}
+
+local function new_page()
+  return { rows = {}, bytes = 0 }
+end
+
+-- Adds a row to a page; returns whether the page is full.
+local function add_row(page, added)
+  page.rows[#page.rows + 1] = added
+  page.bytes = page.bytes + #added[6] + #added[7]
+  return page.bytes >= MAX_CALL_BYTES
+end
 
 -- How many members of a sorted set come before (score, id), and 1 if that member is still there. If
 -- it has left, a binary search finds its place among the members with the same score.
@@ -129,15 +142,17 @@ local function waiting_list(q, first, last, cursor, limit)
     first = before + there
   end
   local found = redis.call('ZRANGE', q.waiting, first, first + limit - 1, 'WITHSCORES')
-  local rows = {}
+  local page = new_page()
   for i = 1, #found, 2 do
     if last and tonumber(found[i + 1]) > last then
-      return rows, ''
+      return page.rows, ''
     end
-    rows[#rows + 1] = ROW.waiting(q, found[i], found[i + 1])
+    local full = add_row(page, ROW.waiting(q, found[i], found[i + 1]))
+    if full or #page.rows == limit then
+      return page.rows, found[i + 1] .. ' ' .. found[i]
+    end
   end
-  local full = #rows == limit
-  return rows, full and found[#found] .. ' ' .. found[#found - 1] or ''
+  return page.rows, ''
 end
 
 function LISTS.waiting(q, cursor, limit)
@@ -154,17 +169,17 @@ end
 
 -- All leases have the same score, so their cursor is the last lease.
 local function each_active(q, cursor, limit, row_of)
-  local rows = {}
+  local page = new_page()
   local from = cursor == '' and '-' or '(' .. cursor
   local leases = redis.call('ZRANGE', q.leases, from, '+', 'BYLEX', 'LIMIT', 0, limit)
   for _, lease in ipairs(leases) do
     local id = lease:match('^[^:]*:(.*)$')
     local found = id and row_of(id)
-    if found then
-      rows[#rows + 1] = found
+    if found and add_row(page, found) then
+      return page.rows, lease
     end
   end
-  return rows, #leases == limit and leases[#leases] or ''
+  return page.rows, #leases == limit and leases[#leases] or ''
 end
 
 function LISTS.active(q, cursor, limit)
@@ -196,11 +211,13 @@ local function record_list(kind)
       return {}, ''
     end
     local found = redis.call('ZRANGE', order, math.max(0, before - limit), before - 1, 'WITHSCORES')
-    local rows = {}
+    local page = new_page()
     for i = #found - 1, 1, -2 do
-      rows[#rows + 1] = ROW.record(q, kind, found[i])
+      if add_row(page, ROW.record(q, kind, found[i])) then
+        return page.rows, found[i + 1] .. ' ' .. found[i]
+      end
     end
-    return rows, before > limit and found[2] .. ' ' .. found[1] or ''
+    return page.rows, before > limit and found[2] .. ' ' .. found[1] or ''
   end
 end
 

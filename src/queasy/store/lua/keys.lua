@@ -222,7 +222,7 @@ local function settings_of(q)
     local raw = redis.call('HMGET', q.meta, unpack(SETTINGS))
     q.settings = {
       limits = raw[1],
-      fail_handler = raw[2] == '1',
+      fail_handler = raw[2] == '1' or (stored_number(raw[2], MAX_INTEGER) or 0) > q.now,
       failed_limit = math.floor(stored_number(raw[3], MAX_INTEGER) or 1000),
       broken_limit = math.floor(stored_number(raw[4], MAX_INTEGER) or 1000),
     }

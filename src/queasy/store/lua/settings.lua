@@ -1,10 +1,10 @@
 -- The settings of a queue.
 
-local refuse = keys.refuse
+local CHUNK, NAMES, FORMAT, refuse = keys.CHUNK, keys.NAMES, keys.FORMAT, keys.refuse
 local new_batch = batch.new
 local unpack_table, check_options = job.unpack_table, job.check_options
 local count_arg = arguments.count_arg
-local wake_for_all_due = waking.wake_for_all_due
+local wake_waiters, wake_for_all_due = waking.wake_waiters, waking.wake_for_all_due
 local trim = records.trim
 
 local function flag_text(value, name)
@@ -22,9 +22,19 @@ local function options_text(value)
   return cmsgpack.pack(check_options(value))
 end
 
+-- Whether the queue has a fail handler: true, false, or a number of milliseconds, for which it has
+-- one from now on. A worker that has one says so again and again. So the fail queue stops growing
+-- some time after the fail handler was removed from the code. A `true` stays until it is changed.
+local function fail_handler_text(value, name, q, stored)
+  if type(value) ~= 'number' then
+    return flag_text(value, name)
+  end
+  return stored == '1' and stored or string.format('%.0f', q.now + count_arg(value, name))
+end
+
 -- For each setting: the text that is stored, or a refusal.
 local TEXT = {
-  limits = options_text, fail_handler = flag_text, failed_limit = count_text,
+  limits = options_text, fail_handler = fail_handler_text, failed_limit = count_text,
   broken_limit = count_text, paused = flag_text,
 }
 
@@ -34,7 +44,8 @@ local function configure(q, packed)
   local batch = new_batch()
   for name, value in pairs(given) do
     local text_of = TEXT[name] or refuse('unknown setting: ' .. tostring(name))
-    batch:set(q.meta, name, text_of(value, name), redis.call('HGET', q.meta, name))
+    local stored = redis.call('HGET', q.meta, name)
+    batch:set(q.meta, name, text_of(value, name, q, stored), stored)
   end
   for _, kind in ipairs({ 'failed', 'broken' }) do
     local limit = given[kind .. '_limit']
@@ -50,6 +61,22 @@ local function configure(q, packed)
   return 'ok'
 end
 
+-- Deletes all keys of the queue, at once: UNLINK leaves the work to another thread. Clients that
+-- wait or hold jobs learn that they are not registered any more. Tokens follow the clock, so none
+-- is issued again. If they are ahead of the clock, the last one stays.
+local function destroy(q, force)
+  local active = redis.call('HLEN', q.active)
+  if active > 0 and not force then
+    return { 'active', active }
+  end
+  wake_waiters(q, CHUNK)
+  redis.call('UNLINK', unpack(q.keys, 1, #NAMES))
+  if q.token >= math.floor(q.now * 1000) then
+    redis.call('HSET', q.meta, 'time', q.time, 'token', q.token, 'format', FORMAT)
+  end
+  return { 'gone', active }
+end
+
 return {
-  configure = configure,
+  configure = configure, destroy = destroy,
 }

@@ -6,6 +6,8 @@ local count = stats.count
 local new_batch = batch.new
 local read_active = job.read_active
 local id_of, lease_range = client.id_of, client.lease_range
+local DEQUEUED, note_dequeue = idempotency.DEQUEUED, idempotency.note_dequeue
+local record_call = idempotency.record_call
 local is_suspect = waking.is_suspect
 local commit_runs = endings.commit_runs
 local lease_jobs = lease.lease_jobs
@@ -118,6 +120,9 @@ end
 local function take(q, taker, expiry, limit, skips_suspects)
   local ids, scores, infos, none_left = find_due(q, limit, skips_suspects)
   if #ids == 0 then
+    if taker.call then
+      note_dequeue(q, taker.call)
+    end
     return {}
   end
   -- Tokens follow the clock: a token that was issued is not issued again, even if the server lost
@@ -133,6 +138,9 @@ local function take(q, taker, expiry, limit, skips_suspects)
     if taker.request ~= '' then
       batch:set(q.requests, client, request_record(q, taker, jobs), taker.old_request)
     end
+  end
+  if taker.call then
+    record_call(q, batch, taker.call, DEQUEUED)
   end
   commit_runs(q, batch)
   return jobs

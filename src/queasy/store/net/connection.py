@@ -90,6 +90,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     tls: bool
     limit: float
     """Seconds that an answer may take."""
+    sentinel: bool = False
 
     def __repr__(self) -> str:
         return f"Endpoint({self.address}, tls={self.tls})"  # the options hold a password
@@ -101,7 +102,7 @@ class Endpoint(msgspec.Struct, frozen=True):
             if name in options and not Path(options[name]).is_file():
                 raise NotSent(f"{name}: there is no file {options[name]}")
         tls = target.tls and not address.path
-        return cls(address, options, tls, limit_of(target, timeout, sentinel))
+        return cls(address, options, tls, limit_of(target, timeout, sentinel), sentinel)
 
     @property
     def late(self) -> str:

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ MAX_CONNECTIONS = 50
 LARGE_CALL_BYTES = 512 * 1024
 # How long a TLS connection may take to close properly.
 CLOSE_TIMEOUT_SECONDS = 1.0
+LEFT = "the sentinels have replaced this primary"
 
 
 class _ServerConnections:
@@ -94,6 +96,8 @@ class AsyncTransport:
 
     It opens at most `connections` connections to one server: one that most calls share, and others
     for calls that would delay the rest, because they are large or wait on the server.
+
+    `on_lost` is called with the address when a connection to a server ends by itself.
     """
 
     def __init__(
@@ -102,11 +106,13 @@ class AsyncTransport:
         timeout: float,
         folder: Path | None,
         connections: int = MAX_CONNECTIONS,
+        on_lost: Callable[[Address], None] | None = None,
     ) -> None:
         self._target = target
         self._timeout = timeout
         self._folder = folder
         self._connections = connections
+        self._on_lost = on_lost
         self._servers: dict[tuple[Address, bool], _ServerConnections] = {}
         self._wires: set[Wire] = set()
 
@@ -167,9 +173,23 @@ class AsyncTransport:
         return server
 
     def _open(self, endpoint: Endpoint) -> Wire:
-        wire = self._track(Wire(endpoint))
+        wire = self._track(Wire(endpoint, on_lost=self._lost_callback(endpoint)))
         wire.begin()
         return wire
+
+    def _lost_callback(
+        self, endpoint: Endpoint, also: Callable[[Exception], None] | None = None
+    ) -> Callable[[Exception], None] | None:
+        on_lost = self._on_lost
+        if on_lost is None or endpoint.sentinel:
+            return also
+
+        def lost(problem: Exception) -> None:
+            on_lost(endpoint.address)
+            if also is not None:
+                also(problem)
+
+        return lost
 
     def _track(self, wire: Wire) -> Wire:
         self._wires.add(wire)
@@ -177,13 +197,24 @@ class AsyncTransport:
         return wire
 
     async def open_push_connection(
-        self, address: Address, on_push: Callable[[Any], None], on_lost: Callable[[Exception], None]
+        self,
+        address: Address,
+        on_push: Callable[[Any], None],
+        on_lost: Callable[[Exception], None],
+        *,
+        sentinel: bool = False,
     ) -> Wire:
         """A separate connection, for messages that the server sends without a call."""
-        endpoint = Endpoint.to(self._target, address, self._timeout, False)
-        wire = self._track(Wire(endpoint, on_push, on_lost))
+        endpoint = Endpoint.to(self._target, address, self._timeout, sentinel)
+        wire = self._track(Wire(endpoint, on_push, self._lost_callback(endpoint, on_lost)))
         await wire.open()
         return wire
+
+    def leave(self, primary: Address) -> None:
+        """Ends every connection to a server other than the primary. Calls without a reply fail."""
+        for wire in list(self._wires):
+            if wire.endpoint.address != primary and not wire.endpoint.sentinel:
+                wire.cut(LEFT)
 
     def in_time(self) -> asyncio.Timeout:
         """A context that raises TimeoutError after the time that an answer may take."""
@@ -215,6 +246,8 @@ class SyncTransport:
         self._timeout = timeout
         self._folder = folder
         self._idle: dict[tuple[Address, bool], list[SyncWire]] = {}
+        self._wires: weakref.WeakSet[SyncWire] = weakref.WeakSet()
+        """All connections that were opened, so that another thread can hang up."""
         self._lock = threading.Lock()
         self._process = os.getpid()
 
@@ -248,11 +281,13 @@ class SyncTransport:
                 log.debug("using the embedded server at %s", url)
                 return parse_url(url).addresses[0]
             case HangUp(address=address):
-                with self._lock:
-                    idle = self._idle.pop((address, False), [])
-                for wire in idle:
-                    wire.close()
-                return None
+                return self._hang_up(address)
+
+    def _hang_up(self, address: Address) -> None:
+        with self._lock:
+            idle = self._idle.pop((address, False), [])
+        for wire in idle:
+            wire.close()
 
     def exchange(self, exchange: Exchange) -> list[Any]:
         """The replies to commands."""
@@ -264,12 +299,13 @@ class SyncTransport:
         while wire is None or wire.has_more():
             if wire is not None:  # the server closed it while it was idle
                 wire.close()
+                if self._target.kind == "sentinel" and not exchange.sentinel:
+                    self._hang_up(exchange.address)
+                    raise NotSent("the server closed the connection; is it still the primary?")
             try:
                 wire = idle.pop()
             except IndexError:
-                wire = SyncWire(
-                    Endpoint.to(self._target, exchange.address, self._timeout, exchange.sentinel)
-                )
+                wire = self._open(exchange.address, exchange.sentinel)
                 break
         try:
             replies = wire.call(packed, len(commands))
@@ -296,7 +332,24 @@ class SyncTransport:
 
     def open_push_connection(self, address: Address) -> SyncWire:
         """A separate connection, for messages that the server sends without a call."""
-        return SyncWire(Endpoint.to(self._target, address, self._timeout, False))
+        return self._open(address, False)
+
+    def _open(self, address: Address, sentinel: bool) -> SyncWire:
+        wire = SyncWire(Endpoint.to(self._target, address, self._timeout, sentinel))
+        with self._lock:
+            self._wires.add(wire)
+        wire.open()
+        return wire
+
+    def leave(self, primary: Address) -> None:
+        """Ends every connection to a server other than the primary, also those that other threads
+        use: their calls fail.
+        """
+        with self._lock:
+            wires = list(self._wires)
+        for wire in wires:
+            if wire.endpoint.address != primary and not wire.endpoint.sentinel:
+                wire.hang_up()
 
     def close(self) -> None:
         with self._lock:

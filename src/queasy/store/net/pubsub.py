@@ -367,10 +367,11 @@ def _publish(route: Route, channel: str, message: str) -> Generator[Effect, Any,
             if address == unheard_at:
                 return 0
             (received,) = yield Exchange(address, (("SPUBLISH", channel, message),))
-        except (NotSent, Lost) as problem:
+        except (NotSent, Lost, ResponseError) as problem:
             route.forget()
             if turn == MAX_REDIRECTS or not route.is_group:
-                raise Unreachable(str(problem)) from problem
+                where = str(route.target)
+                raise diagnose(problem, where, f"publishing on {channel} on").error from problem
             yield Pause(REPUBLISH_PAUSE_SECONDS)
             continue
         if isinstance(received, MovedError):

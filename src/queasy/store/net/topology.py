@@ -6,6 +6,7 @@ servers by yielding `Exchange`, so that it serves async and sync transports alik
 
 from __future__ import annotations
 
+import time
 from binascii import crc_hqx
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
@@ -15,13 +16,17 @@ import msgspec
 from queasy.errors import ServerError
 from queasy.store.net.connection import RawCommand
 from queasy.store.net.faults import Lost, NotSent
-from queasy.store.net.server_errors import AskError, AuthenticationError
+from queasy.store.net.server_errors import AskError, AuthenticationError, ResponseError
 from queasy.store.net.url import Address, Target
 
 __all__ = [
-    "Effect", "EnsureEmbedded", "Exchange", "HangUp", "Pause", "Route", "Steps", "redirected",
-    "route_to",
+    "Effect", "EnsureEmbedded", "Exchange", "HangUp", "Pause", "Route", "SentinelRoute", "Steps",
+    "redirected", "route_to",
 ]  # fmt: skip
+
+# A sentinel sees within about a second that a replica it has promoted is a primary. While it waits
+# for that, calls wait, too, but not for longer than this: the promotion may have failed.
+HOLD_SECONDS = 5.0
 
 
 class Exchange(NamedTuple):  # made for every call, and cheaper than a frozen dataclass
@@ -81,6 +86,8 @@ class Route:
         self.target = target
         self.known: Address | None = target.addresses[0] if self.is_fixed else None
         """The one address for every key, if there is one and it is known. Read for every call."""
+        self.on_connection_lost: Callable[[Address], None] | None = None
+        """Called when a connection to a server ends by itself; None if that changes nothing."""
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         """The address that has `key`; any primary for None."""
@@ -119,7 +126,14 @@ class EmbeddedRoute(Route):
 
 
 class SentinelRoute(Route):
-    """The primary of a service, as the sentinels name it."""
+    """The primary of a service, as the sentinels name it.
+
+    While at least one sentinel is heard (`sentinel_watch.py`), the address is kept, because that
+    sentinel announces a failover. While none is heard, each call asks the sentinels first.
+
+    In a sync client the sentinels are heard in another thread. No lock is needed: `_doubt` counts
+    before it clears `known`, and `locate` sets `known` before it compares the count.
+    """
 
     is_fixed = False
     can_change = True
@@ -127,21 +141,112 @@ class SentinelRoute(Route):
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
+        self.on_connection_lost = self._connection_lost
+        self._start_watch: Callable[[], None] | None = None
         self._sentinels = list(target.addresses)
+        self._heard: set[Address] = set()
+        """The sentinels whose announcements arrive."""
+        self._away: set[Address] = set()
+        """The sentinels that could not be reached the last time."""
+        self._last: Address | None = None
+        """The primary that was named last. It stays in use while no sentinel can be reached."""
+        self._deposed: Address | None = None
+        """A primary that was replaced. Some sentinels learn that late, and still name it."""
+        self._held_until = 0.0
+        self._doubts = 0
+
+    def use_watch(self, start: Callable[[], None]) -> None:
+        """Has `start` called whenever the sentinels are asked. It begins to listen to them, unless
+        that has been done.
+        """
+        self._start_watch = start
 
     def locate(self, key: str | None) -> Generator[Effect, Any, Address]:
         address = self.known
-        if address is None:
-            address = self.known = yield from self._ask_sentinels()
-        return address
+        if address is not None:
+            return address
+        if self._start_watch is not None:
+            self._start_watch()
+        while True:
+            if time.monotonic() < self._held_until:
+                raise ResponseError("FAILOVER the sentinels are replacing the primary")
+            doubts = self._doubts
+            address = self._last = yield from self._ask_sentinels()
+            if self._heard:
+                self.known = address
+            if doubts == self._doubts:
+                return address
+            self.known = None  # an announcement came after the question
 
     def forget(self, failed: Address | None = None) -> None:
         self.known = None
+        self._away.clear()  # ask all of them, even if that takes long
+
+    def _connection_lost(self, address: Address) -> None:
+        if self.known == address:
+            self._doubt()  # ask the sentinels before the next connection is opened
+
+    def _doubt(self) -> None:
+        self._doubts += 1
+        self.known = None
+
+    # What the sentinels announce
+
+    def sentinel_heard(self, sentinel: Address) -> None:
+        """The announcements of this sentinel arrive from now on. Earlier ones may be missed."""
+        self._heard.add(sentinel)
+        self._away.discard(sentinel)
+        self._doubt()
+
+    def sentinel_lost(self, sentinel: Address) -> None:
+        """The announcements of this sentinel do not arrive any more."""
+        self._heard.discard(sentinel)
+        if not self._heard:
+            self._doubt()
+
+    def sentinel_away(self, sentinel: Address) -> None:
+        """The sentinel cannot be reached."""
+        self._away.add(sentinel)
+        _put_last(self._sentinels, sentinel)
+
+    def reset(self) -> None:
+        """No sentinel is heard: the process was forked, or its last event loop is gone."""
+        self._heard.clear()
+        self._away.clear()
+        self._doubt()
+
+    def hold(self) -> None:
+        """A replica is about to become the primary: the old one loses what it accepts now."""
+        self._held_until = time.monotonic() + HOLD_SECONDS
+        self._doubt()
+
+    def release(self, sentinel: Address) -> None:
+        """The failover was given up."""
+        self._held_until = 0.0
+        self._ask_first(sentinel)
+        self._doubt()
+
+    def switch(self, sentinel: Address, old: Address) -> None:
+        """The sentinel has replaced the primary, or has learned of it."""
+        self._held_until = 0.0
+        self._deposed, self._last = old, None
+        self._ask_first(sentinel)
+        self._doubt()
+
+    def _ask_first(self, sentinel: Address) -> None:
+        self._sentinels = [sentinel, *(one for one in self._sentinels if one != sentinel)]
+
+    # Questions
 
     def _ask_sentinels(self) -> Generator[Effect, Any, Address]:
+        last = self._last
+        reachable = [one for one in self._sentinels if one not in self._away]
+        if last is not None and not reachable:
+            return last  # do not wait for each of them in every call
         problems: list[str] = []
         refused = 0
-        for sentinel in list(self._sentinels):
+        named = last
+        for sentinel in reachable or list(self._sentinels):
             question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.target.service)
             try:
                 (answer,) = yield Exchange(sentinel, (question,), sentinel=True)
@@ -154,8 +259,13 @@ class SentinelRoute(Route):
                 problems.append(f"{sentinel}: knows no service {self.target.service!r}")
             else:
                 host, port = answer
-                return Address(host.decode(), int(port))
+                named = Address(host.decode(), int(port))
+                if named != self._deposed:
+                    return named
+                continue  # another sentinel may know better
             _put_last(self._sentinels, sentinel)
+        if named is not None:
+            return named
         if refused == len(problems):
             raise AuthenticationError(f"sentinel {'; '.join(problems)}")
         raise NotSent(f"no sentinel named a primary: {'; '.join(problems)}")

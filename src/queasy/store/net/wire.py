@@ -75,7 +75,7 @@ class Wire(asyncio.BufferedProtocol):
         on_lost: Callable[[Exception], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._on_push = on_push or self._unexpected
         self._on_lost = on_lost
         self._reader = new_reader()
@@ -110,7 +110,7 @@ class Wire(asyncio.BufferedProtocol):
 
     async def open(self) -> None:
         """Connects and greets the server."""
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         try:
             async with asyncio.timeout(endpoint.limit):
                 await self._connect()
@@ -133,13 +133,13 @@ class Wire(asyncio.BufferedProtocol):
             self._close_if_done()
 
     async def _greet(self) -> None:
-        words = self._endpoint.greeting()
+        words = self.endpoint.greeting()
         answer: asyncio.Future[list[Any]] = self._loop.create_future()
         self._write([_PendingCall(pack(words), len(words), answer, self._deadline())])
         check_greeting(await answer)
 
     async def _connect(self) -> None:
-        endpoint, address = self._endpoint, self._endpoint.address
+        endpoint, address = self.endpoint, self.endpoint.address
         if address.path:
             await self._loop.create_unix_connection(lambda: self, address.path)
             return
@@ -151,6 +151,10 @@ class Wire(asyncio.BufferedProtocol):
     def end(self, why: str = "closed") -> None:
         """Ends the connection at once; calls without a reply fail."""
         self._on_lost = None
+        self._end(why)
+
+    def cut(self, why: str) -> None:
+        """Ends the connection as if the server had ended it: `on_lost` is called."""
         self._end(why)
 
     def retire(self) -> None:
@@ -232,7 +236,7 @@ class Wire(asyncio.BufferedProtocol):
             self._transport.write(pack(commands))
 
     def _deadline(self) -> float:
-        return self._loop.time() + self._endpoint.limit
+        return self._loop.time() + self.endpoint.limit
 
     def _flush(self) -> None:
         """Writes as many of the waiting calls as the server accepts."""
@@ -276,7 +280,7 @@ class Wire(asyncio.BufferedProtocol):
             self._late = True
             self._timer = self._loop.call_later(LATE_READ_SECONDS, self._check_deadlines)
         else:
-            self._end(self._endpoint.late, TimeoutError())
+            self._end(self.endpoint.late, TimeoutError())
 
     # Callbacks of the event loop
 

@@ -31,12 +31,19 @@ class SyncWire:
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._reader = new_reader()
         self._buffer = bytearray(SYNC_READ_BUFFER_BYTES)
         self._socket: socket.socket | None = None
+        self._hung_up = False
+
+    def open(self) -> None:
+        """Connects and greets the server. Meanwhile another thread may hang up."""
+        endpoint = self.endpoint
         try:
             self._socket = self._connect()
+            if self._hung_up:  # while it connected: the greeting finds it closed
+                self.hang_up()
             greeting = endpoint.greeting()
             check_greeting(self.call(pack(greeting), len(greeting)))
         except BaseException as problem:
@@ -51,7 +58,7 @@ class SyncWire:
             self._poll.register(self._socket, select.POLLIN)
 
     def _connect(self) -> socket.socket:
-        endpoint, address = self._endpoint, self._endpoint.address
+        endpoint, address = self.endpoint, self.endpoint.address
         if address.path:
             opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket = opened  # so that it is closed if connecting fails
@@ -105,7 +112,7 @@ class SyncWire:
 
     def _why(self, problem: Exception) -> str:
         if isinstance(problem, TimeoutError):
-            return self._endpoint.late
+            return self.endpoint.late
         if isinstance(problem, OSError) and problem.errno:
             return f"Error {problem.errno} while talking to the server. {problem.strerror}"
         return str(problem) or type(problem).__name__
@@ -117,14 +124,17 @@ class SyncWire:
         opened = self._socket
         if opened is None or self._reader.has_data():
             return True
-        if self._endpoint.tls and cast("ssl.SSLSocket", opened).pending():
+        if self.endpoint.tls and cast("ssl.SSLSocket", opened).pending():
             return True
         if HAS_POLL:
             return bool(self._poll.poll(seconds * 1000))
         return bool(select.select([opened], [], [], seconds)[0])
 
     def hang_up(self) -> None:
-        """Ends the connection while another thread reads from it: that thread finds it closed."""
+        """Ends the connection while another thread opens it or reads from it: that thread finds it
+        closed.
+        """
+        self._hung_up = True
         opened = self._socket
         if opened is not None:
             with contextlib.suppress(OSError):

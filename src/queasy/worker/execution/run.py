@@ -39,6 +39,7 @@ class Run(msgspec.Struct, eq=False):
     slot: int = NOT_IN_TABLE
     """Its place in the in-flight table."""
     deadline: float = math.inf
+    """Of the run clock, which does not pass while the worker is frozen; so is `interrupt_at`."""
     task: asyncio.Future[Any] | None = None
     call: InterruptibleCall | None = None
     end_reason: EndReason | None = None
@@ -53,13 +54,11 @@ class Run(msgspec.Struct, eq=False):
         # Seconds: a job's options are validated when they are read.
         return self.job.options.timeout  # pyright: ignore[reportReturnType]
 
-    def begin(
-        self, table: InflightTable, now: float, task: asyncio.Future[Any] | None = None
-    ) -> None:
+    def begin(self, table: InflightTable, task: asyncio.Future[Any] | None = None) -> None:
         """The handler is about to be called, an async one in this task. The timeout counts from
         now. The run is in the table before anything else happens.
         """
-        job = self.job
+        job, now = self.job, table.run_clock()
         timeout: Any = job.options.timeout  # as in `timeout`
         if timeout is not None:
             self.deadline = now + timeout

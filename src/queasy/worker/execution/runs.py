@@ -1,8 +1,8 @@
 """All runs of a worker.
 
 1. Async handlers run in shared tasks, plain functions in threads.
-2. While anything runs, a periodic tick checks the deadlines and leases of all runs, and adjusts the
-   pace.
+2. While anything runs, a periodic tick checks the deadlines of all runs, and adjusts the pace. In a
+   worker without a supervisor it checks their leases as well.
 3. The worker asks a run to end if it is past its timeout, is cancelled, or must stop. If the run
    does not end, the supervisor kills its process.
 4. The listener receives each run that ends, with its outcome.
@@ -78,6 +78,7 @@ class Runs:
         self._last_ended: str | None = None
         """The job whose async handler ended last; None if none ended since the last tick."""
         self._ticking = False
+        self._ends_unconfirmed = False
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -111,7 +112,7 @@ class Runs:
         self.started_count += len(runs)
         self.used.add(size * len(runs), is_async=is_async)
         if not self._ticking:
-            self._start_ticking(now)
+            self._start_ticking()
         if is_async:
             self._tasks.add(runs)
         else:
@@ -129,7 +130,7 @@ class Runs:
             return
         call = InterruptibleCall(partial(execute_plain, run.service, run.job))
         self._in_threads += 1
-        run.begin(self._table, now)
+        run.begin(self._table)
         run.begin_call(call)
         try:
             returned = self._threads.start(call)
@@ -153,7 +154,7 @@ class Runs:
         if run.end_reason is not None:
             self._end(run, None, None)
             return
-        run.begin(self._table, now, task)
+        run.begin(self._table, task)
         if now - run.ready_at > self._longest_wait:
             self._longest_wait = now - run.ready_at
         try:
@@ -195,7 +196,8 @@ class Runs:
         if outcome is None or (run.end_reason is not None and not isinstance(outcome, Finish)):
             outcome = _outcome_without_result(run, problem)
         self.ended_count += 1
-        self._listener.run_ended(run, Ending(run.job.id, run.job.token, outcome))
+        copied = 0 if isinstance(outcome, Finish) else len(run.job.payload)
+        self._listener.run_ended(run, Ending(run.job.id, run.job.token, outcome, copied))
 
     def cancel(self, queue: int, id_: str, token: int) -> None:
         """Cancel a run, if it is here."""
@@ -211,7 +213,7 @@ class Runs:
         """
         if run.end_reason is not None:
             return
-        now = time.monotonic()
+        now = self._table.run_clock()
         if reason != "stop":
             if run.slot != NOT_IN_TABLE:
                 self._table.set_deadline(run.slot, min(run.deadline, now))
@@ -220,23 +222,27 @@ class Runs:
 
     # The tick
 
-    def _start_ticking(self, now: float) -> None:
+    def _start_ticking(self) -> None:
         self._ticking = True
         self.pace.start()
-        self._table.loop_turned(now)  # before the supervisor sees that something runs
+        self._table.loop_turned(time.monotonic())  # before the supervisor sees that something runs
+        self._tick_later(self._table.run_clock())
+
+    def _tick_later(self, now: float) -> None:
         asyncio.get_running_loop().call_later(PACE_TICK, self._tick, now + PACE_TICK)
 
     def _tick(self, expected: float) -> None:
         """Check deadlines and leases, and how late this tick is, while anything runs."""
-        now = time.monotonic()
+        now = self._table.run_clock()  # a freeze neither makes a run overdue nor this tick late
         if now - expected > REPORT_LATENESS:
             self._log_blocked_loop(now - expected)
         waited, self._last_ended, self._longest_wait = self._longest_wait, None, 0.0
         if not self._runs:
             self._ticking = False
             return
-        self._table.loop_turned(now)
-        self._stop_unconfirmed(now)
+        self._table.loop_turned(time.monotonic())
+        if self._ends_unconfirmed:
+            self._end_unconfirmed(time.monotonic())
         for run in list(self._runs.values()):
             if now >= run.deadline:
                 self.request_end(run, "timeout")
@@ -247,14 +253,17 @@ class Runs:
         if self._wanted_more:
             self._wanted_more = False
             self._listener.room_changed()
-        asyncio.get_running_loop().call_later(PACE_TICK, self._tick, now + PACE_TICK)
+        self._tick_later(now)
 
-    def _stop_unconfirmed(self, now: float) -> None:
-        """Stop the runs whose lease the server has not confirmed for CUT_OFF seconds.
+    def end_unconfirmed(self) -> None:
+        """From now on, end runs whose lease the server has not confirmed for CUT_OFF seconds.
 
-        CUT_OFF is almost a whole lease. This worker cannot reach the server. Other workers may
-        reach it, and could soon get the jobs.
+        For a worker without a supervisor: a supervisor freezes the whole process instead.
         """
+        self._ends_unconfirmed = True
+
+    def _end_unconfirmed(self, now: float) -> None:
+        """End runs before others can get their jobs: this worker cannot reach the server."""
         silence = {
             run: self._table.unconfirmed_for(run.queue, now) for run in self if not run.end_reason
         }

@@ -18,6 +18,7 @@ import asyncio
 import math
 import random
 import time
+from itertools import accumulate
 from typing import Literal
 
 import msgspec
@@ -37,6 +38,7 @@ __all__ = ["RETRY_PAUSE", "Call", "Phase", "QueueState"]
 CallKind = Literal["dequeue", "probe", "report", "stand_down"]
 Phase = Literal["idle", "dequeuing", "overlapping", "probing", "reporting", "standing_down"]
 MAX_ENDINGS_PER_CALL = 1000
+MAX_ENDING_BYTES = 2 * 1024 * 1024
 # A worker that could not subscribe to wake-ups polls this often, in seconds.
 POLL_WITHOUT_WAKE_UPS = 1.0
 # How long a queue is left alone after an error, in seconds. The call itself waited already.
@@ -450,11 +452,15 @@ class QueueState:
         self.add_ending(Ending(job.id, job.token, outcome))
 
     def take_endings(self) -> list[Ending]:
-        """Remove and return as many outcomes as one call may report."""
-        endings, self._endings = self._endings, []
-        if len(endings) > MAX_ENDINGS_PER_CALL:
-            self._endings = endings[MAX_ENDINGS_PER_CALL:]
-            endings = endings[:MAX_ENDINGS_PER_CALL]
+        """Remove and return as many outcomes as one call may report: at least one, if there is one.
+
+        A job that is given up is copied into the failed record and the fail queue. So the bytes of
+        the payloads are bounded, too.
+        """
+        sizes = accumulate(ending.payload_bytes for ending in self._endings)
+        count = next((n for n, size in enumerate(sizes, 1) if size >= MAX_ENDING_BYTES), None)
+        count = min(count or MAX_ENDINGS_PER_CALL, MAX_ENDINGS_PER_CALL)
+        endings, self._endings = self._endings[:count], self._endings[count:]
         return endings
 
     def return_endings(self, endings: list[Ending]) -> None:

@@ -23,6 +23,7 @@ from queasy.job import Job, JobError
 from queasy.operation import run_operation
 from queasy.operations import evict, forward_wakeup
 from queasy.outcomes import Fail, Release
+from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
@@ -39,6 +40,10 @@ __all__ = ["GivenUp", "Subscription"]
 
 T = TypeVar("T")
 LEASES_PER_PAGE = 1000
+# A queue has a fail handler for this long after a worker that has one said so last. Then jobs that
+# are given up do not go to a fail queue that no worker serves any more.
+FAIL_HANDLER_SECONDS = 7 * 86_400.0
+ANNOUNCE_EVERY = 3600.0
 
 
 class GivenUp(Exception):
@@ -110,6 +115,8 @@ class Subscription:
         self._commands = state.service.commands
         self._channel = self._commands.keys.channel(client)
         self._requests = 0
+        self._announce_at = 0.0
+        """When to say again that the queue has a fail handler."""
 
     # Joining and leaving
 
@@ -118,13 +125,18 @@ class Subscription:
         handler, run = self.state.service.handler, self._store.run
         await run(self._commands.configure(limits=handler.options.limits))
         if handler.fail:
-            keys = replace(self._commands.keys, fail=False)
-            await run(QueueCommands(keys).configure(fail_handler=True))
+            await run(self._announce_fail_handler())
         self._store.listener.add_callback(self._channel, receive)
         sent = time.monotonic()
         if await run(self._commands.register(self._client, IDLE_LEASE, record)) == "lost":
             raise LeaseLost(f"queue {self.state.name!r}: the server swept this worker as it joined")
         self.state.join(sent + IDLE_LEASE)
+
+    def _announce_fail_handler(self) -> Command[str]:
+        """Have jobs that are given up go to this fail queue, for as long as workers serve it."""
+        self._announce_at = time.monotonic() + ANNOUNCE_EVERY
+        keys = replace(self._commands.keys, fail=False)
+        return QueueCommands(keys).configure(fail_handler=FAIL_HANDLER_SECONDS)
 
     def abandon(self) -> None:
         """Stop listening for messages. From now on nothing keeps the leases alive."""
@@ -177,6 +189,8 @@ class Subscription:
         too, raise GivenUp: the server recognises a repeat of the last request only.
         """
         state = self.state
+        if state.service.handler.fail and time.monotonic() >= self._announce_at:
+            self._store.run_later(self._announce_fail_handler())
         wait_seconds = safety_poll_seconds if state.exhausted or not limit else 0.0
         if wait_seconds or self._leases.stale:
             await self._listen()

@@ -5,7 +5,9 @@
    the worker registered with the queue.
 2. One call bumps all workers of a queue. Each queue has a call of its own, so that a slow queue
    delays no other.
-3. The answers name runs to cancel, and workers that the server has declared dead.
+3. The answers name runs to cancel, and workers that the server has declared dead. Only an answer
+   confirms leases: an error, whatever it says, is about the path of this process to the server, and
+   other clients may use another.
 4. If a handler blocks the event loop of a worker, the heartbeat removes that worker from the
    waiters, and the server wakes other workers instead.
 """
@@ -17,22 +19,18 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from queasy.errors import EmbeddedServerError, NotReady, NotRunning, ProtocolError, QueasyError
+from queasy.errors import ProtocolError, QueasyError
 from queasy.operations import forward_wakeup
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, LEASE
+from queasy.worker.plan import BUMP_EVERY, CUT_OFF, IDLE_LEASE, LEASE
 
 __all__ = ["Heartbeat", "WorkerLeases"]
 
 CHECK_EVERY = 0.2
-# After one of these errors the leases count as confirmed. The server is down or refuses all calls.
-# So the heartbeat assumes that the server serves no other client either, and that none can get the
-# jobs.
-NO_CLIENT_IS_SERVED = (NotRunning, NotReady, ProtocolError, EmbeddedServerError)
 # The heartbeat bumps an idle worker when less than this is left of its lease, in seconds. More is
 # left as long as the worker itself dequeues in time.
 IDLE_MARGIN = LEASE / 2
@@ -48,8 +46,9 @@ class WorkerLeases:
     """The leases of one worker: when each is due for a bump, and when it was last confirmed.
 
     `on_declared_dead` is called when the server has declared the worker dead. `cancel` is called
-    for each run that is to be cancelled. With `inline` the worker shares its event loop with an
-    application, which may block the loop.
+    for each run that is to be cancelled. `on_refused` is called when runs have no lease any more,
+    because the server cannot read the keys of their queue. With `inline` the worker shares its
+    event loop with an application, which may block the loop.
     """
 
     def __init__(
@@ -60,6 +59,7 @@ class WorkerLeases:
         on_declared_dead: Callable[[], None],
         cancel: Callable[[int, Cancelled], None],
         *,
+        on_refused: Callable[[], None] = lambda: None,
         inline: bool = False,
     ) -> None:
         self.client = client
@@ -70,6 +70,7 @@ class WorkerLeases:
         """The worker has ended, and its table is closed."""
         self.cancel = cancel
         self._on_declared_dead = on_declared_dead
+        self._on_refused = on_refused
         self._inline = inline
         self._bumped: dict[int, float] = {}
         """When a bump of each queue was last sent."""
@@ -79,13 +80,19 @@ class WorkerLeases:
         """Until when an idle bump keeps the worker registered with each queue."""
         self._confirmed: dict[int, float] = {}
         """When the leases were last confirmed, for each queue of which the worker holds jobs."""
+        self._published = time.monotonic()
         self._stood_down_at = 0.0
 
     def lease_due(self, queue: int, now: float) -> float | None:
-        """The lease to request for the queue, or None if no bump is due."""
+        """The lease to request for the queue now; None if it needs no bump, or had one just now."""
+        just_sent = now - self._bumped.get(queue, 0.0) < BUMP_EVERY
+        return None if just_sent else self.lease_needed(queue, now)
+
+    def lease_needed(self, queue: int, now: float) -> float | None:
+        """The lease to request for the queue, sooner or later; None if it needs no bump."""
         until = self.table.idle_until(queue)
-        if not until or now - self._bumped.get(queue, 0.0) < BUMP_EVERY:
-            return None  # the worker does not serve this queue, or a bump was just sent
+        if not until:
+            return None  # the worker does not serve this queue
         if self.table.held_of(queue):
             self._idle_until.pop(queue, None)
             # Its own dequeue set the lease. Most are answered before a bump is of any use.
@@ -121,10 +128,7 @@ class WorkerLeases:
         self._bumped[queue] = sent
 
     def confirmed(self, queue: int, sent: float) -> None:
-        """The leases were valid at `sent`.
-
-        Either the server confirmed them, or it cannot give the jobs to any other client.
-        """
+        """The server confirmed the leases: they last from `sent` on, for at least their length."""
         if queue in self._confirmed:
             self._confirmed[queue] = max(self._confirmed[queue], sent)
 
@@ -136,15 +140,26 @@ class WorkerLeases:
         if word == "lost" and self.table.idle_until(queue):
             self._on_declared_dead()
 
+    def refused(self, queue: int, now: float) -> None:
+        """The server answered that it cannot read the keys of this queue.
+
+        Waiting does not repair them, and other queues of the worker are intact.
+        """
+        in_doubt = self.table.unconfirmed_for(queue, now) > CUT_OFF
+        if in_doubt and queue in self.table.running_queues():
+            self._on_refused()
+
     def publish(self, now: float) -> None:
         """Writes into the worker's table when the leases of each queue were last confirmed."""
         for queue in range(len(self.queues)):
             if self.table.held_of(queue):
-                confirmed = self._confirmed.get(queue, now)  # the first jobs are being requested
+                # The first jobs were requested after the last time that it held none.
+                confirmed = self._confirmed.get(queue, self._published)
                 self._confirmed[queue] = max(confirmed, self.table.requested_at(queue))
                 self.table.set_confirmed_at(queue, self._confirmed[queue])
             elif self._confirmed.pop(queue, None):
                 self.table.set_confirmed_at(queue, 0.0)
+        self._published = now
 
     def end(self) -> None:
         """The worker has ended: its table must not be used any more."""
@@ -195,6 +210,7 @@ class Heartbeat:
         """
         now = time.monotonic()
         due: dict[tuple[str, float], list[tuple[WorkerLeases, int]]] = {}
+        needed = set(self._bumping)
         for worker in self._workers:
             worker.publish(now)
             if worker.should_stand_down(now):
@@ -203,12 +219,14 @@ class Heartbeat:
                 self._standing_down.add(task)
                 task.add_done_callback(self._standing_down.discard)
             for index, commands in enumerate(worker.queues):
+                base = commands.keys.base
+                if self._failing and worker.lease_needed(index, now) is not None:
+                    needed.add(base)
                 lease = worker.lease_due(index, now)
-                if lease is not None and commands.keys.base not in self._bumping:
-                    due.setdefault((commands.keys.base, lease), []).append((worker, index))
-        if not due and not self._bumping:
-            # No lease needs a bump: the workers' own dequeues have reached the server.
-            self._succeeded(self._failing)
+                if lease is not None and base not in self._bumping:
+                    due.setdefault((base, lease), []).append((worker, index))
+        # These need no bump any more: the workers' own dequeues have reached the server.
+        self._succeeded(self._failing - needed)
         for (base, lease), workers in due.items():
             if base not in self._bumping:
                 self._bumping[base] = asyncio.create_task(self._bump(base, lease, workers))
@@ -249,9 +267,10 @@ class Heartbeat:
             if not self._failing:
                 event("heartbeat_failed", logging.WARNING, error=problem)
             self._failing.add(base)
-            if isinstance(problem, NO_CLIENT_IS_SERVED):
+            if isinstance(problem, ProtocolError):
                 for worker, index in workers:
-                    worker.confirmed(index, sent)
+                    if not worker.gone:
+                        worker.refused(index, time.monotonic())
             return
         finally:
             self._bumping.pop(base, None)

@@ -7,17 +7,19 @@ worker is a hint, and only the table of a dead worker is final. A hint never mix
 number is written in one piece (`struct` would write zeros first), and a run that ended while it
 was read is left out.
 
-    header   loop turned (f64), supervisor ran (f64), skips suspects (u32), declined (u32),
-             stood down (u32)
+    header   loop turned (f64), supervisor ran (f64), frozen seconds (f64), skips suspects (u32),
+             declined (u32), stood down (u32)
     queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64)
     slots    queue, token, started, deadline, id; the first byte says whether it is in use
 
 Each number has one writer, except the flags `declined` and `stood down`: one side sets them, the
-other clears them. The supervisor writes `supervisor ran`, `skips suspects` and `confirmed at`; the
-worker writes the rest. An inline worker has no supervisor: its heartbeat thread writes `confirmed
-at`, and the other two stay 0.
+other clears them. The supervisor writes `supervisor ran`, `frozen seconds`, `skips suspects` and
+`confirmed at`; the worker writes the rest. An inline worker has no supervisor: its heartbeat thread
+writes `confirmed at`, and the other three stay 0.
 
-Times are of the monotonic clock, which the processes of one machine share.
+Times are of the monotonic clock, which the processes of one machine share. The times of a run
+(started, deadline) are of the run clock: the same clock, without the time for which the supervisor
+froze the worker. So a freeze counts against no timeout.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ import mmap
 import os
 import struct
 import tempfile
+import time
 
 import msgspec
 
 __all__ = ["Entry", "InflightTable"]
 
-HEADER = struct.Struct("=ddIIIxxxx")
+HEADER = struct.Struct("=dddIIIxxxx")
 QUEUE = struct.Struct("=Ixxxxddd")
 SLOT = struct.Struct("=BxHHxxQdd")
 # In bytes. The longest ids are those of a fail queue: an id of 512 bytes, a token, and separators.
@@ -39,8 +42,8 @@ MAX_ID = 1200
 SLOT_BYTES = SLOT.size + MAX_ID
 FLOAT, COUNT = 8, 4
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
-LOOP_TURNED, SUPERVISOR_RAN = 0, 1
-SKIPS_SUSPECTS, DECLINED, STOOD_DOWN = 4, 5, 6
+LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
+SKIPS_SUSPECTS, DECLINED, STOOD_DOWN = 6, 7, 8
 IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT = 1, 2, 3
 DEADLINE, ID = SLOT.size - 8, SLOT.size
 
@@ -201,6 +204,21 @@ class InflightTable:
     def supervisor_ran_at(self) -> float:
         """When the supervisor last ran; 0 for an inline worker, which has none."""
         return self._floats[SUPERVISOR_RAN]
+
+    def add_frozen(self, seconds: float) -> None:
+        """Records that the supervisor froze the worker for that long, before it thaws it."""
+        self._floats[FROZEN_SECONDS] += seconds
+
+    def run_clock_at(self, at: float) -> float:
+        """The run clock at a time of the monotonic clock; not before the last freeze."""
+        return at - self._floats[FROZEN_SECONDS]
+
+    def run_clock(self) -> float:
+        """The time that counts against timeouts: it does not pass while the worker is frozen."""
+        while True:
+            frozen, now = self._floats[FROZEN_SECONDS], time.monotonic()
+            if frozen == self._floats[FROZEN_SECONDS]:  # else it was frozen between the two
+                return now - frozen
 
     @property
     def stood_down(self) -> bool:

@@ -39,7 +39,7 @@ MEMORY_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ChildProcess:
-    """Starts a child, sends it instructions, observes it and kills it.
+    """Starts a child, sends it instructions, observes it, freezes it and kills it.
 
     `state` says which phase it is in; `table` is the memory in which it records its runs.
     """
@@ -147,7 +147,7 @@ class ChildProcess:
     def cancel(self, run: RunKey) -> None:
         """Asks it to cancel a run; once, however often the server says so."""
         if run not in self.state.cancels:
-            self.state.cancel_requested(run, time.monotonic())
+            self.state.cancel_requested(run, self._run_clock(time.monotonic()))
             self.send(CancelRun(*run))
 
     def drain(self) -> None:
@@ -175,33 +175,62 @@ class ChildProcess:
 
     def kill(self, reason: KillReason) -> None:
         """Kills it at once, with all processes that it started."""
-        self.state.kill(reason, time.monotonic())
+        self.state.kill(reason, self._run_clock(time.monotonic()))
         self.kill_group()
 
     def kill_group(self) -> None:
         """Kills it and what its handlers have started; also after its own end."""
+        self._signal_group(signal.SIGKILL)
+
+    def freeze(self, now: float) -> None:
+        """Stops it and what its handlers have started: no step of theirs runs until `thaw`.
+
+        Repeated calls stop it again if another program continued it.
+        """
+        if self.state.frozen_at is None:
+            self.state.freeze(now)
+        self._signal_group(signal.SIGSTOP)
+
+    def thaw(self, now: float) -> float:
+        """Continues it; returns for how long it was frozen. That counts against no timeout."""
+        frozen = 0.0 if self.state.frozen_at is None else now - self.state.frozen_at
+        self.table.add_frozen(frozen)  # before it can read its clock
+        self.state.thaw(now)
+        self._signal_group(signal.SIGCONT)
+        return frozen
+
+    def _signal_group(self, number: signal.Signals) -> None:
         if self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(self.pid, number)
+
+    def _run_clock(self, now: float) -> float:
+        """The child's run clock: it stands still while the child is frozen."""
+        frozen_at = self.state.frozen_at
+        return self.table.run_clock_at(now if frozen_at is None else frozen_at)
 
     # Observations
 
     def observe(
-        self, now: float, *, with_memory: bool = False, with_frozen: bool = False
+        self, now: float, *, with_memory: bool = False, with_stopped: bool = False
     ) -> ChildSnapshot:
         """A snapshot for the watchdog.
 
-        It reads from /proc only on request: `with_memory` its memory, `with_frozen` whether it is
-        frozen.
+        It reads from /proc only on request: `with_memory` its memory, `with_stopped` whether
+        another program stopped it.
         """
-        state, table = self.state, self.table
-        runs, last_beat = table.run_count, table.loop_turned_at
+        state, table, clock = self.state, self.table, self._run_clock(now)
+        # A child that was just thawed has had no time to turn its event loop.
+        last_beat = table.run_clock_at(max(table.loop_turned_at, state.thawed_at))
+        runs = table.run_count
         entries = table.entries() if runs else ()
         held = table.held_total(len(state.planned.queues)) if state.planned is not None else 0
-        state.observed_runs(runs, entries, held, last_beat, now)
-        if with_frozen:
-            state.observed_frozen(self._is_frozen(), now)
+        state.observed_runs(runs, entries, held, last_beat, clock)
+        with_stopped = with_stopped and state.frozen_at is None
+        if with_stopped:
+            state.observed_stopped(self._is_stopped(), clock)
         return ChildSnapshot(
+            now=clock,
             runs=runs,
             entries=entries,
             held=held,
@@ -210,7 +239,12 @@ class ChildProcess:
             killed=state.kill_reason is not None,
             kill_by=state.kill_by,
             cannot_report_since=state.cannot_report_since,
-            frozen_since=state.frozen_since if with_frozen else None,
+            unconfirmed=max(
+                (table.unconfirmed_for(queue, now) for queue in {entry.queue for entry in entries}),
+                default=0.0,
+            ),
+            is_frozen=state.frozen_at is not None,
+            stopped_since=state.stopped_since if with_stopped else None,
             memory=self._memory() if with_memory else 0,
             is_settled=state.is_settled(now),
         )
@@ -222,7 +256,7 @@ class ChildProcess:
         except (OSError, IndexError):
             return 0
 
-    def _is_frozen(self) -> bool:
+    def _is_stopped(self) -> bool:
         """Whether it is stopped by SIGSTOP: it neither works nor ends."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_bytes()  # its name need not be text

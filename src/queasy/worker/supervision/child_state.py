@@ -25,12 +25,12 @@ from queasy.worker.supervision.messages import Planned
 
 __all__ = ["LOOP_BLOCKED", "ChildSnapshot", "ChildState", "KillReason", "Phase", "RunKey"]
 
-KillReason = Literal["stop", "overdue", "memory", "frozen", "blocked", "lost"]
+KillReason = Literal["stop", "overdue", "memory", "sigstop", "blocked", "lost"]
 """Why the supervisor killed a child.
 
 stop: it did not end by itself in time. overdue: a run did not end. memory: it used far too much.
-frozen: it was stopped by SIGSTOP for longer than a lease. blocked: its event loop was blocked for
-longer than a lease while nothing ran. lost: the server declared it dead.
+sigstop: another program stopped it for longer than a lease. blocked: its event loop was blocked for
+longer than a lease while nothing ran. lost: its leases are gone.
 """
 
 RunKey = tuple[int, str, int]
@@ -63,8 +63,12 @@ class Phase(enum.Enum):
 
 
 class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A child at one moment, as the watchdog sees it."""
+    """A child at one moment, as the watchdog sees it.
 
+    Its times are of the child's run clock, which does not pass while the supervisor freezes it.
+    """
+
+    now: float
     runs: int
     entries: Sequence[Entry]
     held: int
@@ -78,15 +82,21 @@ class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """When to kill it, because a run does not end; earlier once its other jobs have ended."""
     cannot_report_since: float | None = None
     """Since when it holds jobs and runs none, while its event loop is blocked."""
-    frozen_since: float | None = None
-    """Since when it has been stopped by SIGSTOP; None if it is not, or if that was not read."""
+    unconfirmed: float = 0.0
+    """For how many seconds the server has not confirmed the lease of a run; the longest of them."""
+    is_frozen: bool = False
+    """Whether the supervisor froze it, because its leases are in doubt."""
+    stopped_since: float | None = None
+    """Since when another program has stopped it (SIGSTOP); None if none has, or if that was not
+    read."""
     memory: int = 0
     """Bytes of resident memory; 0 if it was not read, because it is not limited."""
     is_settled: bool = False
 
-    def is_blocked(self, now: float) -> bool:
+    @property
+    def is_blocked(self) -> bool:
         """Whether a run blocks the event loop."""
-        return self.runs > 0 and now - self.last_beat > LOOP_BLOCKED
+        return self.runs > 0 and self.now - self.last_beat > LOOP_BLOCKED
 
 
 class ChildState:
@@ -109,8 +119,12 @@ class ChildState:
         self.cannot_report_since: float | None = None
         """Since when it has not reported the jobs it holds: it runs none, and its event loop is
         blocked."""
-        self.frozen_since: float | None = None
-        """Since when it has been stopped by SIGSTOP."""
+        self.stopped_since: float | None = None
+        """Since when another program has stopped it (SIGSTOP)."""
+        self.frozen_at: float | None = None
+        """When the supervisor froze it, because its leases are in doubt; None if it is not frozen.
+        Like `thawed_at` of the monotonic clock: the child's run clock stands still meanwhile."""
+        self.thawed_at = 0.0
         self._cancels: dict[RunKey, float] = {}
 
     # Questions
@@ -141,7 +155,7 @@ class ChildState:
     @property
     def runs_are_suspect(self) -> bool:
         """Whether one of its runs may have caused its end."""
-        return not self.announced_exit and self.kill_reason in (None, "memory", "frozen")
+        return not self.announced_exit and self.kill_reason in (None, "memory", "sigstop")
 
     @property
     def cancels(self) -> Mapping[RunKey, float]:
@@ -187,6 +201,14 @@ class ChildState:
         if self.kill_reason is None:
             self.kill_reason, self.killed_at = reason, now
 
+    def freeze(self, now: float) -> None:
+        """It is being stopped, because its leases are in doubt."""
+        self.frozen_at = now
+
+    def thaw(self, now: float) -> None:
+        """It is about to continue: its leases are confirmed."""
+        self.frozen_at, self.thawed_at, self.stopped_since = None, now, None
+
     def announce_exit(self) -> None:
         """It reported that it exits."""
         self.announced_exit = True
@@ -227,9 +249,9 @@ class ChildState:
                 if run not in running and now - at > LEASE:
                     del self._cancels[run]
 
-    def observed_frozen(self, frozen: bool, now: float) -> None:
-        """Notes whether the kernel says that it is stopped by SIGSTOP."""
-        if not frozen:
-            self.frozen_since = None
-        elif self.frozen_since is None:
-            self.frozen_since = now
+    def observed_stopped(self, stopped: bool, now: float) -> None:
+        """Notes whether the kernel says that it is stopped, although the supervisor did not."""
+        if not stopped:
+            self.stopped_since = None
+        elif self.stopped_since is None:
+            self.stopped_since = now

@@ -1,7 +1,7 @@
 """Returns jobs to their queues after the child that held them is gone.
 
 If the supervisor killed the child for runs past their deadline, those runs count as timed out. If
-the child crashed, or was killed for its memory or because it was frozen, each run that had started
+the child crashed, or was killed for its memory or because it was stopped, each run that had started
 counts as a stall, and its job becomes a suspect. All other jobs are released, which does not count
 as an attempt.
 """
@@ -49,7 +49,8 @@ class GoneChild(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: frozenset[RunKey]
     """Runs that the child was asked to cancel."""
     overdue_at: float | None
-    """When the supervisor killed the child for runs that did not end; None if it did not."""
+    """When the supervisor killed the child for runs that did not end; None if it did not. Of the
+    child's run clock, as are the deadlines of its runs."""
     held_jobs: bool
 
 

@@ -60,7 +60,14 @@ class ServerLink:
             child.cancel((queue, cancelled.id, cancelled.token))
 
         heartbeat.add(
-            WorkerLeases(child.client, queues, child.table, partial(_lost, child), cancel)
+            WorkerLeases(
+                child.client,
+                queues,
+                child.table,
+                partial(_lost, child),
+                cancel,
+                on_refused=partial(_refused, child),
+            )
         )
 
     def _open(self, planned: Planned) -> tuple[AsyncStore, Heartbeat, Control]:
@@ -111,3 +118,10 @@ def _lost(child: ChildProcess) -> None:
     event("worker_declared_dead", logging.WARNING, pid=child.pid, client=child.client,
           why="the server declared it dead; its jobs run elsewhere")  # fmt: skip
     child.kill("lost")
+
+
+def _refused(child: ChildProcess) -> None:
+    """Kills a child with runs of a damaged queue: if it stayed frozen, other queues would wait."""
+    if child.state.kill_reason is None:
+        event("process_killing", logging.WARNING, pid=child.pid, client=child.client, why="lost")
+        child.kill("lost")

@@ -3,8 +3,11 @@
 1. It starts the children, and replaces one that died, has run `max_jobs` jobs, has grown too
    large, or runs old code (`child_pool`).
 2. It keeps their leases alive, however busy they are (`server_link`).
-3. It reads their tables. If a run does not end after its deadline, it kills the process. Before
-   that, the other jobs of the process may end, while a new child takes over (`watchdog`).
+3. It reads their tables. If the server does not confirm the leases of a child's runs, it freezes
+   the child before another client can get the jobs. It thaws the child when the server confirms
+   them, and kills it if they are gone. If a run does not end after its deadline, it kills the
+   process. Before that, the other jobs of the process may end, while a new child takes over
+   (`watchdog`).
 4. When a child is gone, it returns the child's jobs at once (`recovery`). Jobs that had started in
    a child that died are suspects, the others are not.
 5. It passes orders on to its children, and stops them.
@@ -24,7 +27,7 @@ from typing import Any
 
 from queasy.dispatch import new_id
 from queasy.errors import CannotWork, InvalidOption
-from queasy.worker.events import event, log_error
+from queasy.worker.events import MAX_JOBS_LOGGED, event, log_error
 from queasy.worker.signals import stop_on_signals
 from queasy.worker.supervision.child_pool import ChildPool
 from queasy.worker.supervision.child_process import ChildProcess
@@ -37,9 +40,11 @@ from queasy.worker.supervision.watchdog import (
     KILL_AFTER_GRACE,
     Action,
     DrainThenKill,
+    Freeze,
     Kill,
     Limits,
     Retire,
+    Thaw,
     decide,
     outstays_stop,
 )
@@ -47,8 +52,8 @@ from queasy.worker.supervision.watchdog import (
 __all__ = ["Supervisor"]
 
 WATCH_EVERY = 0.25
-# Whether a child is frozen is read from /proc in every fourth round only.
-ROUNDS_PER_FROZEN_CHECK = 4
+# Whether another program stopped a child is read from /proc in every fourth round only.
+ROUNDS_PER_STOPPED_CHECK = 4
 
 
 class Supervisor:
@@ -130,7 +135,7 @@ class Supervisor:
                 child.table.supervisor_ran(now)
                 if child.pid:
                     try:
-                        self._check(child, now, rounds % ROUNDS_PER_FROZEN_CHECK == 0)
+                        self._check(child, now, rounds % ROUNDS_PER_STOPPED_CHECK == 0)
                     except Exception as problem:  # the other children must be checked all the same
                         log_error("internal_error", problem, where="watchdog", pid=child.pid)
             try:
@@ -139,18 +144,32 @@ class Supervisor:
                 log_error("internal_error", problem, where="suspect policy")
             await asyncio.sleep(WATCH_EVERY)
 
-    def _check(self, child: ChildProcess, now: float, with_frozen: bool) -> None:
+    def _check(self, child: ChildProcess, now: float, with_stopped: bool) -> None:
         """Carries out what the watchdog decides about a child."""
         with_memory = self._limits.max_memory is not None
-        snapshot = child.observe(now, with_memory=with_memory, with_frozen=with_frozen)
-        for action in decide(snapshot, now, self._limits):
-            self._carry_out(child, action)
+        snapshot = child.observe(now, with_memory=with_memory, with_stopped=with_stopped)
+        for action in decide(snapshot, self._limits):
+            self._carry_out(child, action, now)
         if child.state.kill_by is not None:
             self._pool.replenish()  # another child takes over
 
-    def _carry_out(self, child: ChildProcess, action: Action) -> None:
+    def _carry_out(self, child: ChildProcess, action: Action, now: float) -> None:
         fields = {"pid": child.pid, "client": child.client}
         match action:
+            case Freeze():
+                is_new = child.state.frozen_at is None
+                child.freeze(now)  # first: a log may block
+                if is_new:
+                    jobs = [entry.id for entry in child.table.entries()]
+                    event("process_frozen", logging.WARNING, **fields, seconds=action.unconfirmed,
+                          runs=len(jobs), jobs=jobs[:MAX_JOBS_LOGGED],
+                          why="the server did not confirm the leases: other workers may soon have "
+                          "the jobs")  # fmt: skip
+            case Thaw():
+                if self._stopping.is_set():  # the time of a stop passes for a frozen child too
+                    child.stop(max(0.0, self._stop_by - now))
+                runs = child.table.run_count
+                event("process_thawed", **fields, seconds=child.thaw(now), runs=runs)
             case Kill():
                 event("process_killing", logging.WARNING, **fields, why=action.reason,
                       job=action.job, overdue=action.overdue, others=action.others,
@@ -191,7 +210,7 @@ class Supervisor:
             if now - self._stop_by >= KILL_AFTER_GRACE and not self._pool.children:
                 return  # the server does not answer; the leases of the last jobs will expire
             for child in self._pool.children:
-                if outstays_stop(child.observe(now), now, self._stop_by):
+                if outstays_stop(child.observe(now), now - self._stop_by):
                     child.kill("stop")
             await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
 

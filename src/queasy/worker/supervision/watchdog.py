@@ -1,8 +1,12 @@
 """Decides what to do about a child whose run does not end, or whose process does not run.
 
 `decide` is pure: it takes a snapshot of a child and returns actions. The supervisor carries them
-out. If a run does not end after it was interrupted, its process is killed. Before that, the other
-jobs of the process have the grace time to end and be reported, unless the event loop is blocked.
+out.
+
+1. If the server has not confirmed the lease of a run for CUT_OFF seconds, the process is frozen
+   before another client can get the job. When all leases of its runs are confirmed, it is thawed.
+2. If a run does not end after it was interrupted, its process is killed. Before that, the other
+   jobs of the process have the grace time to end and be reported, unless the event loop is blocked.
 """
 
 from __future__ import annotations
@@ -12,16 +16,18 @@ from typing import Literal
 import msgspec
 
 from queasy.worker.liveness.inflight_table import Entry
-from queasy.worker.plan import LEASE
+from queasy.worker.plan import CUT_OFF, LEASE
 from queasy.worker.supervision.child_state import ChildSnapshot, KillReason
 
 __all__ = [
     "KILL_AFTER_GRACE",
     "Action",
     "DrainThenKill",
+    "Freeze",
     "Kill",
     "Limits",
     "Retire",
+    "Thaw",
     "decide",
     "outstays_stop",
 ]
@@ -69,18 +75,36 @@ class Retire(msgspec.Struct, frozen=True, kw_only=True):
     why: Literal["memory"]
 
 
-Action = Kill | DrainThenKill | Retire
+class Freeze(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop the process, or stop it again: its leases are in doubt."""
+
+    unconfirmed: float
+    """For how many seconds the server has not confirmed a lease."""
 
 
-def decide(child: ChildSnapshot, now: float, limits: Limits) -> list[Action]:
-    """The actions to take about a child now, in order. Nothing follows a kill."""
+class Thaw(msgspec.Struct, frozen=True):
+    """Let a frozen process continue: the leases of all its runs are confirmed."""
+
+
+Action = Freeze | Thaw | Kill | DrainThenKill | Retire
+
+
+def decide(child: ChildSnapshot, limits: Limits) -> list[Action]:
+    """The actions to take about a child now, in order. Nothing follows a kill.
+
+    Nothing else is decided about a child that is frozen or being thawed: it had no time to act.
+    """
     actions: list[Action] = []
     if child.killed:
         return actions
+    if child.unconfirmed > CUT_OFF:
+        return [Freeze(unconfirmed=child.unconfirmed)]
+    if child.is_frozen:
+        return [Thaw()]
     for action in (
-        _about_overdue_runs(child, now, limits.grace) if child.runs else _about_reports(child, now),
+        _about_overdue_runs(child, limits.grace) if child.runs else _about_reports(child),
         _about_memory(child, limits.max_memory),
-        _about_frozen(child, now),
+        _about_stopped(child),
     ):
         if action is not None:
             actions.append(action)
@@ -89,21 +113,22 @@ def decide(child: ChildSnapshot, now: float, limits: Limits) -> list[Action]:
     return actions
 
 
-def outstays_stop(child: ChildSnapshot, now: float, stop_by: float) -> bool:
-    """Whether to kill a child that should have ended by `stop_by`."""
-    late = now - stop_by
-    return late >= KILL_AFTER_GRACE or (late > INTERRUPT_TIMEOUT and child.is_blocked(now))
+def outstays_stop(child: ChildSnapshot, late: float) -> bool:
+    """Whether to kill a child that should have ended `late` seconds ago."""
+    cannot_end = child.is_frozen or child.is_blocked
+    return late >= KILL_AFTER_GRACE or (late > INTERRUPT_TIMEOUT and cannot_end)
 
 
-def _about_overdue_runs(child: ChildSnapshot, now: float, grace: float) -> Action | None:
+def _about_overdue_runs(child: ChildSnapshot, grace: float) -> Action | None:
     """Something runs: is a run past its deadline, or past its cancellation?"""
+    now = child.now
     overdue = [entry for entry in child.entries if now > _due(child, entry) + INTERRUPT_TIMEOUT]
     if not overdue:
         return None
     job = overdue[0].id
     all_else_is_reported = child.held <= len(overdue)
     time_is_up = child.kill_by is not None and (all_else_is_reported or child.kill_by < now)
-    if child.is_blocked(now) or time_is_up:
+    if child.is_blocked or time_is_up:
         others = len(child.entries) - len(overdue)
         return Kill(reason="overdue", job=job, overdue=len(overdue), others=others)
     if child.kill_by is None:
@@ -117,13 +142,13 @@ def _due(child: ChildSnapshot, entry: Entry) -> float:
     return min(entry.deadline, child.cancels.get(run, entry.deadline))
 
 
-def _about_reports(child: ChildSnapshot, now: float) -> Action | None:
+def _about_reports(child: ChildSnapshot) -> Action | None:
     """Nothing runs: does a blocked event loop keep outcomes from being reported?
 
     A run that has just ended may have blocked the loop. So the child has LEASE seconds to report,
     counted from when the supervisor first saw that nothing runs and the loop is blocked.
     """
-    if child.cannot_report_since is not None and now - child.cannot_report_since > LEASE:
+    if child.cannot_report_since is not None and child.now - child.cannot_report_since > LEASE:
         return Kill(reason="blocked")
     return None
 
@@ -137,8 +162,8 @@ def _about_memory(child: ChildSnapshot, limit: int | None) -> Action | None:
     return Retire(why="memory") if child.is_settled else None
 
 
-def _about_frozen(child: ChildSnapshot, now: float) -> Action | None:
-    """Is it stopped by SIGSTOP? It neither works nor ends, while its leases are kept alive."""
-    if child.frozen_since is not None and now - child.frozen_since > LEASE:
-        return Kill(reason="frozen")
+def _about_stopped(child: ChildSnapshot) -> Action | None:
+    """Did another program stop it? It neither works nor ends, while its leases are kept alive."""
+    if child.stopped_since is not None and child.now - child.stopped_since > LEASE:
+        return Kill(reason="sigstop")
     return None

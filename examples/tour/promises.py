@@ -174,7 +174,7 @@ def killed_came_back(tour: Tour) -> Promise:
     again = [entry for entry in entries if entry.event == "start" and entry.id in cut]
     again = [entry for entry in again if entry.pid != tour.victim]
     ran = sorted(entry.id for entry in again) == sorted(cut)
-    kept = bool(cut) and ran and {entry.stalls for entry in again} == {1}
+    kept = bool(cut) and ran and {entry.stalls for entry in again} == {int(len(cut) == 1)}
     waited = [entry.at - tour.killed_at for entry in again]
     seen = f"{len(again)} of {len(cut)}, {span(waited)} later"
     return Promise("a killed process's jobs run elsewhere", seen, kept)

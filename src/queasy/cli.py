@@ -34,6 +34,10 @@ from queasy.worker.supervision.supervisor import Supervisor
 
 __all__ = ["main"]
 
+GRACE = 30.0
+# `docker stop` kills a container after 10 seconds. A worker needs up to 2 seconds after the grace
+# time, to interrupt its runs and to report them.
+GRACE_IN_CONTAINER = 7.0
 UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -115,9 +119,10 @@ def _add_worker(commands: Any) -> None:
     worker.add_argument(
         "--grace",
         type=float,
-        default=30.0,
+        default=GRACE_IN_CONTAINER if os.getpid() == 1 else GRACE,
         metavar="SECONDS",
-        help="seconds that running jobs have to end after SIGTERM (default: %(default)g)",
+        help="seconds that running jobs have to end after SIGTERM "
+        f"(default: {GRACE:g}; {GRACE_IN_CONTAINER:g} as PID 1, in a container)",
     )
     worker.add_argument(
         "--capacity",

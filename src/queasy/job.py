@@ -123,8 +123,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last run did not finish; None if no run failed, or no error was given."""
     readable: bool = True
     """False when its record on the server cannot be decoded; `error` says why."""
-    suspect: bool = False
-    """It was running when a worker died: it next runs alone, or with fewer other jobs."""
+    companions: int | None = None
+    """For a suspect: how many other jobs may run in its process. None if it is not a suspect."""
     flag: CancelFlag = NOT_CANCELLED
     """Set by the worker that runs it; read `cancelled` instead."""
     origin: Job | None = None
@@ -158,6 +158,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def cancelled(self) -> bool:
         """Whether the cancellation of this run was requested. May become True while it runs."""
         return self.flag.on
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it ran in a process that died: it next runs alone, or with fewer other jobs."""
+        return self.companions is not None
 
     @property
     def leased_at(self) -> datetime | None:

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from queasy.dispatch import new_id
 from queasy.errors import NotReady, UndecodablePayload, Unreachable
 from queasy.job import Job, JobError
 from queasy.operation import EnsureSubscribed, Operation, Subscribe, Undoable, WaitForSignal
-from queasy.outcomes import Broken
+from queasy.outcomes import Broken, Died
 from queasy.store.coalescing import CHUNK_JOBS
 from queasy.store.command import Command
 from queasy.store.commands import AUDIT_TALLIES, QueueCommands, RecordKind
 from queasy.store.records import Ending, Taken
 
-__all__ = ["audit", "drop", "evict", "forward_wakeup", "requeue", "take_one", "trim", "until_done"]
+__all__ = [
+    "audit",
+    "drop",
+    "evict",
+    "forward_wakeup",
+    "leases_of",
+    "requeue",
+    "settle_all",
+    "take_one",
+    "trim",
+    "until_done",
+]
+
+T = TypeVar("T")
 
 log = logging.getLogger("queasy")
 
@@ -109,7 +123,7 @@ def _dequeue_one(
     take = commands.dequeue(
         client, lease=seconds, limit=1, waiter=waiter, waits=waits, endings=broken
     )
-    return Undoable(take, commands.evict(client, "release"), seconds)
+    return Undoable(take, commands.evict(client), seconds)
 
 
 def _wrong_codec(commands: QueueCommands, jobs: int, problem: JobError) -> UndecodablePayload:
@@ -173,8 +187,8 @@ def drop(commands: QueueCommands, kind: RecordKind, ids: list[str]) -> Operation
     return total
 
 
-def _chunks(ids: list[str]) -> Iterator[list[str]]:
-    return (ids[first : first + CHUNK_JOBS] for first in range(0, len(ids), CHUNK_JOBS))
+def _chunks(items: list[T]) -> Iterator[list[T]]:
+    return (items[first : first + CHUNK_JOBS] for first in range(0, len(items), CHUNK_JOBS))
 
 
 def trim(commands: QueueCommands, kind: RecordKind, keep: int) -> Operation[int]:
@@ -182,23 +196,40 @@ def trim(commands: QueueCommands, kind: RecordKind, keep: int) -> Operation[int]
     return until_done(lambda: commands.trim(kind, keep))
 
 
-def evict(
-    commands: QueueCommands, client: str, *, died: bool, started: Sequence[str] | None = None
-) -> Operation[int]:
+def evict(commands: QueueCommands, client: str, *, died: bool) -> Operation[int]:
     """Ends a client that holds any number of jobs; returns how many it held.
 
-    If the client `died`, each job that it had `started` (None: all of its jobs) counts a stall, and
-    becomes a suspect. The other jobs are released.
+    If the client `died`, its jobs become suspects. Otherwise they are released.
     """
-    command = commands.evict(client, "release")
-    if died and (started is None or started):
-        command = commands.evict(client, "stall", started or ())
     total = 0
+    if died:
+        leases = yield from leases_of(commands, client)
+        endings = [Ending(id_, token, Died(len(leases))) for id_, token in leases]
+        total = yield from settle_all(commands, endings)
     while True:
-        state, ended = yield command
+        state, ended = yield commands.evict(client)
         total += ended
         if state != "more":
             return total
+
+
+def leases_of(commands: QueueCommands, client: str) -> Operation[list[tuple[str, int]]]:
+    """The id and token of each lease of a client."""
+    found: list[tuple[str, int]] = []
+    cursor = None
+    while cursor != b"":
+        page, cursor = yield commands.leases(client, cursor or b"", CHUNK_JOBS)
+        found += page
+    return found
+
+
+def settle_all(commands: QueueCommands, endings: list[Ending]) -> Operation[int]:
+    """Ends any number of leases; returns how many had not ended before."""
+    total = 0
+    for chunk in _chunks(endings):
+        words: list[str] = yield commands.settle(chunk)
+        total += len(words) - words.count("lost")
+    return total
 
 
 def audit(commands: QueueCommands) -> Operation[list[str]]:

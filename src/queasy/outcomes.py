@@ -15,6 +15,7 @@ from queasy.options import Seconds, When, epoch, seconds
 __all__ = [
     "Broken",
     "Cancel",
+    "Died",
     "Fail",
     "Failure",
     "Finish",
@@ -119,4 +120,13 @@ class Broken(msgspec.Struct, frozen=True):
     error: JobError
 
 
-Outcome = Finish | Release | Cancel | RetryLater | TimedOut | Fail | Broken
+class Died(msgspec.Struct, frozen=True):
+    """The process died in which the job ran. The job goes back to the front of the queue, as a
+    suspect. If it ran alone, it counts as a stall.
+    """
+
+    started: int
+    """How many jobs of all queues had started in that process."""
+
+
+Outcome = Finish | Release | Cancel | RetryLater | TimedOut | Fail | Broken | Died

@@ -51,7 +51,7 @@ def finish(behaviour: str, job: Job) -> Any:
 
 def misbehaves(behaviour: str, job: Job) -> bool:
     """Whether this run misbehaves: every run does, or only the first."""
-    return behaviour.endswith(":always") or not (job.stall_count + job.timeout_count)
+    return behaviour.endswith(":always") or not (job.stall_count + job.timeout_count + job.suspect)
 
 
 def die(behaviour: str) -> None:

@@ -54,7 +54,7 @@ BYTES = [
 INFOS = [
     *BYTES,
     *(map_of(**{name: value})
-      for name in ("dispatched_at", "retry_count", "stall_count", "timeout_count", "suspect",
+      for name in ("dispatched_at", "retry_count", "stall_count", "timeout_count", "companions",
                    "error", "origin", "options")
       for value in NUMBERS),
     *(map_of(options={"max_retries": value, "max_stalls": value, "min_backoff": value,

@@ -33,7 +33,7 @@ COMMANDS = QueueCommands(QueueKeys("p", "q"))
 READS: list[Command[Any]] = [
     COMMANDS.dispatch([DispatchItem("a", b"x")]), COMMANDS.cancel(["a"]), COMMANDS.settle([]),
     COMMANDS.dequeue("c", lease=1, limit=1), COMMANDS.extend("a", 1, 1), COMMANDS.register("c", 1),
-    COMMANDS.bump(["c"], 1), COMMANDS.evict("c", "release"), COMMANDS.sweep(), COMMANDS.clients(),
+    COMMANDS.bump(["c"], 1), COMMANDS.evict("c"), COMMANDS.sweep(), COMMANDS.clients(),
     COMMANDS.configure(), COMMANDS.requeue("failed", ["a"]), COMMANDS.drop("failed", ["a"]),
     COMMANDS.trim("failed", 1), COMMANDS.destroy(force=False), COMMANDS.counts(), COMMANDS.get("a"),
     COMMANDS.jobs("waiting", b"", 10), COMMANDS.leases("c", b"", 10), COMMANDS.stats(), COMMANDS.audit(0, 10), version(),
@@ -69,7 +69,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )  # fmt: skip
 FIELDS = st.sampled_from([
-    "dispatched_at", "retry_count", "stall_count", "timeout_count", "options", "error", "suspect",
+    "dispatched_at", "retry_count", "stall_count", "timeout_count", "options", "error", "companions",
     "origin", "cancelled", "at", "id", "token", "failed_at",
 ])  # fmt: skip
 RECORDS = st.one_of(

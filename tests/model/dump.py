@@ -25,7 +25,7 @@ UPDATES = ("update_data", "reset")
 WORDS = {
     "c": "created", "u": "updated", "b": "blocked", "n": "unchanged",
     "x": "cancelled", "r": "requested", "a": "active", "-": "absent",
-    "q": "requeued", "e": "exists", "l": "later",
+    "q": "requeued", "e": "exists", "l": "later", "t": "dequeued",
 }  # fmt: skip
 
 

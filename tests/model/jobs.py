@@ -54,15 +54,15 @@ class Jobs(Clock):
     def count(self, kind: str, n: int = 1) -> None:
         self.stats[kind] = self.stats.get(kind, 0) + n
 
-    def announce(self, run_at: float, suspect: bool = False) -> None:
+    def announce(self, run_at: float, companions: int | None = None) -> None:
         """Note that this call added a job with this run_at."""
-        if suspect:
+        if companions == 0:
             self.new_suspects = self.new_suspects or run_at <= self.time
         else:
             self.new_due = self.new_due or run_at <= self.time
 
     def wake_for_suspects(self) -> None:
-        """Wake the waiters that take suspects: their times are whole milliseconds."""
+        """Wake the waiters that run nothing else: their times are whole milliseconds."""
         self.waiters = {name: at for name, at in self.waiters.items() if at % 1}
 
     def next_event(self, leases: bool = True, passed: bool = False) -> float | None:
@@ -79,7 +79,9 @@ class Jobs(Clock):
         No process subscribes in these tests, so no waiter answers, and the server tries them all.
         """
         order = sorted((job.run_at, id_.encode(), id_) for id_, job in self.waiting.items())
-        at = self.next_event(leases, bool(order) and self.waiting[order[0][2]].suspect)
+        at = self.next_event(
+            leases, bool(order) and self.waiting[order[0][2]].companions is not None
+        )
         paused = self.settings.get("paused")
         if self.new_due and not paused:
             self.waiters.clear()
@@ -208,7 +210,7 @@ class Jobs(Clock):
         status = self.wait_again(id_, run, verb, when, error) if waits_again else ENDED[verb]
         if status in ENDED.values():
             if status == "failed":
-                self.record_failed(id_, run, self.stall_error(run) if verb in STALLS else error)
+                self.record_failed(id_, run, run.job.error if verb in STALLS else error)
             elif status == "broken":
                 self.record_broken(id_, run, error)
             if run.held:
@@ -222,10 +224,7 @@ class Jobs(Clock):
         job, run_at = run.job, run.job.run_at
         if verb in STALLS:
             self.count("stalled")
-            job.stall_count += 1
-            job.error = self.stall_error(run)
-            job.suspect = job.suspect or verb == "death" or job.stall_count > 1
-            if job.stall_count >= self.limit(job, "max_stalls"):
+            if self.stall(job, int(when or 1), is_death=verb == "death"):
                 return "failed"
         elif verb == "postpone":
             job.error = error
@@ -246,9 +245,24 @@ class Jobs(Clock):
         replies = {"timeout": "timed_out", "retry": "retried", "postpone": "postponed"}
         return (replies | dict.fromkeys(STALLS, "stalled")).get(verb, "released")
 
+    def stall(self, job: Job, started: int, *, is_death: bool) -> bool:
+        """The process of a job died, or its lease expired. Returns whether the job is given up."""
+        if is_death:
+            half = (started + 1) // 2 - 1
+            job.companions = half if job.companions is None else min(half, job.companions)
+        if started > 1:
+            message = f"the client died while it ran this job and {started - 1} others"
+        else:
+            job.stall_count += 1
+            if job.stall_count > 1:
+                job.companions = 0
+            message = f"the client died or froze while it ran this job (stall {job.stall_count})"
+        job.error = {"kind": "stall", "type": "Stalled", "message": message}
+        return started == 1 and job.stall_count >= self.limit(job, "max_stalls")
+
     def schedule_retry(self, job: Job, attempts: int, when: str, error: Any) -> float:
         job.error = error
-        job.suspect = False  # the run ended by itself
+        job.companions = None  # the run ended by itself
         least, most = self.limit(job, "min_backoff"), self.limit(job, "max_backoff")
         return self.schedule(when or f"+{min(most, least * 2**attempts)!r}")
 
@@ -267,17 +281,13 @@ class Jobs(Clock):
 
     def wait(self, id_: str, job: Job) -> None:
         self.waiting[id_] = job
-        self.announce(job.run_at, job.suspect)
+        self.announce(job.run_at, job.companions)
 
     def limit(self, job: Job, name: str) -> float:
         return (DEFAULTS | self.settings.get("limits", {}) | job.options)[name]
 
-    def stall_error(self, run: Run) -> dict[str, str]:
-        message = f"the client died or froze while it ran this job (stall {run.job.stall_count})"
-        return {"kind": "stall", "type": "Stalled", "message": message}
-
     def record_failed(self, id_: str, run: Run, error: Any) -> None:
-        left_out = ("error", "suspect")
+        left_out = ("error", "companions")
         facts = {name: fact for name, fact in run.job.facts().items() if name not in left_out}
         if error is not None:
             facts["error"] = error

@@ -68,7 +68,7 @@ items = st.lists(item, min_size=1, max_size=4) | st.lists(item, min_size=8, max_
 # A caller, and the distance of its number from that of its last call.
 calls = st.sampled_from((None, None, ("p", 1), ("p", 1), ("q", 1), ("q", 3), ("p", 0), ("q", -1)))
 verbs = st.sampled_from(
-    ("finish", "retry", "retry", "timeout", "fail", "fail", "release", "cancel", "broken")
+    ("finish", "retry", "retry", "timeout", "fail", "fail", "release", "cancel", "broken", "death")
 )
 tokens = st.sampled_from(("right",) * 9 + ("stale", "stale", "invented", "cut", "longer"))
 ending = st.tuples(verbs, few, tokens, retry_whens, st.sampled_from(ERRORS))
@@ -85,10 +85,9 @@ clients = st.sampled_from(CLIENTS)
 dead_clients = st.sampled_from(("", "~p", "w2"))
 idle_counts = st.sampled_from((0, 0, 0, 11))
 lease_counts = st.sampled_from((101, 102, 130, 100, 60, 1))
-client_calls = st.sampled_from(
-    ("register", "register", "bump", "bump", "sweep", "stall", "release")
-)
+client_calls = st.sampled_from(("register", "register", "bump", "bump", "sweep", "evict", "evict"))
 started = st.one_of(st.just([]), picks)
+beside = st.sampled_from((0, 0, 1, 2, 5))
 record_verbs = st.sampled_from(("requeue", "requeue", "drop", "trim"))
 
 
@@ -105,7 +104,8 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "again": st.sampled_from((False, False, True)),
             "waits": st.integers(0, 3),
             "ended": no_endings,
-            "skips_suspects": st.booleans(),
+            "beside": beside,
+            "call": calls,
         },
     ),
     "settle": (8, {"ended": endings}),
@@ -126,7 +126,8 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "pick": few,
             "started": started,
             "limit": batch_limits,
-            "skips_suspects": st.booleans(),
+            "together": st.integers(1, 9),
+            "beside": beside,
         },
     ),
     "extend": (1, {"pick": few, "token": tokens, "lease": leases}),
@@ -211,6 +212,8 @@ class QueueMachine(RuleBasedStateMachine):
     def endings(self, drawn: list[Any]) -> list[Ending]:
         return [
             Ending(verb, *self.lease(pick, token), self.when(when), error)
+            if verb != "death"
+            else Ending(verb, *self.lease(pick, token), str(1 + pick % 5), None)
             for verb, pick, token, when, error in drawn
         ]
 
@@ -233,7 +236,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def dequeue(
         self, client: str, lease: int, limit: int, again: bool, waits: int, ended: list[Any],
-        skips_suspects: bool = False,
+        beside: int = 0, call: Number = None,
     ) -> None:  # fmt: skip
         if not again and not client.startswith("~") and not self.model.alive(client):
             self.step("register", client=client, lease=lease, worker=b"")
@@ -243,7 +246,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.step(
             "dequeue", client=client, lease=lease, limit=limit, request=request,
             waiter=waiter, waits=0 if waits == 1 else 3000, endings=self.endings(ended),
-            skips_suspects=skips_suspects,
+            beside=beside,
+            call=self.call(call) if client.startswith("~") else None,
         )  # fmt: skip
 
     def settle(self, ended: list[Any]) -> None:
@@ -265,23 +269,29 @@ class QueueMachine(RuleBasedStateMachine):
             case "sweep":
                 self.step("sweep")
             case _:
-                self.step("evict", client=clients[0], verb=call, ids=[])
+                self.step("evict", client=clients[0])
 
     def crash(
-        self, client: str, pick: int, started: list[int], limit: int, skips_suspects: bool
+        self, client: str, pick: int, started: list[int], limit: int, together: int, beside: int
     ) -> None:
-        """A client with leases dies, and another takes the jobs that are due then: suspects, or
-        with `skips_suspects` the jobs after them.
-        """
+        """A client with leases dies, and another takes the jobs that are due then."""
         holders = [run.client for run in self.model.active.values()]
-        self.evict(holders[pick % len(holders)] if holders else client, started)
-        self.dequeue(client, 30_000, limit, False, pick % 4, [], skips_suspects)
+        self.bury(holders[pick % len(holders)] if holders else client, started, together)
+        self.dequeue(client, 30_000, limit, False, pick % 4, [], beside)
 
-    def evict(self, client: str, started: list[int]) -> None:
-        """Evict a dead client. Its supervisor believes that these jobs had started."""
-        held = [*self.model.runs_of(client), "c"]
-        ids = [held[pick % len(held)] for pick in started]
-        self.step("evict", client=client, verb="stall", ids=ids)
+    def bury(self, client: str, started: list[int], together: int) -> None:
+        """End a dead client. Its supervisor believes that these jobs had started, and how many ran
+        together in its process.
+        """
+        held = self.model.runs_of(client)
+        ids = [held[pick % len(held)] for pick in started] if held else []
+        deaths = [
+            Ending("death", id_, str(self.model.active[id_].token), str(together), None)
+            for id_ in ids
+        ]
+        if deaths:
+            self.step("settle", endings=deaths)
+        self.step("evict", client=client)
 
     def extend(self, pick: int, token: str, lease: int) -> None:
         id_, number = self.lease(pick, token)
@@ -320,4 +330,4 @@ class CrowdMachine(QueueMachine):
         self.dequeue("w2", lease, held[0], False, 0, [])
         self.dequeue("~p", lease, held[1], False, 0, [])
         if dead:
-            self.evict(dead, started)
+            self.bury(dead, started, sum(held))

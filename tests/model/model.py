@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.model.clock import CALL_EVERY
-from tests.model.jobs import BYTES, Jobs
+from tests.model.jobs import BYTES, Jobs, Number
 from tests.model.values import Ending, Run
 
 SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
@@ -49,7 +49,7 @@ class Queue(Jobs):
         )  # clients that lost some of their jobs; further sweeps end the rest
         self.workers: dict[str, bytes] = {}
         self.token = 0
-        self.passed = False  # this call passed over suspects
+        self.passed = False  # this call skipped suspects
 
     # The end of leases
 
@@ -144,15 +144,13 @@ class Queue(Jobs):
         self.write_records()
         return max(1, budget.ended)
 
-    def end_client(
-        self, client: str, budget: SweepBudget, verb: str, started: Sequence[str] | None = None
-    ) -> None:
+    def end_client(self, client: str, budget: SweepBudget, verb: str) -> None:
         for id_ in self.runs_of(client):
             if not budget:
                 break
             run = self.active[id_]
             own, held = len(run.job.payload), len(run.held.job.payload) if run.held else 0
-            status = self.end(id_, verb if started is None or id_ in started else "release")
+            status = self.end(id_, verb)
             overwritten = run.held and any(d.update_data for d in run.held.dispatches)
             handled = overwritten or status in ("failed", "cancelled")
             budget.take(held + (own if handled else 0))
@@ -163,13 +161,12 @@ class Queue(Jobs):
             self.requests.pop(client, None)
             self.batches.pop(client, None)
 
-    def evict(self, now: float, client: str, verb: str, ids: Sequence[str]) -> tuple[str, int]:
+    def evict(self, now: float, client: str) -> tuple[str, int]:
         self.open(now)
         state, ended = "absent", 0
         if client in self.clients:
-            verb = "death" if verb == "stall" else verb
             budget = SweepBudget()
-            self.end_client(client, budget, verb, ids or None)
+            self.end_client(client, budget, "release")
             ended = budget.ended
             self.write_records()
             state = "more" if client in self.clients else "gone"
@@ -182,33 +179,34 @@ class Queue(Jobs):
 
     def dequeue(
         self, now: float, client: str, lease: int, limit: int, request: str, waiter: str,
-        waits: int, endings: Sequence[Ending], skips_suspects: bool = False,
+        waits: int, endings: Sequence[Ending], beside: int = 0, call: Number = None,
     ) -> tuple[str, int, list[str], list[Any], list[tuple[str, int]]]:  # fmt: skip
         self.open(now)
         settled = self.end_all(endings)
         self.passed = False
-        state, ids = self.batch_for(client, lease, limit, request, skips_suspects)
+        state, ids = self.batch_for(client, lease, limit, request, beside, call)
+        beside += len(ids)
         sleeps = waits > 0 and not ids and state != "lost"
-        sleeps = sleeps and not (limit == 0 and self.has_due_job(skips_suspects))
+        sleeps = sleeps and not (limit == 0 and self.has_due_job(beside))
         if sleeps and not client.startswith("~") and not self.runs_of(client):
             self.clients[client] = now + 2 * waits + lease  # it said when it polls again
             self.write()
         needs_time = limit == 0 or len(ids) < limit
-        next_poll = self.next_in(skips_suspects) if state != "lost" and needs_time else -1
+        next_poll = self.next_in(beside) if state != "lost" and needs_time else -1
         if sleeps:  # no other waiter has a subscription, so it keeps the time
             next_poll = waits if next_poll < 0 else min(next_poll, waits)
-        self.set_waiter(waiter, next_poll if sleeps else None, skips_suspects)
+        self.set_waiter(waiter, next_poll if sleeps else None, beside)
         self.wake()
         if self.passed:
             self.wake_for_suspects()
         takes_nothing = limit == 0 and waits == 0 and state == "ok"
-        leaves_due_jobs = bool(ids) and self.has_due_job(skips_suspects)
+        leaves_due_jobs = bool(ids) and self.has_due_job(beside)
         if leaves_due_jobs or (takes_nothing and self.has_due_job()):
             self.waiters.clear()  # a client that leaves due jobs wakes another
         return state, next_poll, settled, [self.row(id_) for id_ in ids], self.cancels_of(client)
 
     def batch_for(
-        self, client: str, lease: int, limit: int, request: str, skips_suspects: bool
+        self, client: str, lease: int, limit: int, request: str, beside: int, call: Number
     ) -> tuple[str, list[str]]:
         one_lease, known = client.startswith("~"), self.alive(client)
         if not known and (client in self.swept or not one_lease):
@@ -218,6 +216,8 @@ class Queue(Jobs):
         self.sweep_some()
         if one_lease and known:
             return "ok", self.same_batch(client, 0, self.token)
+        if self.answered(call, ()) is not None:
+            return "overtaken", []
         if request and not one_lease and self.requests.get(client, ("",))[0] == request:
             return "ok", self.same_batch(client, *self.requests[client][1:])
         if not one_lease and self.is_overtaken(client, request):
@@ -226,9 +226,13 @@ class Queue(Jobs):
             self.requests[client] = (request, 0, 0)
             self.batches.pop(client, None)
             self.write()
-        if self.settings.get("paused"):
+        paused = self.settings.get("paused")
+        if call and (paused or limit):
+            self.keep_call(call, ["dequeued"])
+            self.write()
+        if paused:
             return "paused", []
-        return "ok", self.take(client, lease, limit, "" if one_lease else request, skips_suspects)
+        return "ok", self.take(client, lease, limit, "" if one_lease else request, beside)
 
     def is_overtaken(self, client: str, request: str) -> bool:
         """Whether a client that numbers its requests has sent a later one already."""
@@ -239,13 +243,8 @@ class Queue(Jobs):
         ids = [id_ for id_ in self.runs_of(client) if first <= self.active[id_].token <= last]
         return sorted(ids, key=lambda id_: self.active[id_].token)
 
-    def take(
-        self, client: str, lease: int, limit: int, request: str, skips_suspects: bool
-    ) -> list[str]:
-        ids = self.within_bytes(self.due(limit, skips_suspects))
-        suspects = [at for at, id_ in enumerate(ids) if self.waiting[id_].suspect]
-        if suspects:  # a suspect is handed out alone
-            ids = ids[: max(1, suspects[0])]
+    def take(self, client: str, lease: int, limit: int, request: str, beside: int) -> list[str]:
+        ids = self.within_bytes(self.due(limit, beside))
         if ids:  # tokens follow the clock
             self.token = max(self.token, math.floor(self.now * 1000))
         for token, id_ in enumerate(ids, self.token + 1):
@@ -269,23 +268,32 @@ class Queue(Jobs):
             taken = ids[: len(taken) + READ_TOGETHER]
         return taken
 
-    def due(self, limit: int, skips_suspects: bool) -> list[str]:
+    def due(self, limit: int, beside: int) -> list[str]:
+        """The first due jobs that may run together, beside so many others."""
         order = [(job.run_at, id_.encode(), id_) for id_, job in self.waiting.items()]
         due = [id_ for run_at, _, id_ in sorted(order) if run_at <= self.time]
-        if skips_suspects:
-            self.passed = self.passed or any(self.waiting[id_].suspect for id_ in due[:limit])
-            due = [id_ for id_ in due if not self.waiting[id_].suspect]
-        return due[:limit]
+        found: list[str] = []
+        most = math.inf  # companions of those found
+        for id_ in due:
+            companions, others = self.waiting[id_].companions, beside + len(found)
+            if len(found) == limit or others > most:
+                break
+            if companions is not None and companions < others:
+                self.passed = True
+            else:
+                found.append(id_)
+                most = min(most, math.inf if companions is None else companions)
+        return found
 
-    def has_due_job(self, skips_suspects: bool = False) -> bool:
-        return not self.settings.get("paused") and bool(self.due(1, skips_suspects))
+    def has_due_job(self, beside: int = 0) -> bool:
+        return not self.settings.get("paused") and bool(self.due(1, beside))
 
-    def set_waiter(self, waiter: str, poll_in: float | None, skips_suspects: bool) -> None:
+    def set_waiter(self, waiter: str, poll_in: float | None, beside: int) -> None:
         if waiter and poll_in is not None:
             gone = [name for name, at in self.waiters.items() if at <= self.now - WAITER_GONE]
             for name in gone:
                 del self.waiters[name]
-            self.waiters[waiter] = math.floor(self.now + poll_in) - (0.5 if skips_suspects else 0)
+            self.waiters[waiter] = math.floor(self.now + poll_in) - (0.5 if beside else 0)
             self.write()
         elif self.waiters.pop(waiter, None) is not None:
             self.write()
@@ -303,9 +311,9 @@ class Queue(Jobs):
             times.append(max(last_call + CALL_EVERY, min(expiries) - CALL_EVERY))
         return min(times, default=None)
 
-    def next_in(self, skips_suspects: bool) -> int:
+    def next_in(self, beside: int) -> int:
         """Milliseconds until there is a reason to poll again; -1 if there is none."""
-        at = self.next_event(passed=skips_suspects and not self.has_due_job(skips_suspects))
+        at = self.next_event(passed=beside > 0 and not self.has_due_job(beside))
         return -1 if at is None else max(0, math.ceil(at - self.now))
 
     def row(self, id_: str) -> tuple[Any, ...]:

@@ -154,6 +154,8 @@ def _endings(endings: Sequence[Ending]) -> Args:
     args: Args = []
     for verb, id_, token, when, error in endings:
         record = {"when": when or None, "error": error}
+        if verb == "death":
+            record = {"started": int(when)}
         given = {name: value for name, value in record.items() if value is not None}
         args += [verb, id_, token, _packed(given or None)]
     return args
@@ -161,7 +163,7 @@ def _endings(endings: Sequence[Ending]) -> Args:
 
 def _dequeue(
     client: str, lease: int, limit: int, request: str, waiter: str, waits: int,
-    endings: Sequence[Ending], skips_suspects: bool = False, *, short: bool,
+    endings: Sequence[Ending], beside: int = 0, *, short: bool,
 ) -> Wire:  # fmt: skip
     """With `short`, the finishes at the end of the endings are sent as one packed list."""
     full = len(endings)
@@ -171,13 +173,13 @@ def _dequeue(
     args: Args = [
         "", "", client, lease, limit, request, waiter, waits, full, *_endings(endings[:full]),
     ]  # fmt: skip
-    args += ["pass" if skips_suspects else "", _packed(finishes or None)]
+    args += [f"beside={beside}" if beside else "", _packed(finishes or None)]
     return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2))
 
 
 def _read_dequeue(reply: list[Any], finishes: int) -> tuple[Any, ...]:
     """`finishes` is the number of finishes in the packed list."""
-    state, next_poll, settled, flat, cancels, lost, _ = reply
+    state, next_poll, settled, flat, cancels, lost, *_ = reply
     words = ["lost" if number + 1 in lost else "finished" for number in range(finishes)]
     rows = [
         (id_.decode(), int(token), float(run_at), data, unpack(info) if info else {})
@@ -215,7 +217,7 @@ WIRE: dict[str, Callable[..., Wire]] = {
     "extend": _one_form(lambda id_, token, lease: [id_, token, lease]),
     "sweep": _one_form(lambda: []),
     "evict": _one_form(
-        lambda client, verb, ids: [client, verb, *ids],
+        lambda client: [client],
         lambda reply: (reply[0].decode(), reply[1]),
     ),
     "configure": _one_form(_configure),

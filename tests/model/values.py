@@ -72,13 +72,15 @@ class Job:
     stall_count: int = 0
     timeout_count: int = 0
     error: dict[str, str] | None = None
-    suspect: bool = False
+    companions: int | None = None
     origin: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
         """All values that are not default."""
-        names = ("options", "retry_count", "stall_count", "timeout_count", "suspect", "origin")
+        names = ("options", "retry_count", "stall_count", "timeout_count", "origin")
         found = {name: getattr(self, name) for name in names if getattr(self, name)}
+        if self.companions is not None:
+            found["companions"] = self.companions
         return found if self.error is None else found | {"error": self.error}
 
     def info(self) -> dict[str, Any]:
@@ -91,7 +93,7 @@ class Job:
     def reset(self) -> None:
         self.retry_count = self.stall_count = self.timeout_count = 0
         self.error = None
-        self.suspect = False
+        self.companions = None
 
 
 @dataclass

@@ -131,7 +131,7 @@ class Stage:
         for commands in (h.commands, h.fail_commands):
             h.call(commands.configure(paused=False))
             for client in h.call(commands.clients()):
-                while h.call(commands.evict(client.id, "release"))[0] == "more":
+                while h.call(commands.evict(client.id))[0] == "more":
                     pass
             _finish_all(h, commands)
             counts = h.call(commands.counts())

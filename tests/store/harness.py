@@ -10,7 +10,7 @@ import redis
 
 from queasy.job import Job
 from queasy.options import JobOptions
-from queasy.outcomes import Outcome
+from queasy.outcomes import Died, Outcome
 from queasy.store.command import Command
 from queasy.store.commands import AUDIT_TALLIES, QueueCommands
 from queasy.store.keys import NAMES, QueueKeys
@@ -175,6 +175,11 @@ class Harness:
 
     def end(self, job: Job, outcome: Outcome) -> str:
         return self.call(self.commands.settle([Ending(job.id, job.token, outcome)]))[0]
+
+    def die(self, *jobs: Job, started: int | None = None) -> list[str]:
+        """Ends the leases of jobs whose process died; `started` jobs ran there, or these."""
+        together = len(jobs) if started is None else started
+        return self.call(self.commands.settle(endings_of(jobs, Died(together))))
 
     def cancel(self, *ids: str, running: bool = False) -> list[str]:
         return self.call(self.commands.cancel(ids, running=running))

@@ -198,7 +198,7 @@ mutant(
 mutant(
     "a_client_without_room_waits_although_a_job_is_due",
     "a_client_without_room_learns_that_a_job_is_due",
-    ("  return args.limit > 0 or not is_due(q, args.skips_suspects)", "  return true"),
+    ("  return args.limit > 0 or not is_due(q, args.beside)", "  return true"),
 )
 mutant(
     "the_wake_up_of_an_evicted_client_is_not_forwarded",

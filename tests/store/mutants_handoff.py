@@ -36,7 +36,7 @@ mutant(
 mutant(
     "a_hand_off_shortens_the_lease",
     "a_hand_off_does_not_shorten_the_lease_of_the_client",
-    ("request = '' }, expiry, 1, true)", "request = '' }, q.now + 1000, 1, true)"),
+    ("request = '' }, expiry, 1, math", "request = '' }, q.now + 1000, 1, math"),
 )
 mutant(
     "no_other_waiter_polls_after_a_hand_off",
@@ -46,7 +46,7 @@ mutant(
 mutant(
     "suspects_are_handed_off",
     "a_suspect_is_never_handed_off",
-    ("request = '' }, expiry, 1, true)", "request = '' }, expiry, 1)"),
+    ("request = '' }, expiry, 1, math.huge)", "request = '' }, expiry, 1, 0)"),
 )
 mutant(
     "large_jobs_are_handed_off",

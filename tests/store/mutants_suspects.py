@@ -4,23 +4,82 @@ from tests.store.mutant import mutant
 
 mutant(
     "a_death_makes_no_suspect",
-    "a_job_of_a_client_that_died_is_a_suspect",
-    ("  run.info.suspect = true\n", ""),
+    "after_a_death_each_job_may_have_half_as_many_companions",
+    ("  info.companions = math.min(info.companions or companions, companions)\n", ""),
 )
 mutant(
-    "a_suspect_joins_a_batch",
-    "a_suspect_is_leased_alone",
-    ("    if suspect and n > 0 then\n", "    if false then\n"),
+    "a_death_leaves_one_companion_too_many",
+    "after_a_death_each_job_may_have_half_as_many_companions",
+    ("math.floor((n - 1) / 2)", "math.floor(n / 2)"),
 )
 mutant(
-    "a_suspect_leads_a_batch",
-    "a_suspect_is_leased_alone",
-    ("    if suspect then\n", "    if false then\n"),
+    "a_death_isolates_too_fast",
+    "a_job_that_dies_in_company_is_alone_after_log_n_deaths",
+    ("math.floor((n - 1) / 2)", "math.max(0, math.floor(n / 2) - 1)"),
 )
 mutant(
-    "a_suspect_is_never_leased",
-    "a_suspect_is_leased_whatever_the_limit",
-    ("    if suspect and n > 0 then\n", "    if suspect then\n"),
+    "a_death_raises_the_limit_of_companions",
+    "a_death_does_not_raise_the_limit_of_companions",
+    ("math.min(info.companions or companions, companions)", "companions"),
+)
+mutant(
+    "every_death_counts_as_a_stall",
+    "only_a_death_alone_counts_as_a_stall",
+    ("  if n == 1 then", "  if true then"),
+)
+mutant(
+    "no_death_counts_as_a_stall",
+    "only_a_death_alone_counts_as_a_stall",
+    ("  if n == 1 then", "  if false then"),
+)
+mutant(
+    "a_death_is_not_explained",
+    "a_death_says_why_the_job_waits_again",
+    ("string.format(DIED, n - 1)", "string.format(DIED, n)"),
+)
+mutant(
+    "a_cancelled_run_survives_a_death",
+    "a_cancelled_run_does_not_wait_again_after_a_death",
+    ("timeout = true, stall = true, death = true }", "timeout = true, stall = true }"),
+)
+mutant(
+    "a_group_grows_without_limit",
+    "a_group_is_as_small_as_any_of_its_jobs_demands",
+    ("    if n == limit or beside + n > found.most then", "    if n == limit then"),
+)
+mutant(
+    "a_group_is_one_too_small",
+    "suspects_are_leased_in_groups_that_they_allow",
+    ("beside + n > found.most then", "beside + n >= found.most then"),
+)
+mutant(
+    "only_the_first_job_limits_a_group",
+    "a_group_is_as_small_as_any_of_its_jobs_demands",
+    (
+        "found.most = math.min(found.most, companions or math.huge)",
+        "found.most = n == 0 and companions or found.most",
+    ),
+)
+mutant(
+    "the_jobs_beside_a_suspect_do_not_count",
+    "a_suspect_counts_the_jobs_that_run_beside_it",
+    (
+        "    if companions and companions < beside + n then",
+        "    if companions and companions < n then",
+    ),
+)
+mutant(
+    "a_suspect_that_does_not_fit_ends_the_batch",
+    "other_jobs_do_not_wait_for_a_suspect_that_does_not_fit",
+    (
+        "      q.skipped = math.max(q.skipped or 0, companions)\n",
+        "      q.skipped = companions\n      return true\n",
+    ),
+)
+mutant(
+    "the_reply_names_the_fewest_companions",
+    "a_reply_says_which_suspects_were_skipped",
+    ("math.max(q.skipped or 0, companions)", "math.min(q.skipped or companions, companions)"),
 )
 mutant(
     "a_job_is_not_due_when_the_clock_was_set_back",
@@ -35,93 +94,92 @@ mutant(
 mutant(
     "one_stall_makes_a_suspect",
     "a_job_is_a_suspect_after_two_expired_leases",
-    (
-        "info.suspect or info.stall_count >= 2 or nil",
-        "info.suspect or info.stall_count >= 1 or nil",
-    ),
+    ("  if info.stall_count >= 2 then", "  if info.stall_count >= 1 then"),
 )
 mutant(
     "stalls_make_no_suspect",
     "a_job_is_a_suspect_after_two_expired_leases",
-    ("info.suspect or info.stall_count >= 2 or nil", "info.suspect"),
+    ("  if info.stall_count >= 2 then", "  if false then"),
 )
 mutant(
     "a_retry_does_not_clear_a_suspect",
     "a_run_that_ends_by_itself_clears_a_suspect",
-    ("  run.info.error, run.info.suspect = problem, nil\n", "  run.info.error = problem\n"),
+    ("  run.info.error, run.info.companions = problem, nil\n", "  run.info.error = problem\n"),
 )
 mutant(
     "a_release_clears_a_suspect",
     "a_released_suspect_is_still_a_suspect",
     (
         "  put_back(q, batch, run, run.score)\n  return 'released'",
-        "  run.info.suspect = nil\n  put_back(q, batch, run, run.score)\n  return 'released'",
+        "  run.info.companions = nil\n  put_back(q, batch, run, run.score)\n  return 'released'",
     ),
 )
 mutant(
     "resetting_counts_does_not_clear_a_suspect",
     "a_job_with_reset_counts_is_not_a_suspect",
-    ("    info.error, info.suspect = nil, nil\n", "    info.error = nil\n"),
+    ("    info.error, info.companions = nil, nil\n", "    info.error = nil\n"),
 )
 
-# Clients that skip suspects
+# Suspects that are skipped
 
 mutant(
     "suspects_are_not_skipped",
-    "a_client_that_skips_suspects_takes_the_jobs_after_them",
-    ("      if is_suspect(found_infos[i]) then", "      if false then"),
+    "a_busy_client_takes_the_jobs_after_suspects",
+    ("    if companions and companions < beside + n then", "    if false then"),
 )
 mutant(
     "only_the_first_page_of_suspects_is_scanned",
-    "a_client_that_skips_suspects_takes_the_jobs_after_them",
-    ("  until #ids == limit or none_left or seen >= SUSPECT_SCAN", "  until true"),
+    "a_busy_client_takes_the_jobs_after_suspects",
+    ("  until full or none_left or seen >= SUSPECT_SCAN", "  until true"),
 )
 mutant(
     "skipping_suspects_exceeds_the_limit",
-    "a_client_that_skips_suspects_stays_within_its_limit",
-    ("      elseif #ids < limit then", "      else"),
+    "a_busy_client_stays_within_its_limit",
+    ("    if n == limit or beside + n > found.most then", "    if beside + n > found.most then"),
 )
 mutant(
     "a_word_in_the_record_makes_a_suspect",
     "a_suspect_is_recognised_by_its_record_not_by_a_word_in_it",
-    ("  return record and record.suspect == true\n", "  return record\n"),
+    ("  return is_amount(companions) and companions or nil\n", "  return info and 0 or nil\n"),
 )
 mutant(
     "suspects_are_skipped_without_end",
-    "a_client_that_skips_suspects_takes_them_when_there_is_nothing_else",
-    ("  if #ids == 0 and seen >= SUSPECT_SCAN then", "  if false then"),
+    "a_scan_past_suspects_is_bounded",
+    ("  until full or none_left or seen >= SUSPECT_SCAN", "  until full or none_left"),
 )
 mutant(
-    "a_client_that_skips_suspects_polls_at_once_again",
-    "a_client_that_skips_suspects_sleeps_while_suspects_are_due",
-    (
-        "  if not skips_suspects or not at or at > q.now or #find_due",
-        "  if true or #find_due",
-    ),
+    "a_busy_client_polls_at_once_again",
+    "a_busy_client_sleeps_while_suspects_are_due",
+    ("  if beside == 0 or not at or at > q.now or #find_due", "  if true or #find_due"),
 )
 mutant(
-    "a_client_that_skips_suspects_misses_the_next_job",
-    "a_client_that_skips_suspects_sleeps_until_the_next_job_is_due",
+    "a_busy_client_misses_the_next_job",
+    "a_busy_client_sleeps_until_the_next_job_is_due",
     ("  return next_scheduled_at(q)\n", "  return nil\n"),
 )
 mutant(
-    "suspects_wake_waiters_that_skip_them",
-    "suspects_wake_only_waiters_that_accept_them",
+    "suspects_wake_waiters_that_are_busy",
+    "a_suspect_that_must_run_alone_wakes_only_an_idle_waiter",
     ("tonumber(waiters[i + 1]) % 1 < 0.5 and notify", "notify"),
 )
 mutant(
     "suspects_wake_any_waiter",
-    "suspects_wake_only_waiters_that_accept_them",
-    ("  count_due(q, score, info.suspect)\n", "  count_due(q, score)\n"),
+    "a_suspect_that_must_run_alone_wakes_only_an_idle_waiter",
+    ("  count_due(q, score, info.companions)\n", "  count_due(q, score)\n"),
 )
 mutant(
-    "a_client_that_skips_suspects_forwards_no_wake_up",
-    "a_client_that_skips_suspects_wakes_one_that_accepts_them",
-    ("  if q.skipped_suspects then", "  if false then"),
+    "every_suspect_wakes_only_idle_waiters",
+    "a_suspect_that_may_have_companions_wakes_any_waiter",
+    ("companions == 0 and 'due_suspects'", "companions and 'due_suspects'"),
+)
+mutant(
+    "a_busy_client_forwards_no_wake_up",
+    "a_busy_client_wakes_an_idle_one_for_a_suspect",
+    ("  if q.skipped then", "  if false then"),
 )
 mutant(
     "the_next_job_is_not_considered_while_a_suspect_is_due",
-    "a_client_that_skips_suspects_is_woken_in_time_for_the_next_job",
+    "a_busy_client_is_woken_in_time_for_the_next_job",
     ("at <= q.time and head_is_suspect(q)", "false"),
 )
 mutant(
@@ -131,21 +189,16 @@ mutant(
 )
 mutant(
     "suspects_are_scanned_twice",
-    "a_client_that_skips_suspects_scans_them_once",
-    ("  q.none_due_left = none_left and #ids == 0\n", ""),
+    "a_busy_client_scans_suspects_once",
+    ("  q.none_due_left = none_left and #found.ids == 0\n", ""),
 )
 mutant(
     "a_job_that_was_too_large_is_forgotten",
-    "a_client_that_skips_suspects_polls_again_for_a_job_that_was_too_large",
+    "a_busy_client_polls_again_for_a_job_that_was_too_large",
     ("  q.none_due_left = none_left and done == #ids\n", "  q.none_due_left = none_left\n"),
 )
 mutant(
-    "all_jobs_of_a_dead_client_stall",
-    "only_the_started_jobs_of_a_dead_client_stall",
-    ("started and not started[id] and 'release' or verb", "verb"),
-)
-mutant(
-    "started_jobs_of_a_dead_client_are_released",
-    "only_the_started_jobs_of_a_dead_client_stall",
-    ("started and not started[id] and 'release' or verb", "started and 'release' or verb"),
+    "jobs_that_had_not_started_stall",
+    "jobs_of_a_dead_client_that_had_not_started_are_released",
+    ("client, new_budget(), 'release')", "client, new_budget(), 'stall')"),
 )

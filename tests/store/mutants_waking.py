@@ -10,8 +10,11 @@ mutant(
 mutant(
     "a_batch_wakes_a_client_for_nothing",
     "a_client_that_takes_the_last_due_job_wakes_no_other",
-    ("  if is_due(q) then\n    wake_waiters(q, 1)\n", "  if true then\n    wake_waiters(q, 1)\n"),
-    ("and not q.no_waiters and is_due(q, args.skips_suspects)", ""),
+    (
+        "  if is_due(q, 0) then\n    wake_waiters(q, 1)\n",
+        "  if true then\n    wake_waiters(q, 1)\n",
+    ),
+    ("and not q.no_waiters and is_due(q, args.beside)", ""),
 )
 mutant(
     "one_host_keeps_the_time",

@@ -183,8 +183,7 @@ def a_suspect_that_was_retried_once_is_still_a_suspect(h: Harness) -> None:
     h.join("c1", "c2")
     h.dispatch("a")
     h.end(h.take_one("c1"), RetryLater(WHY, after=0))
-    h.take_one("c1")
-    h.call(h.commands.evict("c1", "stall", ["a"]))
+    h.die(h.take_one("c1"))
     h.dispatch("b")
     assert [job.id for job in h.take("c2", limit=9)] == ["a"], "a suspect is leased alone"
 

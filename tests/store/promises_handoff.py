@@ -22,14 +22,14 @@ class Taker:
         h.join(name, lease=5)
         self.sleep()
 
-    def sleep(self, *, skips_suspects: bool = False, seconds: float = 3) -> None:
+    def sleep(self, *, beside: int = 0, seconds: float = 3) -> None:
         taken = self.h.dequeue(
             self.name,
             lease=5,
             waiter=self.name,
             waits=seconds,
             accepts_hand_off=True,
-            skips_suspects=skips_suspects,
+            beside=beside,
         )
         assert taken.jobs == []
 
@@ -181,9 +181,9 @@ def large_jobs_and_several_jobs_are_not_handed_off(h: Harness) -> None:
 
 
 @promise
-def a_waiter_that_skips_suspects_gets_hand_offs(h: Harness) -> None:
+def a_waiter_that_runs_other_jobs_gets_hand_offs(h: Harness) -> None:
     taker = Taker(h)
-    taker.sleep(skips_suspects=True)
+    taker.sleep(beside=1)
     h.dispatch("a")
     assert taker.heard().startswith(b"job:")
 
@@ -193,12 +193,12 @@ def a_suspect_is_never_handed_off(h: Harness) -> None:
     """A suspect is due first; the job that is dispatched is handed off instead."""
     h.join("dies", lease=5)
     h.dispatch("poison")
-    assert h.take("dies", lease=5)
+    poison = h.take_one("dies", lease=5)
     taker = Taker(h)
-    h.call(h.commands.evict("dies", "stall", ["poison"]))
+    h.die(poison)
     assert h.row("due", "poison").suspect
     assert taker.heard() == b"wake"
-    h.dequeue("c1", lease=5, waiter="c1", waits=3, accepts_hand_off=True, skips_suspects=True)
+    h.dequeue("c1", lease=5, waiter="c1", waits=3, accepts_hand_off=True, beside=1)
     h.dispatch("a")
     assert h.commands.handed(taker.heard(), "c1").id == "a"
     assert h.rows("poison").keys() == {"due"}

@@ -84,7 +84,7 @@ def what_the_library_does_not_know_is_refused_before_anything_is_written(h: Harn
         ("settle", ("retry", "a", token, _packed(when="+1") + b"\x01")),
         ("settle", ("retry", "a", token, _packed(when=5))),
         ("settle", ("park", "a", token, "")),
-        ("dequeue", (*dequeue, "pass steal", "")),
+        ("dequeue", (*dequeue, "hand steal", "")),
         ("dequeue", (*dequeue, "", "", "more")),
         ("dequeue", (*dequeue, "")),
         ("configure", (_packed(limits={"priority": 1}),)),

@@ -72,7 +72,7 @@ def a_full_server_refuses_dispatch_and_drains(h: Harness) -> None:
         assert (len(taken.settled), len(taken.jobs)) == (9, 9)
         assert {h.end(run, Finish()) for run in taken.jobs} == {"finished"}
         assert h.cancel("j39") == ["cancelled"]
-        assert h.call(h.commands.evict("c1", "release"))[0] == "gone"
+        assert h.call(h.commands.evict("c1"))[0] == "gone"
         assert h.call(h.commands.counts()).waiting == 40 - 18 - 1
         assert not h.rows("one too many")
     finally:
@@ -172,9 +172,10 @@ def bad_arguments_are_refused_before_anything_is_written(h: Harness) -> None:
         ("settle", ("", "explode", "a", "1", "")),
         ("settle", ("", "stall", "a", "1", "")),
         ("settle", ("", "death", "a", "1", "")),
-        ("evict", ("", "c1", "death")),
-        ("evict", ("", "c1", "release", "a")),
-        ("evict", ("", "c1", "stall", *map(str, range(1001)))),
+        ("settle", ("", "death", "a", "1", b"\x81\xa7started\x00")),
+        ("settle", ("", "death", "a", "1", b"\x81\xa7started\xa11")),
+        ("settle", ("", "finish", "a", "1", b"\x81\xa7started\x01")),
+        ("evict", ("", "no:colons")),
         ("register", ("", "no:colons", "1000", "")),
         ("dequeue", ("", "", "", "c1", "1000", "-1", "", "", "0", "0", "", "")),
         ("dequeue", ("", "", "", "~c2", "1000", "1", "", "no:colons", "0", "0", "", "")),

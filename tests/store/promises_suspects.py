@@ -1,6 +1,8 @@
 """Promises about suspects: jobs that ran in a client when it died."""
 
-from queasy.job import JobError
+import math
+
+from queasy.job import Job, JobError
 from queasy.options import JobOptions
 from queasy.outcomes import Finish, Release, RetryLater, TimedOut
 from tests.store.harness import Harness
@@ -9,44 +11,101 @@ from tests.store.promise import promise
 WHY = JobError(type="Boom", message="it broke")
 
 
-def _crash(h: Harness, *ids: str) -> None:
-    """Suspects: jobs of a client that was evicted as dead."""
+def _crash(h: Harness, *ids: str, started: int | None = None) -> None:
+    """Suspects: jobs of a process that died, in which `started` jobs ran, or only these."""
     h.join("dead")
     h.dispatch_many(*ids)
-    h.take("dead", limit=len(ids))
-    _evict_as_dead(h)
+    jobs: list[Job] = []
+    while taken := h.take("dead", limit=1000, beside=10_000):  # no earlier suspects
+        jobs += taken
+    assert {job.id for job in jobs} == set(ids)
+    for first in range(0, len(jobs), 1000):
+        h.die(*jobs[first : first + 1000], started=started or len(ids))
+    h.call(h.commands.evict("dead"))
 
 
-def _evict_as_dead(h: Harness) -> None:
-    while h.call(h.commands.evict("dead", "stall"))[0] == "more":
-        pass
-
-
-def _batches(h: Harness, limit: int = 9) -> list[str]:
+def _batches(h: Harness, limit: int = 9, **more: int) -> list[str]:
     """Takes and finishes batches until nothing is due; returns the ids of each."""
     batches: list[str] = []
-    while jobs := h.take(limit=limit):
+    while jobs := h.take(limit=limit, **more):
         batches.append("".join(job.id for job in jobs))
         assert {h.end(job, Finish()) for job in jobs} == {"finished"}
     return batches
 
 
 @promise
-def a_job_of_a_client_that_died_is_a_suspect(h: Harness) -> None:
-    _crash(h, "a", "b")
-    assert all(h.row("due", id_).suspect for id_ in "ab")
+def after_a_death_each_job_may_have_half_as_many_companions(h: Harness) -> None:
+    for started, companions in ((1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (99, 49), (100, 49)):
+        _crash(h, "a", started=started)
+        assert h.row("due").companions == companions, started
+        assert h.row("due").suspect
+        h.cancel("a")
 
 
 @promise
-def a_suspect_is_leased_alone(h: Harness) -> None:
-    h.dispatch_many("a", "b")
-    older = h.take(limit=2)
-    _crash(h, "x", "y")
-    h.dispatch_many("c", "d", "e")
-    for job in older:
-        h.end(job, Release())
-    assert h.waiting() == list("abxycde")
-    assert _batches(h) == ["ab", "x", "y", "cde"]
+def a_job_that_dies_in_company_is_alone_after_log_n_deaths(h: Harness) -> None:
+    for n in (2, 3, 7, 8, 9, 100, 1000, 1025):
+        h.dispatch("a")
+        started, deaths = n, 0
+        while started > 1:
+            h.die(h.take_one(), started=started)
+            started, deaths = 1 + (h.row("due").companions or 0), deaths + 1
+        assert deaths == math.ceil(math.log2(n))
+        assert h.row("due").stall_count == 0
+        h.cancel("a")
+
+
+@promise
+def only_a_death_alone_counts_as_a_stall(h: Harness) -> None:
+    h.dispatch("a")
+    for started in (100, 50, 2, 1, 7, 1):
+        assert h.die(h.take_one(), started=started) == ["stalled"]
+    assert h.row("due").stall_count == 2
+    assert h.row("due").companions == 0
+    assert h.die(h.take_one()) == ["failed"]
+    (job,) = h.records()
+    assert (job.stall_count, job.error and job.error.kind) == (3, "stall")
+
+
+@promise
+def a_death_does_not_raise_the_limit_of_companions(h: Harness) -> None:
+    _crash(h, "a", started=5)
+    h.die(h.take_one(), started=100)
+    assert h.row("due").companions == 2
+
+
+@promise
+def a_death_says_why_the_job_waits_again(h: Harness) -> None:
+    _crash(h, "a", "b", "c")
+    problem = h.row("due").error
+    assert problem is not None
+    assert problem.message == "the client died while it ran this job and 2 others"
+
+
+@promise
+def a_death_with_a_wrong_token_changes_nothing(h: Harness) -> None:
+    h.dispatch("a")
+    old = h.take_one()
+    h.end(old, Release())
+    new = h.take_one()
+    assert h.die(old) == ["lost"]
+    assert h.end(new, Finish()) == "finished"
+
+
+@promise
+def a_cancelled_run_does_not_wait_again_after_a_death(h: Harness) -> None:
+    h.dispatch("a")
+    job = h.take_one()
+    h.cancel("a", running=True)
+    assert h.die(job, started=9) == ["cancelled"]
+
+
+@promise
+def suspects_are_leased_in_groups_that_they_allow(h: Harness) -> None:
+    _crash(h, "a", "b", "c", "d", started=4)
+    assert _batches(h) == ["ab", "cd"]
+    _crash(h, "x", "y", started=2)
+    assert _batches(h) == ["x", "y"]
 
 
 @promise
@@ -56,15 +115,55 @@ def a_suspect_is_leased_whatever_the_limit(h: Harness) -> None:
 
 
 @promise
-def after_a_suspect_the_reply_says_that_more_is_due(h: Harness) -> None:
-    _crash(h, "x", "y")
+def a_group_is_as_small_as_any_of_its_jobs_demands(h: Harness) -> None:
+    _crash(h, "x", started=6)
+    _crash(h, "y", started=3)
     h.dispatch_many("a", "b")
-    for left in ("yab", "ab"):
-        before = h.dump()[":info"]
-        taken = h.dequeue(limit=9)
-        assert (len(taken.jobs), taken.next_in) == (1, 0)
-        assert h.waiting() == list(left)
-        assert h.dump()[":info"] == before
+    assert _batches(h) == ["xy", "ab"]
+
+
+@promise
+def a_suspect_counts_the_jobs_that_run_beside_it(h: Harness) -> None:
+    _crash(h, "x", "y", "z", started=6)  # two companions each
+    for beside, batch in ((0, "xyz"), (1, "xy"), (2, "x"), (3, "")):
+        jobs = h.take(limit=9, beside=beside)
+        assert "".join(job.id for job in jobs) == batch
+        for job in jobs:
+            h.end(job, Release())
+
+
+@promise
+def other_jobs_do_not_wait_for_a_suspect_that_does_not_fit(h: Harness) -> None:
+    h.dispatch_many("a", "b")
+    older = h.take(limit=2)
+    _crash(h, "x", "y")
+    h.dispatch_many("c", "d", "e")
+    for job in older:
+        h.end(job, Release())
+    assert h.waiting() == list("abxycde")
+    assert _batches(h) == ["abcde", "x", "y"]
+
+
+@promise
+def a_reply_says_which_suspects_were_skipped(h: Harness) -> None:
+    assert h.dequeue(limit=9, beside=7).skipped is None
+    _crash(h, "x", started=5)
+    _crash(h, "y", started=3)
+    h.dispatch("a")
+    assert h.dequeue(limit=9, beside=7).skipped == 2, "the most of any"
+    assert h.dequeue(limit=0, waits=8, beside=7).skipped == 2
+    assert h.dequeue(limit=9).skipped is None, "both fit"
+
+
+@promise
+def after_a_group_the_reply_says_that_more_is_due(h: Harness) -> None:
+    _crash(h, "x", "y", started=3)
+    h.dispatch_many("a", "b")
+    before = h.dump()[":info"]
+    taken = h.dequeue(limit=9)
+    assert [job.id for job in taken.jobs] == ["x", "y"]
+    assert taken.next_in == 0
+    assert h.dump()[":info"] == before
     assert h.dequeue(limit=9).next_in != 0
 
 
@@ -131,7 +230,8 @@ def a_job_with_reset_counts_is_not_a_suspect(h: Harness) -> None:
 @promise
 def a_requeued_suspect_is_not_a_suspect(h: Harness) -> None:
     h.call(h.commands.configure(fail_handler=True, limits=JobOptions(max_stalls=1)))
-    _crash(h, "a", "b")
+    _crash(h, "a", started=1)
+    _crash(h, "b", started=1)
     assert {job.id for job in h.records()} == {"a", "b"}
     h.call(h.commands.requeue("failed", ["a", "b"]))
     assert _batches(h) == ["ab"]
@@ -140,97 +240,87 @@ def a_requeued_suspect_is_not_a_suspect(h: Harness) -> None:
 
 
 @promise
-def only_the_started_jobs_of_a_dead_client_stall(h: Harness) -> None:
+def jobs_of_a_dead_client_that_had_not_started_are_released(h: Harness) -> None:
     h.join("c1", "c2")
     h.dispatch_many(*"abcd")
-    h.take("c1", limit=3)
+    _, started, _ = h.take("c1", limit=3)
     h.take_one("c2")
-    assert h.call(h.commands.evict("c1", "stall", ["b", "d", "nobody"])) == ("gone", 3)
+    h.die(started)
+    assert h.call(h.commands.evict("c1")) == ("gone", 2)
     jobs = {id_: h.row("due", id_) for id_ in "abc"}
     assert {id_: job.stall_count for id_, job in jobs.items()} == {"a": 0, "b": 1, "c": 0}
     assert [id_ for id_, job in jobs.items() if job.suspect] == ["b"]
     assert h.row("active", "d").client == "c2", "the job belongs to another client"
 
 
-@promise
-def a_repeated_eviction_continues_with_the_same_ids(h: Harness) -> None:
-    ids = [f"j{n:03}" for n in range(150)]
-    h.join("c1")
-    h.dispatch_many(*ids)
-    h.take("c1", limit=150)
-    started = ids[1::2]
-    assert h.call(h.commands.evict("c1", "stall", started)) == ("more", 100)
-    assert h.call(h.commands.evict("c1", "stall", started)) == ("gone", 50)
-    jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))
-    assert [job.id for job in jobs if job.suspect] == started
-    assert [job.id for job in jobs if job.stall_count] == started
+# Suspects that are skipped
+
+ALONE = {f"s{n}" for n in range(150)}
 
 
-# Clients that skip suspects
+def _crash_alone(h: Harness) -> None:
+    _crash(h, *sorted(ALONE), started=2)
 
 
 @promise
-def a_client_that_skips_suspects_takes_the_jobs_after_them(h: Harness) -> None:
-    ids = [f"s{n}" for n in range(150)]
-    _crash(h, *ids)
+def a_busy_client_takes_the_jobs_after_suspects(h: Harness) -> None:
+    _crash_alone(h)
     h.dispatch_many("a", "b")
-    assert [job.id for job in h.take(limit=9, skips_suspects=True)] == ["a", "b"]
-    assert h.waiting() == [f"s{n}" for n in range(150)]
+    assert [job.id for job in h.take(limit=9, beside=1)] == ["a", "b"]
+    assert set(h.waiting()) == ALONE
 
 
 @promise
-def a_client_that_skips_suspects_stays_within_its_limit(h: Harness) -> None:
+def a_busy_client_stays_within_its_limit(h: Harness) -> None:
     _crash(h, "x")
     h.dispatch_many(*"abcd")
-    assert [job.id for job in h.take(limit=3, skips_suspects=True)] == ["a", "b", "c"]
+    assert [job.id for job in h.take(limit=3, beside=1)] == ["a", "b", "c"]
     assert h.waiting() == ["x", "d"]
 
 
 @promise
 def a_suspect_is_recognised_by_its_record_not_by_a_word_in_it(h: Harness) -> None:
     h.dispatch("a")
-    why = JobError(type="Boom", message="a suspect word")
+    why = JobError(type="Boom", message="no companions here")
     h.end(h.take_one(), RetryLater(why, after=0))
-    assert [job.id for job in h.take(limit=9, skips_suspects=True)] == ["a"]
+    assert [job.id for job in h.take(limit=9, beside=1)] == ["a"]
 
 
 @promise
-def a_client_that_skips_suspects_takes_them_when_there_is_nothing_else(h: Harness) -> None:
-    h.join("dead")
-    for n in range(11):
-        h.dispatch_many(*(f"{n}-{m}" for m in range(100)))
-    while h.take("dead", limit=1000):
-        pass
-    _evict_as_dead(h)
-    assert len(h.take(limit=9, skips_suspects=True)) == 1
+def a_scan_past_suspects_is_bounded(h: Harness) -> None:
+    """Of each page: the limit of the dequeue first, then 100, until there were 1,000."""
+    for n in range(8):
+        _crash(h, *(f"s{n}-{m}" for m in range(126)), started=2)
+    h.dispatch_many("a", "b")
+    assert [job.id for job in h.take(limit=9, beside=1)] == ["a"], "the first 1,009 are scanned"
 
 
 @promise
-def a_client_that_skips_suspects_sleeps_while_suspects_are_due(h: Harness) -> None:
+def a_busy_client_sleeps_while_suspects_are_due(h: Harness) -> None:
     _crash(h, "x")
     h.join("c1")
-    taken = h.dequeue("c1", limit=9, waiter="c1", waits=8, skips_suspects=True)
+    taken = h.dequeue("c1", limit=9, waiter="c1", waits=8, beside=1)
     assert (taken.jobs, taken.next_in) == ([], 8)
-    assert h.dequeue("c1", limit=0, waiter="c1", waits=8, skips_suspects=True).next_in != 0
+    assert h.dequeue("c1", limit=0, waiter="c1", waits=8, beside=1).next_in != 0
     assert h.call(h.commands.counts()).waiters == 1
-    assert h.dequeue(limit=0, waits=8).next_in == 0, "the suspect is due for other clients"
+    assert h.dequeue(limit=0, waits=8).next_in == 0, "the suspect is due for an idle client"
 
 
 @promise
-def a_client_that_skips_suspects_sleeps_until_the_next_job_is_due(h: Harness) -> None:
+def a_busy_client_sleeps_until_the_next_job_is_due(h: Harness) -> None:
     _crash(h, "x")
     h.join("c1")
     h.dispatch("a", after=3)
-    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, skips_suspects=True).next_in == 3
+    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, beside=1).next_in == 3
     h.later(4)
-    assert [job.id for job in h.take("c1", limit=9, skips_suspects=True)] == ["a"]
+    assert [job.id for job in h.take("c1", limit=9, beside=1)] == ["a"]
 
 
-def _wait(h: Harness, *, skipping: str, taking: str) -> None:
-    """Two waiters: `skipping` skips suspects, `taking` accepts them."""
-    h.join(skipping, taking)
-    for client, skips_suspects in ((skipping, True), (taking, False)):
-        assert h.take(client, limit=9, waiter=client, waits=8, skips_suspects=skips_suspects) == []
+def _wait(h: Harness, *, busy: str, idle: str) -> None:
+    """Two waiters: `busy` runs another job, `idle` runs none."""
+    h.join(busy, idle)
+    for client, beside in ((busy, 1), (idle, 0)):
+        assert h.take(client, limit=9, waiter=client, waits=8, beside=beside) == []
 
 
 def _waiters(h: Harness) -> list[bytes]:
@@ -238,10 +328,10 @@ def _waiters(h: Harness) -> list[bytes]:
 
 
 @promise
-def suspects_wake_only_waiters_that_accept_them(h: Harness) -> None:
+def a_suspect_that_must_run_alone_wakes_only_an_idle_waiter(h: Harness) -> None:
     _crash(h, "x")
     suspect = h.take_one()
-    _wait(h, skipping="c1", taking="c2")
+    _wait(h, busy="c1", idle="c2")
     h.end(suspect, Release())
     assert _waiters(h) == [b"c1"]
     h.dispatch("a")
@@ -249,27 +339,37 @@ def suspects_wake_only_waiters_that_accept_them(h: Harness) -> None:
 
 
 @promise
-def a_client_that_skips_suspects_wakes_one_that_accepts_them(h: Harness) -> None:
+def a_suspect_that_may_have_companions_wakes_any_waiter(h: Harness) -> None:
+    _crash(h, "x", started=9)
+    suspect = h.take_one()
+    h.join("c1")
+    h.take("c1", limit=9, waiter="c1", waits=8, beside=1)
+    h.end(suspect, Release())
+    assert _waiters(h) == []
+
+
+@promise
+def a_busy_client_wakes_an_idle_one_for_a_suspect(h: Harness) -> None:
     _crash(h, "x")
     suspect = h.take_one()
     h.end(suspect, Release())
     h.join("c1", "c2")
     h.redis.zadd(h.keys.base + "waiters", {"c2": h.time * 1000 + 8000})
-    assert h.take("c1", limit=9, waiter="c1", waits=8, skips_suspects=True) == []
+    assert h.take("c1", limit=9, waiter="c1", waits=8, beside=1) == []
     assert _waiters(h) == [b"c1"]
 
 
 @promise
-def a_client_that_skips_suspects_is_woken_in_time_for_the_next_job(h: Harness) -> None:
+def a_busy_client_is_woken_in_time_for_the_next_job(h: Harness) -> None:
     """It used to sleep while a suspect was due: jobs and sweeps came seconds late."""
     _crash(h, "x")
     h.join("c1", lease=60)
-    assert h.take("c1", limit=9, waiter="c1", waits=8, skips_suspects=True) == []
+    assert h.take("c1", limit=9, waiter="c1", waits=8, beside=1) == []
     h.dispatch("a", after=9)
     assert _waiters(h) == [b"c1"]
     h.dispatch("b", after=3)
     assert _waiters(h) == []
-    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, skips_suspects=True).next_in == 3
+    assert h.dequeue("c1", limit=9, waiter="c1", waits=8, beside=1).next_in == 3
     h.dispatch("c", after=4)
     assert _waiters(h) == [b"c1"], "it polls in time itself"
     h.join("c2", lease=1)
@@ -288,30 +388,26 @@ def a_client_woken_for_a_due_job_polls_in_time_itself(h: Harness) -> None:
 
 
 @promise
-def a_client_that_skips_suspects_scans_them_once(h: Harness) -> None:
+def a_busy_client_scans_suspects_once(h: Harness) -> None:
     """One scan past a thousand suspects takes 10 ms of the server."""
-    ids = [f"s{n}" for n in range(150)]
-    h.join("dead", "c1")
-    h.dispatch_many(*ids)
-    h.take("dead", limit=150)
-    while h.call(h.commands.evict("dead", "stall"))[0] == "more":
-        pass
+    _crash_alone(h)
+    h.join("c1")
 
     def pages() -> int:
         return h.redis.info("commandstats")["cmdstat_hmget"]["calls"]
 
     for limit in (9, 0):
         before = pages()
-        assert h.take("c1", limit=limit, waiter="c1", waits=8, skips_suspects=True) == []
+        assert h.take("c1", limit=limit, waiter="c1", waits=8, beside=1) == []
         assert pages() - before == 1 + 3, "the settings, and 150 in three pages"
 
 
 @promise
-def a_client_that_skips_suspects_polls_again_for_a_job_that_was_too_large(h: Harness) -> None:
+def a_busy_client_polls_again_for_a_job_that_was_too_large(h: Harness) -> None:
     _crash(h, "x")
     h.join("c1")
     for id_ in "abcdefgh":
         h.dispatch(id_, b"1" * 1_000_000)
-    taken = h.dequeue("c1", limit=9, skips_suspects=True)
+    taken = h.dequeue("c1", limit=9, beside=1)
     assert 0 < len(taken.jobs) < 8
     assert taken.next_in == 0

@@ -136,7 +136,7 @@ def a_client_that_rests_stays_alive_until_after_its_next_poll(h: Harness) -> Non
     rest = crowd[19].sleep(8)
     assert rest == 40
     for waiter in crowd[:19]:
-        h.call(h.commands.evict(waiter.name, "release"))
+        h.call(h.commands.evict(waiter.name))
     for _ in range(10):
         h.later((rest + 8 + 30 - 0.1) / 10)  # less than what counts as an outage
         h.sweep()

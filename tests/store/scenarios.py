@@ -282,15 +282,15 @@ def _suspects(h: Harness) -> None:
     h.dispatch("b")
     b = h.take_one("c1")
     h.dispatch_many("x", "y")
-    h.take("dead", limit=2)
+    crashed = h.take("dead", limit=2)
     h.dispatch("c")
     with_waiters(h)
-    h.call(h.commands.evict("dead", "stall"))
+    h.die(*crashed)
     h.end(b, Release())
 
 
 @scenario
-def dequeue_stops_before_a_suspect(h: Harness) -> Command[Any]:
+def dequeue_takes_the_jobs_around_suspects(h: Harness) -> Command[Any]:
     _suspects(h)
     return h.commands.dequeue("c1", lease=30, limit=5, request="r1")
 
@@ -305,16 +305,14 @@ def dequeue_takes_a_suspect_alone(h: Harness) -> Command[Any]:
 @scenario
 def dequeue_skips_suspects(h: Harness) -> Command[Any]:
     _suspects(h)
-    return h.commands.dequeue("c1", lease=30, limit=5, request="r1", skips_suspects=True)
+    return h.commands.dequeue("c1", lease=30, limit=5, request="r1", beside=1)
 
 
 @scenario
 def dequeue_finds_only_suspects(h: Harness) -> Command[Any]:
     _suspects(h)
-    h.take("c1", limit=5, skips_suspects=True)
-    return h.commands.dequeue(
-        "c1", lease=30, limit=5, request="r1", waiter="c1", waits=8, skips_suspects=True
-    )
+    h.take("c1", limit=5, beside=1)
+    return h.commands.dequeue("c1", lease=30, limit=5, request="r1", waiter="c1", waits=8, beside=1)
 
 
 # settle

@@ -92,27 +92,21 @@ def sweep_of_the_rest(h: Harness) -> Command[Any]:
 @scenario
 def evict_in_part(h: Harness) -> Command[Any]:
     _many_leases(h)
-    return h.commands.evict("c1", "stall")
+    return h.commands.evict("c1")
 
 
 @scenario
-def evict_in_part_with_started_jobs(h: Harness) -> Command[Any]:
+def evict_of_the_rest(h: Harness) -> Command[Any]:
     _many_leases(h)
-    return h.commands.evict("c1", "stall", ["j000", "j050", "j120"])
-
-
-@scenario
-def evict_of_the_rest_with_started_jobs(h: Harness) -> Command[Any]:
-    _many_leases(h)
-    h.call(h.commands.evict("c1", "stall", ["j000", "j050", "j120"]))
-    return h.commands.evict("c1", "stall", ["j000", "j050", "j120"])
+    h.call(h.commands.evict("c1"))
+    return h.commands.evict("c1")
 
 
 @scenario
 def evict_of_a_client_that_leaves(h: Harness) -> Command[Any]:
     busy(h)
     with_waiters(h)
-    return h.commands.evict("c1", "release")
+    return h.commands.evict("c1")
 
 
 # the whole queue

@@ -158,7 +158,7 @@ class Pair:
                 limit=self.chance.choice([0, 1, 3, 8, 30]),
                 request=str(self.requests),
                 endings=self.endings(fail=fail),
-                skips_suspects=self.chance.random() < 0.3,
+                beside=self.chance.choice([0, 0, 2]),
             )
         )
         if isinstance(taken, Taken):

@@ -38,7 +38,7 @@ def commands() -> list[Command[Any]]:
         queue.dispatch([DispatchItem("c", b"1")]),
         queue.cancel(["b"]), queue.register("c1", 30), queue.dequeue("c1", lease=30, limit=1),
         queue.settle([Ending("a", 1, Finish())]), queue.extend("a", 1, 30), queue.bump(["c1"], 30),
-        queue.evict("c1", "release"), queue.sweep(), queue.configure(paused=False),
+        queue.evict("c1"), queue.sweep(), queue.configure(paused=False),
         queue.requeue("failed", ["a"]), queue.drop("failed", ["a"]), queue.trim("failed", 1),
         queue.counts(), queue.get("a"), queue.jobs("waiting", b"", 10), queue.leases("c1", b"", 10),
         queue.clients(), queue.stats(), queue.audit(0, 10), queue.destroy(force=False),

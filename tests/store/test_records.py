@@ -68,21 +68,22 @@ def test_a_token_out_of_range_gives_no_lease_time(token: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("died", "started", "stalled"),
-    [(True, None, 150), (True, ["j001", "j149"], 2), (True, [], 0), (False, None, 0)],
+    ("died", "jobs", "companions", "stalls"),
+    [(True, 150, 74, 0), (True, 1, 0, 1), (False, 150, None, 0), (True, 1100, 549, 0)],
 )
-def test_only_started_jobs_of_a_dead_client_stall(
-    h: Harness, died: bool, started: list[str] | None, stalled: int
+def test_eviction_makes_suspects_of_all_jobs_of_a_client_that_died(
+    h: Harness, died: bool, jobs: int, companions: int | None, stalls: int
 ) -> None:
     h.join("c1")
-    h.dispatch_many(*(f"j{n:03}" for n in range(150)))
-    h.take("c1", limit=150)
+    for first in range(0, jobs, 1000):
+        h.dispatch_many(*(f"j{n:04}" for n in range(first, min(first + 1000, jobs))))
+        h.take("c1", limit=1000)
     store: Any = SimpleNamespace(run=h.call, closings=0)
-    operation = evict(h.commands, "c1", died=died, started=started)
-    assert run_operation_sync(store, operation) == 150
-    jobs, _ = h.call(h.commands.jobs("waiting", b"", 1000))
-    assert sum(job.suspect for job in jobs) == stalled
-    assert sum(job.stall_count for job in jobs) == stalled
+    assert run_operation_sync(store, evict(h.commands, "c1", died=died)) == jobs
+    found, _ = h.call(h.commands.jobs("waiting", b"", 1000))
+    assert {job.companions for job in found} == {companions}
+    assert {job.stall_count for job in found} == {stalls}
+    assert h.call(h.commands.counts()).waiting == jobs
 
 
 @pytest.mark.parametrize("info", [{"options": {"max_retries": 1e30}}, {"origin": {"token": "abc"}}])

@@ -60,7 +60,12 @@ def act(data: Any, job: Job) -> Any:
         case {"spawn": seconds}:
             process = subprocess.Popen(["sleep", str(seconds)], close_fds="leaky" not in data)
             note("spawned", job, spawned=process.pid)
+            if "busy" in data:
+                ctypes.PyDLL(None).sleep(int(seconds))  # holds the GIL
             process.wait()
+        case {"orphan": True}:
+            command = ["sh", "-c", "sleep 0.1 & echo $!"]
+            note("orphaned", job, orphan=subprocess.check_output(command).decode())
         case {"rename": True}:
             ctypes.CDLL(None).prctl(15, "mail-zustelle\u00e4\u00e4".encode()[:15], 0, 0, 0)
             time.sleep(60)
@@ -101,7 +106,7 @@ def this_time(data: Any, job: Job) -> Any:
     """What to do in this run: {"first": …} in the first, {"then": …} in later ones."""
     if not isinstance(data, dict) or "first" not in data:
         return data
-    again = job.retry_count + job.stall_count + job.timeout_count
+    again = job.retry_count + job.stall_count + job.timeout_count + job.suspect
     return data.get("then") if again else data["first"]
 
 
@@ -122,6 +127,9 @@ async def journalled_async(data: Any, job: Job) -> Any:
         except asyncio.CancelledError:
             note("cancelled", job, asked=job.cancelled)
             raise
+        result = None
+    elif isinstance(data, dict) and "exit_after" in data:
+        asyncio.get_running_loop().call_soon(os._exit, data["exit_after"])
         result = None
     else:
         result = act(data, job)

@@ -113,11 +113,11 @@ class QueueCommands:
         waiter: str = "",
         waits: float = 0,
         endings: Sequence[Ending] = (),
-        skips_suspects: bool = False,
+        beside: int = 0,
         accepts_hand_off: bool = False,
     ) -> Command[Taken]:
-        """End leases, sweep, and take due jobs, in one round trip. With `skips_suspects` the client
-        leaves suspects to others.
+        """End leases, sweep, and take due jobs, in one round trip. The process has `beside` other
+        jobs: suspects that may not have as many companions are skipped.
 
         With `waits` (seconds), a client that gets no job is woken when there is one. If it
         `accepts_hand_off`, the server may lease a job to it and send that job instead: see
@@ -136,10 +136,11 @@ class QueueCommands:
         ]  # fmt: skip
         for ending in others:
             args.extend(ending.args())
-        args += (("pass " if skips_suspects else "") + ("hand" if accepts_hand_off else ""), packed)
+        words = f"beside={beside} " if beside else ""
+        args += (words + ("hand" if accepts_hand_off else ""), packed)
 
         def read(reply: list[Any]) -> Taken:
-            state, next_in, settled, jobs, cancels, lost, held, *_ = reply
+            state, next_in, settled, jobs, cancels, lost, held, skipped, *_ = reply
             words = ["finished"] * len(finishes)
             for number in lost:
                 words[number - 1] = "lost"
@@ -152,6 +153,7 @@ class QueueCommands:
                 cancels=_cancels(cancels),
                 count=self._jobs.count(jobs),
                 held=held,
+                skipped=None if skipped < 0 else skipped,
                 read=partial(self._jobs.taken, jobs, client),
             )
 
@@ -198,16 +200,15 @@ class QueueCommands:
         args = (_whole_ms(lease), *clients)
         return Command("bump", self.keys.with_fail_queue, args, read)
 
-    def evict(
-        self, client: str, verb: Literal["stall", "release"], ids: Sequence[str] = ()
-    ) -> Command[tuple[str, int]]:
-        """End a client now: gone, more (call again) or absent; and how many leases ended.
-
-        With `ids`, only these jobs count a stall; its other jobs are released.
+    def evict(self, client: str) -> Command[tuple[str, int]]:
+        """End a client now, and release its jobs: gone, more (call again) or absent; and how many
+        leases ended.
         """
-        args = (client, verb, *map(encode_id, ids))
         return Command(
-            "evict", self.keys.with_fail_queue, args, lambda reply: (_word(reply[0]), reply[1])
+            "evict",
+            self.keys.with_fail_queue,
+            (client,),
+            lambda reply: (_word(reply[0]), reply[1]),
         )
 
     def sweep(self) -> Command[int]:

@@ -30,7 +30,7 @@ class _Info(msgspec.Struct):
     timeout_count: int = 0
     options: dict[str, float] = {}
     error: dict[str, str] | None = None
-    suspect: bool = False
+    companions: int | None = None
     origin: _Origin | None = None
 
 
@@ -214,7 +214,7 @@ class JobReader:
             options=options,
             error=problem or _read_error(info.error),
             readable=problem is None,
-            suspect=info.suspect,
+            companions=info.companions,
             flag=CancelFlag(on=True) if note.cancelled else flag,
             origin=origin,
             run_at_epoch=due,

@@ -11,7 +11,17 @@ import msgspec
 
 from queasy.job import Job, JobError
 from queasy.options import DURATION_OPTIONS, JobOptions
-from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, RetryLater, TimedOut
+from queasy.outcomes import (
+    Broken,
+    Cancel,
+    Died,
+    Fail,
+    Finish,
+    Outcome,
+    Release,
+    RetryLater,
+    TimedOut,
+)
 from queasy.store.command import Argument
 
 __all__ = ["Cancelled", "Counts", "DispatchItem", "Dispatched", "Ending", "Stat", "Taken"]
@@ -72,6 +82,8 @@ class Ending(msgspec.Struct, frozen=True):
                 verb, error = "fail", why
             case Broken(error=why):
                 verb, error = "broken", why
+            case Died(started=started):
+                return ("death", encode_id(self.id), self.token, pack_death(started))
         return (verb, encode_id(self.id), self.token, pack_ending(when, error))
 
 
@@ -99,6 +111,9 @@ class Taken:
     held: int
     """How many leases the client holds; only counted if it waits for a wake-up."""
     read: Callable[[], list[Job]]
+    skipped: int | None = None
+    """How many companions the suspects may have that were due and skipped: the most of any. None if
+    there are none."""
 
     @cached_property
     def jobs(self) -> list[Job]:
@@ -233,6 +248,11 @@ def pack_ending(when: str, error: JobError | None) -> bytes:
         }
         record["error"] = {name: value for name, value in fields.items() if value}
     return _encoder.encode(record) if record else b""
+
+
+def pack_death(started: int) -> bytes:
+    """The record of a death: how many jobs had started in the process."""
+    return _encoder.encode({"started": started})
 
 
 def _to_wire(given: dict[str, float]) -> dict[str, float]:

@@ -5,7 +5,7 @@
 3. Outcomes are reported with the next poll, in one round trip.
 4. A run that is past its deadline or cancelled is asked to end. If it does not, the supervisor
    kills the process.
-5. A suspect, a job that ran in a worker that died, runs alone.
+5. A suspect, a job that ran in a worker that died, runs alone or beside few others.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class Worker:
                 QueueState(service, index, table, activity),
                 client,
                 store,
-                table,
                 self._connectivity,
             )
             for index, service in enumerate(plan.services)
@@ -84,8 +83,6 @@ class Worker:
         self._runs = self._holdings.runs
         if ends_unconfirmed:
             self._runs.end_unconfirmed()
-        self._skipped_suspects = table.skips_suspects
-        """Whether the worker skipped suspects at the last beat."""
         self._beat_timer: asyncio.TimerHandle | None = None
         self._started = False
         self._record = b""
@@ -107,7 +104,6 @@ class Worker:
             if not subscription.state.serving:
                 self._begin_join_later(subscription)
         self._started = True
-        self._skipped_suspects = self.table.skips_suspects
         self._beat()
         self._scheduler.schedule_soon()
 
@@ -120,11 +116,6 @@ class Worker:
         self.table.loop_turned(now)
         report_suppressed(now)
         if self.table.stood_down:
-            self._scheduler.schedule_soon()
-        if self.table.skips_suspects != self._skipped_suspects:  # suspects may be due
-            self._skipped_suspects = self.table.skips_suspects
-            for queue in self._scheduler.queues:
-                queue.reconsider()
             self._scheduler.schedule_soon()
         self._beat_timer = asyncio.get_running_loop().call_later(BEAT_EVERY, self._beat)
 

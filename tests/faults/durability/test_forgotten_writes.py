@@ -130,35 +130,6 @@ def test_forgotten_lease_of_an_id_is_released_when_its_later_run_ended(
     audit_all(forgetful, PREFIX)
 
 
-def test_deferred_suspect_that_the_server_forgot_does_not_start(
-    forgetful: Server, own_fleet: Fleet
-) -> None:
-    """Bug: it started when the other runs had ended, though other workers could have leased it."""
-    journal = own_fleet.journal
-    with SyncClient(forgetful.url, prefix=PREFIX) as client:
-        queue, other = client.queue("waits"), client.queue("crowd-0")
-        queue.dispatch({"sleep": 0.5}, id="suspect")
-        assert queue.lease() is not None
-        (held,) = queue.jobs("active")
-        queue.evict(held.client)  # as if its process had died
-        queue.pause()
-        worker = own_fleet.serve("--queue", "waits", "--queue", "crowd-0", processes=1)
-        other.dispatch({"sleep": 60}, id="other")
-        journal.wait_for("start", id="other")
-        forgetful.call("SAVE")
-        queue.resume()
-        wait_until(lambda: queue.counts().active == 1, "it is held until it can be alone")
-        go_back(forgetful)  # in the snapshot the queue is paused and the job waits
-        other.cancel("other", running=True)
-        wait_until(lambda: other.counts().active == 0, "it can be alone")
-        queue.resume()
-        (start,) = journal.wait_for("end", id="suspect")
-        wait_until(lambda: not (queue.counts().due or queue.counts().active), "all is settled")
-        assert [line["token"] for line in journal.lines("start", id="suspect")] == [start["token"]]
-    assert worker.stop() == 0
-    audit_all(forgetful, PREFIX)
-
-
 def test_deferred_job_that_the_server_forgot_does_not_start(
     forgetful: Server, own_fleet: Fleet
 ) -> None:

@@ -16,7 +16,17 @@ import redis
 
 from queasy.job import Job, JobError
 from queasy.options import JobOptions
-from queasy.outcomes import Broken, Cancel, Fail, Finish, Outcome, Release, RetryLater, TimedOut
+from queasy.outcomes import (
+    Broken,
+    Cancel,
+    Died,
+    Fail,
+    Finish,
+    Outcome,
+    Release,
+    RetryLater,
+    TimedOut,
+)
 from queasy.store.command import Command
 from queasy.store.records import DispatchItem, Ending, when_arg
 from tests.faults.aof import file_of
@@ -141,9 +151,11 @@ class History:
             case 0:
                 self.h.bump(client, lease=9)
             case 1:
-                self.h.call(self.h.commands.evict(client, "stall"))
+                leases, _ = self.h.call(self.h.commands.leases(client, b"", 1000))
+                deaths = [Ending(*lease, Died(len(leases))) for lease in leases]
+                self.h.call(self.h.commands.settle(deaths))
             case _:
-                self.h.call(self.h.commands.evict(client, "release"))
+                self.h.call(self.h.commands.evict(client))
 
     def sweep(self) -> None:
         for _ in range(3):

@@ -67,6 +67,25 @@ def test_subprocess_of_a_handler_ends_with_its_worker(
 
 
 @ON_ONE_SERVER
+@pytest.mark.parametrize("more", [{}, {"busy": True}], ids=["waiting", "busy"])
+def test_subprocess_of_a_handler_ends_when_the_supervisor_is_killed(
+    fleet: Fleet, sync_client: SyncClient, more: dict[str, bool]
+) -> None:
+    """Bug: the kernel killed the worker, and the subprocess went on. Only a worker that was not
+    busy could kill it first.
+    """
+    worker = fleet.serve("--queue", "plain", processes=2)
+    sync_client.queue("plain").dispatch({"spawn": 300, **more}, id="job")
+    (line,) = fleet.journal.wait_for("spawned", id="job")
+    try:
+        worker.kill()
+        wait_until_gone([line["pid"], line["spawned"]], 5)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(line["spawned"], signal.SIGKILL)
+
+
+@ON_ONE_SERVER
 def test_death_of_a_worker_is_noticed_although_its_subprocess_keeps_its_files(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:

@@ -1,8 +1,9 @@
 """An async handler that blocks the event loop does not delay jobs of other queues."""
 
+import time
 from pathlib import Path
 
-from queasy import SyncClient
+from queasy import Dispatch, SyncClient
 from tests.servers import wait_until
 from tests.worker.fleet import Fleet
 
@@ -37,3 +38,31 @@ def test_jobs_are_not_left_to_a_worker_with_a_blocked_event_loop(
         wait_until(
             lambda queue=queue: queue.counts().waiters == 2, "both are waiters again", WAKE_UP_LIMIT
         )
+
+
+def test_jobs_that_a_blocked_worker_has_not_begun_are_given_back_within_a_second(
+    fleet: Fleet, sync_client: SyncClient, tmp_path: Path
+) -> None:
+    """Bug: an async handler that blocked kept up to 123 jobs that its worker had taken."""
+    unblock, queue = tmp_path / "unblock", sync_client.queue("swift")
+    quick = [Dispatch(None, id=f"quick-{number}") for number in range(99)]
+    blocks = Dispatch({"until": str(unblock)}, id="blocks")
+    # When the loop is blocked, the first ten have ended, and are not reported yet.
+    queue.dispatch_many([*quick[:10], blocks, *quick[10:]])
+    blocked = fleet.serve(processes=1, app="tests.worker.swift:client")
+    (start,) = fleet.journal.wait_for("start", id="blocks")
+    before = len(fleet.journal.lines("end"))
+    wait_until(lambda: queue.counts().active <= before + 1, "it holds only what it has begun")
+    seconds = time.monotonic() - start["at"]
+    print(f"given back after {seconds:.2f} s")
+    assert seconds < 1.5
+    assert blocked.events("jobs_given_back")
+    fleet.serve(processes=1, app="tests.worker.swift:client")
+    fleet.journal.wait_for("end", 99)
+    unblock.touch()
+    fleet.journal.wait_for("end", id="blocks")
+    wait_until(lambda: queue.counts().active == 0, "the first worker has reported")
+    assert blocked.stop() == 0
+    starts = [line["id"] for line in fleet.journal.lines("start")]
+    assert sorted(starts) == sorted(["blocks", *(job.id for job in quick)]), "each ran once"
+    assert not blocked.events("outcome_refused")

@@ -77,15 +77,48 @@ def test_queue_that_the_worker_left_is_not_polled() -> None:
     assert decision(queue(serving=False, poll_at=NOW + 3)).decide_again_at is None
 
 
-def test_queue_with_a_suspect_is_not_polled_while_it_is_avoided() -> None:
-    found = decision(queue(avoid_until=NOW + 2))
-    assert found.actions == []
-    assert found.decide_again_at == NOW + 2
-
-
-@pytest.mark.parametrize("fields", [{"exclusive": True}, {"leases_are_kept": False}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{"jobs": 1, "most_jobs": 1}, {"leases_are_kept": False}], ids=str
+)
 def test_no_job_is_requested_beside_a_suspect_or_if_leases_may_end(fields: dict[str, Any]) -> None:
     assert actions(queue(), **fields) == [NotePassedOver(0)]
+
+
+# Suspects
+
+
+def test_no_more_jobs_are_requested_than_a_suspect_may_have_beside_it() -> None:
+    asked = actions(queue(0, size=1), queue(1, size=1), jobs=30, most_jobs=50)
+    assert asked == [Dequeue(0, limit=20, units=20), NotePassedOver(1)]
+
+
+def test_queue_that_skipped_suspects_is_polled_as_soon_as_they_fit() -> None:
+    skipping = queue(poll_at=NOW + 3, skipped=2)
+    assert actions(skipping, jobs=3) == []
+    assert actions(skipping, jobs=2) == [Dequeue(0, limit=1, units=10)]
+    assert actions(skipping, jobs=0) == [Dequeue(0, limit=3, units=30)]
+
+
+def test_only_one_queue_polls_for_a_suspect_that_must_be_alone() -> None:
+    """Else each of the two polls counts the other's jobs as companions, and skips its suspect."""
+    both = [queue(0, poll_at=NOW + 3, skipped=0), queue(1, poll_at=NOW + 3, skipped=0)]
+    assert actions(*both) == [Dequeue(0, limit=1, units=10)]
+
+
+def test_other_queues_take_no_jobs_while_the_worker_makes_room_for_a_suspect() -> None:
+    skipping = queue(0, poll_at=NOW + 3, skipped=0, priority=1)
+    others = [queue(index, priority=index) for index in (1, 2)]
+    passed_over = [NotePassedOver(0), NotePassedOver(1)]
+    assert actions(skipping, others[0], jobs=4, makes_room=True) == passed_over
+    found = actions(skipping, *others, jobs=4, makes_room=True)
+    assert found == [Dequeue(2, limit=5, units=50)], "a queue of higher priority"
+
+
+def test_worker_that_makes_room_asks_whether_the_suspect_still_waits() -> None:
+    """Another worker may have taken it: then other jobs need not wait."""
+    waiting = queue(poll_at=NOW + 3, skipped=0, passed_over_since=NOW - 9, probed_at=NOW - 9)
+    assert actions(waiting, jobs=4, makes_room=True) == [Probe(0)]
+    assert actions(waiting, jobs=4) == []
 
 
 def test_async_handlers_that_compute_get_only_the_room_their_pace_allows() -> None:
@@ -362,7 +395,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
                 has_endings=draw(st.booleans()),
                 needs_reconcile=draw(st.booleans()),
                 poll_at=draw(times),
-                avoid_until=draw(times),
+                skipped=draw(st.none() | st.integers(0, 3)),
                 paused_until=draw(times),
                 owes_poll=draw(st.booleans()),
                 passed_over_since=NOW - 9 if starved else draw(st.none() | st.just(NOW - 1)),
@@ -386,7 +419,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         queues=queues,
         room=free,
         closing=draw(st.booleans()),
-        exclusive=draw(st.booleans()),
+        jobs=draw(st.integers(0, 4)),
+        most_jobs=draw(st.none() | st.integers(1, 5)),
+        makes_room=False,
         leases_are_kept=draw(st.booleans()),
         running=used > 0,
     )
@@ -424,7 +459,7 @@ def test_lower_priority_is_not_served_where_a_higher_one_wants_jobs_that_fit(
 ) -> None:
     requested = {action.queue for action in dequeues(decide(now))}
     for high in now.queues:
-        wants = high.serving and not high.calls and max(high.poll_at, high.avoid_until) <= NOW
+        wants = high.serving and not high.calls and high.poll_at <= NOW
         lower = {low.index for low in now.queues if low.priority < high.priority}
         if wants and high.index in requested:
             assert not requested & lower
@@ -433,10 +468,10 @@ def test_lower_priority_is_not_served_where_a_higher_one_wants_jobs_that_fit(
 @given(snapshots())
 def test_highest_priority_is_served_if_its_jobs_fit(now: Snapshot) -> None:
     """The queue whose turn is first is served if it wants jobs and has room."""
-    startable = now.leases_are_kept and not now.exclusive and not now.closing
+    startable = now.leases_are_kept and now.most_jobs is None and not now.closing
     first = max(now.queues, key=lambda queue: queue.priority)
     alone = [queue for queue in now.queues if queue.priority == first.priority] == [first]
-    wants = first.serving and not first.calls and max(first.poll_at, first.avoid_until) <= NOW
+    wants = first.serving and not first.calls and first.poll_at <= NOW
     if startable and alone and wants and now.room.jobs(first):
         assert first.index in {action.queue for action in dequeues(decide(now))}
 
@@ -451,8 +486,9 @@ def test_nothing_is_requested_while_closing(now: Snapshot) -> None:
 
 
 @given(snapshots())
-def test_nothing_is_requested_beside_a_suspect(now: Snapshot) -> None:
-    assert not dequeues(decide(msgspec.structs.replace(now, exclusive=True)))
+def test_no_more_is_requested_than_a_suspect_allows(now: Snapshot) -> None:
+    alone = msgspec.structs.replace(now, most_jobs=now.jobs + 2)
+    assert sum(action.limit for action in dequeues(decide(alone))) <= 2
 
 
 @given(snapshots())

@@ -48,10 +48,11 @@ def job(number: int = 1) -> Job:
 
 
 def taken(
-    count: int = 0, *, next_in: float | None = None, held: int = 0, settled: Any = ()
-) -> Taken:
+    count: int = 0, *, next_in: float | None = None, held: int = 0, settled: Any = (),
+    skipped: int | None = None,
+) -> Taken:  # fmt: skip
     jobs = [job(number) for number in range(count)]
-    return Taken("ok", next_in, list(settled), [], count, held, lambda: jobs)
+    return Taken("ok", next_in, list(settled), [], count, held, lambda: jobs, skipped)
 
 
 # Serving
@@ -426,17 +427,34 @@ def test_removed_waiter_polls_after_its_pause(state: QueueState, clock: Clock) -
     assert state.poll_at == 0.0
 
 
-def test_queue_with_a_suspect_is_avoided_until_it_is_reconsidered(
-    state: QueueState, clock: Clock
+def test_queue_that_skipped_suspects_does_not_rest(state: QueueState, clock: Clock) -> None:
+    state.poll_at = clock.now + 60
+    call = state.begin("dequeue", 5, 5)
+    state.note_answer(call, taken(skipped=3))
+    state.end(call)
+    assert view(state).skipped == 3
+    assert state.rests_until(clock.now) is None
+    call = state.begin("dequeue", 5, 5)
+    state.note_answer(call, taken())
+    state.end(call)
+    assert view(state).skipped is None
+    assert state.rests_until(clock.now) == clock.now + 60
+
+
+def test_run_stays_in_the_table_until_its_report_is_answered(
+    state: QueueState, table: InflightTable
 ) -> None:
-    state.avoid(clock.now + 2)
-    assert view(state).avoid_until == clock.now + 2
-    state.stop_avoiding()
-    assert view(state).avoid_until == 0.0
-    state.avoid(clock.now + 2)
-    state.pause()
-    state.reconsider()
-    assert (view(state).avoid_until, state.poll_at) == (0.0, 0.0)
+    """Bug: a job that killed its process just after its handler returned was never a suspect."""
+    slot = table.start_run(0, "1", 1, 7.0, 8.0)
+    table.end_run(slot)
+    state.leases.hold(1)
+    state.add_ending(Ending("1", 1, Release()), slot)
+    endings = state.take_endings()
+    state.return_endings(endings)
+    assert state.activity.unreported == len(table.entries(unreported=True)) == 1
+    state.note_reported(state.take_endings())
+    assert state.activity.unreported == len(table.entries(unreported=True)) == 0
+    assert table.held_of(0) == 0
 
 
 # Leases

@@ -22,7 +22,30 @@ while time.monotonic() < end:
         slot = table.start_run(0, f"job-{token}", token, 7.0, math.inf)
         table.loop_turned(1e9)
         table.end_run(slot)
+        table.free([slot])
 """
+
+
+def test_ended_run_stays_in_the_table_until_it_is_reported() -> None:
+    table = InflightTable(1, 10)
+    ended, running = (table.start_run(0, id_, token, 7.0, 8.0) for token, id_ in enumerate("ab"))
+    table.end_run(ended)
+    assert [entry.id for entry in table.entries()] == ["b"], "the watchdog does not see it"
+    assert [entry.id for entry in table.entries(unreported=True)] == ["a", "b"]
+    assert table.run_count == 1
+    table.free([ended])
+    assert [entry.id for entry in table.entries(unreported=True)] == ["b"]
+    table.end_run(running)
+    table.free([running])
+    table.close()
+
+
+def test_table_has_room_for_outcomes_that_are_not_reported() -> None:
+    table = InflightTable(1, 10)
+    for token in range(table.slots):
+        table.end_run(table.start_run(0, "a", token, 7.0, 8.0))
+    assert len(table.entries(unreported=True)) == table.slots == 40
+    table.close()
 
 
 def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
@@ -47,6 +70,29 @@ def test_entry_read_while_it_changes_is_never_a_mix_of_two_runs() -> None:
     assert writer.returncode == 0
     table.close()
     os.close(fd)
+
+
+def test_ended_run_counts_as_begun_and_not_as_a_run() -> None:
+    """The supervisor must not give back a job that has run and is not reported yet."""
+    table = InflightTable(2, 3)
+    ended = [table.start_run(1, "a", token, 0.0, 0.0) for token in (1, 2)]
+    table.start_run(1, "b", 3, 0.0, 0.0)
+    for slot in ended:
+        table.end_run(slot)
+    assert table.run_count == len(table.entries()) == 1
+    assert table.begun(1) == {1, 2, 3}
+    assert table.begun(0) == set()
+    table.free(ended[:1])  # it is reported
+    assert table.begun(1) == {2, 3}
+    table.close()
+
+
+def test_run_is_revoked_up_to_a_token_of_its_queue() -> None:
+    table = InflightTable(2, 1)
+    table.revoke(1, 2**40)
+    assert [table.is_revoked(1, 2**40 + more) for more in (-1, 0, 1)] == [True, True, False]
+    assert not table.is_revoked(0, 1)
+    table.close()
 
 
 def test_the_run_clock_does_not_pass_while_the_worker_is_frozen() -> None:

@@ -14,7 +14,7 @@ local rest_args, count_arg = arguments.rest_args, arguments.count_arg
 local client_arg, kind_arg, call_arg = arguments.client_arg, arguments.kind_arg, arguments.call_arg
 local flag_arg, lease_arg = arguments.flag_arg, arguments.lease_arg
 local clients_arg, group_count = arguments.clients_arg, arguments.group_count
-local dequeue_arg, eviction_arg = arguments.dequeue_arg, arguments.eviction_arg
+local dequeue_arg = arguments.dequeue_arg
 local bump, register_client, extend_lease = client.bump, client.register_client, client.extend_lease
 local earlier_reply = idempotency.earlier_reply
 local wake_after_call = waking.wake_after_call
@@ -93,8 +93,8 @@ end
 --          waits (how long it sleeps if it gets nothing, unless the reply says to sleep longer,
 --          because two others keep the time; 0: it does not sleep),
 --          number of leases to end, then verb, id, token, record of each: see settle;
---          words, or '': pass (it leaves suspects to others), hand (while it waits, jobs may be
---          leased to it and sent to it);
+--          words, or '': beside=n (its process has n other jobs: suspects that may not have as many
+--          companions are skipped), hand (while it waits, jobs may be leased to it and sent to it);
 --          packed list of id, token of each finished lease, or '': most calls only finish
 --   reply  { ok | lost | paused | overtaken,
 --            next_in: when it is to dequeue again, if it becomes a waiter; else when there is a
@@ -103,7 +103,8 @@ end
 --            { id, token, run_at, data, info of each job }, { id, token of each requested cancel },
 --            { number in the packed list of each lease that was lost },
 --            how many leases the client holds, if it becomes a waiter, else 0. If it knows of
---            fewer, the others were handed to it in messages that were lost }
+--            fewer, the others were handed to it in messages that were lost,
+--            how many companions the suspects may have that it skipped: the most of any, or -1 }
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
   local q = open_queue(keys)
@@ -113,9 +114,10 @@ end
 -- settle: end leases.
 --   keys   all, and the fail queue's
 --   args   verb, id, token, record of each. Verbs: finish, retry, timeout, fail, release, cancel,
---          broken. The record is '' or a packed map of when ('+ms', or a time; for retry and
---          timeout; none: after the backoff) and error (a map)
---   reply  finished | retried | timed_out | failed | released | cancelled | broken |
+--          broken, death (the death of the client was observed). The record is '' or a packed map
+--          of when ('+ms', or a time; for retry and timeout; none: after the backoff), error (a
+--          map), and for a death started (how many jobs of all queues ran in that process)
+--   reply  finished | retried | timed_out | failed | released | cancelled | broken | stalled |
 --          postponed (broken, but that record is full) | lost for each
 --   writes all; a repeat replies lost
 function API.settle(keys, argv)
@@ -163,17 +165,14 @@ function API.sweep(keys, argv)
   return ended
 end
 
--- evict: end one client now.
+-- evict: end one client now, and release its jobs.
 --   keys   all, and the fail queue's
---   args   client, stall (it died, and its jobs are suspects) | release (it leaves; not counted
---          against its jobs); with stall: the id of each job that it had started (the others are
---          released), or none for all
+--   args   client
 --   reply  { gone | more (repeat the call) | absent, leases ended }
 --   writes all
 function API.evict(keys, argv)
-  local verb, started = eviction_arg(argv)
   local q = open_queue(keys)
-  local reply = evict(q, client_arg(argv[1]), verb, started)
+  local reply = evict(q, client_arg(argv[1]))
   wake_all(q)
   forward_wake_up(q) -- the client may have been woken for a job and not have polled
   return reply
@@ -321,8 +320,8 @@ end
 -- How many arguments a function has, if that number is fixed. A call with more is refused: a later
 -- revision may give them a meaning, and this one would not do what the client asked for.
 local ARGUMENTS = {
-  register = 3, extend = 3, sweep = 0, configure = 1, trim = 2, destroy = 1, counts = 0, get = 1,
-  list = 3, leases = 3, clients = 2, stats = 0, audit = 2, version = 0,
+  register = 3, extend = 3, sweep = 0, evict = 1, configure = 1, trim = 2, destroy = 1, counts = 0,
+  get = 1, list = 3, leases = 3, clients = 2, stats = 0, audit = 2, version = 0,
 }
 
 -- Refuses a call that names too few keys, or has the form of a revision before 8. Such a call began

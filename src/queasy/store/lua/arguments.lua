@@ -88,12 +88,17 @@ local function group_count(argv, first, width, what)
 end
 
 -- The words of a dequeue, as a set. A word that this library does not know is refused.
-local WORDS = { pass = true, hand = true }
+local WORDS = { hand = true }
 
 local function words_arg(text)
   local found = {}
   for word in string.gmatch(text, '%S+') do
-    found[word] = WORDS[word] or refuse('unknown word of a dequeue: ' .. word)
+    local beside = word:match('^beside=(%d+)$')
+    if beside then
+      found.beside = tonumber(beside)
+    else
+      found[word] = WORDS[word] or refuse('unknown word of a dequeue: ' .. word)
+    end
   end
   return found
 end
@@ -113,31 +118,13 @@ local function dequeue_arg(argv)
     limit = count_arg(argv[5], 'the limit', CHUNK), request = argv[6], waiter = waiter,
     waits_ms = lease_arg(argv[8], 'the time to wait'),
     first_ending = 10, endings = endings, packed_finishes = packed,
-    skips_suspects = words.pass or false, takes_handoffs = words.hand or false,
+    beside = words.beside or 0, takes_handoffs = words.hand or false,
   }
-end
-
--- How an eviction ends the leases of the client, and the set of jobs it had started (nil: all of
--- them).
-local function eviction_arg(argv)
-  local verb, ids = argv[2], rest_args(argv, 3)
-  if verb ~= 'stall' and verb ~= 'release' then
-    refuse('expected stall or release, got ' .. tostring(verb))
-  elseif #ids == 0 then
-    return verb == 'stall' and 'death' or verb, nil
-  elseif verb == 'release' then
-    refuse('expected no ids: a client that leaves releases all of its jobs')
-  end
-  local started = {}
-  for _, id in ipairs(ids) do
-    started[id] = true
-  end
-  return 'death', started
 end
 
 return {
   rest_args = rest_args, count_arg = count_arg, lease_arg = lease_arg, client_arg = client_arg,
   kind_arg = kind_arg,
   call_arg = call_arg, flag_arg = flag_arg, clients_arg = clients_arg, group_count = group_count,
-  dequeue_arg = dequeue_arg, eviction_arg = eviction_arg,
+  dequeue_arg = dequeue_arg,
 }

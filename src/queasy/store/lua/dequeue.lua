@@ -19,28 +19,28 @@ local take = take.take
 local sweep = sweep.sweep
 
 -- When the next job for this client is due; nil if there is none.
-local function next_job_at_for(q, skips_suspects)
+local function next_job_at_for(q, beside)
   local at = next_job_at(q)
-  if not skips_suspects or not at or at > q.now or #find_due(q, 1, skips_suspects) > 0 then
+  if beside == 0 or not at or at > q.now or #find_due(q, 1, beside) > 0 then
     return at
   end
   return next_scheduled_at(q)
 end
 
 -- Milliseconds until the client has a reason to poll; -1 if it has none.
-local function next_poll_after(q, skips_suspects)
-  local at = next_event_at(q, next_job_at_for(q, skips_suspects))
+local function next_poll_after(q, beside)
+  local at = next_event_at(q, next_job_at_for(q, beside))
   return at and math.max(0, math.min(math.ceil(at - q.now), MAX_INTEGER)) or -1
 end
 
-local function is_due(q, skips_suspects)
-  local at = next_job_at_for(q, skips_suspects)
+local function is_due(q, beside)
+  local at = next_job_at_for(q, beside)
   return at and at <= q.now
 end
 
 -- Wakes a waiter if a job is due that this client does not take.
 local function forward_wake_up(q)
-  if is_due(q) then
+  if is_due(q, 0) then
     wake_waiters(q, 1)
   end
 end
@@ -99,7 +99,7 @@ local function update_waiter(q, args, poll_at)
       end
     end
     -- The fraction says what the waiter accepts: see waking.lua.
-    local entry = math.floor(poll_at) - (args.skips_suspects and 0.5 or 0)
+    local entry = math.floor(poll_at) - (args.beside > 0 and 0.5 or 0)
     entry = entry + (args.takes_handoffs and 0.25 or 0)
     batch:add(q.waiters, waiter, entry, before)
     any = true
@@ -152,7 +152,7 @@ local function sweep_and_take(q, args, call)
   end
   local taker = { client = client, old_expiry = expiry, old_request = request }
   taker.request, taker.call = not one_lease and id or '', call
-  return 'ok', take(q, taker, q.now + args.lease_ms, limit, args.skips_suspects)
+  return 'ok', take(q, taker, q.now + args.lease_ms, limit, args.beside)
 end
 
 -- Whether the client becomes a waiter: it asked to wait, got nothing, and is alive. A client
@@ -161,7 +161,7 @@ local function is_to_wait(q, args, state, jobs)
   if args.waits_ms == 0 or #jobs > 0 or state == 'lost' then
     return false
   end
-  return args.limit > 0 or not is_due(q, args.skips_suspects)
+  return args.limit > 0 or not is_due(q, args.beside)
 end
 
 -- Wakes another client if a job is due that this one did not take. A client that took a full batch
@@ -169,11 +169,11 @@ end
 -- need, although only one keeps the time.
 local function wake_others(q, args, state, jobs)
   wake_all(q)
-  if q.skipped_suspects then
-    wake_for_suspects(q, 1) -- this client may have been woken in place of one that takes suspects
+  if q.skipped then
+    wake_for_suspects(q, 1) -- this client may have been woken in place of one that is idle
   end
   local only_asks = args.limit == 0 and args.waits_ms == 0 and state == 'ok'
-  local leaves_due_jobs = #jobs > 0 and not q.no_waiters and is_due(q, args.skips_suspects)
+  local leaves_due_jobs = #jobs > 0 and not q.no_waiters and is_due(q, args.beside)
   if only_asks or leaves_due_jobs then
     forward_wake_up(q)
   end
@@ -187,6 +187,7 @@ local function dequeue(q, args, argv, call)
   local settled, lost =
     settle(q, argv, args.first_ending, args.endings, args.packed_finishes, sender)
   local state, jobs = sweep_and_take(q, args, call)
+  args.beside = args.beside + #jobs / 5
   local waits, lease_count = is_to_wait(q, args, state, jobs), 0
   if waits then
     lease_count = extend_idle_lease(q, args, 0)
@@ -194,7 +195,7 @@ local function dequeue(q, args, argv, call)
   local wants_next = limit == 0 or #jobs < limit * 5 -- five values for each job
   local next_poll_in = -1
   if wants_next and state ~= 'lost' then
-    next_poll_in = next_poll_after(q, args.skips_suspects)
+    next_poll_in = next_poll_after(q, args.beside)
   end
   if waits then
     next_poll_in = poll_delay(q, args, next_poll_in)
@@ -203,7 +204,8 @@ local function dequeue(q, args, argv, call)
     update_waiter(q, args, waits and q.now + next_poll_in)
   end
   wake_others(q, args, state, jobs)
-  return { state, next_poll_in, settled, jobs, cancels_of(q, client), lost, lease_count }
+  local cancels = cancels_of(q, client)
+  return { state, next_poll_in, settled, jobs, cancels, lost, lease_count, q.skipped or -1 }
 end
 
 return {

@@ -16,6 +16,7 @@ local unreadable, reserve_broken = records.unreadable, records.reserve_broken
 local write_records = records.write_records
 
 local STALLED = 'the client died or froze while it ran this job (stall %.0f)'
+local DIED = 'the client died while it ran this job and %.0f others'
 local UNREADABLE = unreadable('the record of this job cannot be read')
 
 -- All that the server stores about one active job; nil if its lease cannot be read.
@@ -107,7 +108,7 @@ local function put_back(q, batch, run, score)
   end
   batch:add(q.waiting, run.id, score)
   write_info(q, batch, run.id, info, score, run.old_info)
-  count_due(q, score, info.suspect)
+  count_due(q, score, info.companions)
 end
 
 local function free_fail_id(fq, id)
@@ -148,7 +149,7 @@ end
 -- The job waits for another attempt: until the requested time, or for its backoff. It is not a
 -- suspect any more, because its client survived the run.
 local function put_back_later(q, batch, run, attempts, when, problem)
-  run.info.error, run.info.suspect = problem, nil
+  run.info.error, run.info.companions = problem, nil
   if when == '' then
     when = string.format('+%.17g', backoff(q, run.info, attempts))
   end
@@ -221,6 +222,12 @@ function ENDINGS.broken(q, batch, run, _, problem)
   return 'broken'
 end
 
+-- The job returns to the front.
+local function put_back_stalled(q, batch, run)
+  put_back(q, batch, run, run.score)
+  return 'stalled'
+end
+
 -- The client died or froze: the job returns to the front, until its budget of stalls is spent.
 function ENDINGS.stall(q, batch, run)
   local info = run.info
@@ -231,25 +238,31 @@ function ENDINGS.stall(q, batch, run)
   }
   info.error = problem
   -- One expired lease says little: a host may have been lost, with everything that ran there.
-  info.suspect = info.suspect or info.stall_count >= 2 or nil
+  if info.stall_count >= 2 then
+    info.companions = 0
+  end
   count(q, 'stalled')
   if info.stall_count >= limit_of(q, info, 'max_stalls') then
     give_up(q, batch, run, problem)
     return 'failed'
   end
-  put_back(q, batch, run, run.score)
-  return 'stalled'
+  return put_back_stalled(q, batch, run)
 end
 
--- The client's death was observed. This job may have caused it, so it next runs alone. If it is
--- innocent that run ends well: only a job that kills clients spends its budget of stalls.
-function ENDINGS.death(q, batch, run)
-  run.info.suspect = true
-  return ENDINGS.stall(q, batch, run)
+-- The death of the client was observed. `n` jobs ran in its process, and any of them may have
+-- caused it. So each next runs in a group of at most half as many: the guilty one is alone after
+-- log2(n) deaths. Only a death alone spends the budget of stalls: an innocent job never does.
+function ENDINGS.death(q, batch, run, n)
+  local info = run.info
+  local companions = math.floor((n - 1) / 2)
+  info.companions = math.min(info.companions or companions, companions)
+  if n == 1 then
+    return ENDINGS.stall(q, batch, run)
+  end
+  info.error = { kind = 'stall', type = 'Stalled', message = string.format(DIED, n - 1) }
+  count(q, 'stalled')
+  return put_back_stalled(q, batch, run)
 end
-
--- Outcomes that a client cannot report for its own lease.
-local SERVER_ONLY = { stall = true, death = true }
 
 -- Outcomes after which the job would run again. If its cancellation was requested, it is cancelled
 -- instead.
@@ -298,6 +311,6 @@ local function wake_all(q)
 end
 
 return {
-  read_run = read_run, free_fail_id = free_fail_id, ENDINGS = ENDINGS, SERVER_ONLY = SERVER_ONLY,
-  end_run = end_run, commit_runs = commit_runs, wake_all = wake_all,
+  read_run = read_run, free_fail_id = free_fail_id, ENDINGS = ENDINGS, end_run = end_run,
+  commit_runs = commit_runs, wake_all = wake_all,
 }

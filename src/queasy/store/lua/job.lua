@@ -1,8 +1,8 @@
 -- The records of one job.
 --
--- info     whatever is not default: dispatched_at, the counts, options, the last error, whether the
---          job is a suspect (it ran when a client died), and in a fail queue the origin. A job
---          without any of these has no record, and was dispatched at its run_at.
+-- info     whatever is not default: dispatched_at, the counts, options, the last error, how many
+--          companions a suspect may have (a job that ran when a client died), and in a fail queue
+--          the origin. A job without any of these has no record, and was dispatched at its run_at.
 -- active   'token:run_at:client', followed by ':cancel' once a cancel was requested.
 -- blocked  a held dispatch: its record, then the payload.
 -- failed, broken  a record, then the payload.
@@ -88,7 +88,7 @@ local function read_info(raw)
   if info.dispatched_at ~= nil and not is_time(info.dispatched_at) then
     return nil
   end
-  if info.suspect ~= nil and type(info.suspect) ~= 'boolean' then
+  if info.companions ~= nil and not is_amount(info.companions) then
     return nil
   end
   return info
@@ -118,7 +118,16 @@ local function is_surely_not_suspect(raw)
   if is_scheduled_info(raw) or string.find(raw, ORIGIN, 1, true) == 1 then
     return true
   end
-  return string.find(raw, RETRIED, 1, true) == 2 and not string.find(raw, 'suspect', 1, true)
+  return string.find(raw, RETRIED, 1, true) == 2 and not string.find(raw, 'companions', 1, true)
+end
+
+-- How many companions the job may have: other jobs in the same process while it runs. nil if it is
+-- not a suspect. Decodes an info only if it contains the word: a queue may have many jobs with an
+-- info.
+local function companions_of(raw)
+  local info = raw and string.find(raw, 'companions', 1, true) and unpack_table(raw)
+  local companions = info and info.companions
+  return is_amount(companions) and companions or nil
 end
 
 -- The bytes of an info; nil if everything in it is default.
@@ -332,8 +341,8 @@ local function reset_counts(info)
     end
     info[name] = nil
   end
-  if info.error or info.suspect then
-    info.error, info.suspect = nil, nil
+  if info.error or info.companions then
+    info.error, info.companions = nil, nil
     changed = true
   end
   return changed
@@ -399,7 +408,8 @@ return {
   unpack_table = unpack_table, is_time = is_time, are_options = are_options,
   check_options = check_options, read_info = read_info,
   DISPATCHED_AT = DISPATCHED_AT, is_scheduled_info = is_scheduled_info, ORIGIN = ORIGIN,
-  RETRIED = RETRIED, is_surely_not_suspect = is_surely_not_suspect, write_info = write_info,
+  RETRIED = RETRIED, is_surely_not_suspect = is_surely_not_suspect,
+  companions_of = companions_of, write_info = write_info,
   join_payload = join_payload, split_payload = split_payload, read_held = read_held,
   read_active = read_active, plain_lease_client = plain_lease_client, limit_of = limit_of,
   backoff = backoff, read_dispatch = read_dispatch, clamp_of = clamp_of, move_run_at = move_run_at,

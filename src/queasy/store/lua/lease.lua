@@ -73,8 +73,7 @@ local function pad_time(run_at)
   return run_at .. (run_at:find('.', 1, true) and '' or '.') .. ZEROS
 end
 
--- Whether a due job can be leased, and whether it is a suspect. Quarantines a job that cannot be
--- leased.
+-- Whether a due job can be leased. Quarantines a job that cannot be leased.
 local function check_job(q, batch, id, data, info, active)
   if active and has_lease(q, id, active) then
     quarantine_copy(q, id, data)
@@ -85,12 +84,11 @@ local function check_job(q, batch, id, data, info, active)
   elseif not info or is_surely_not_suspect(info) then
     return true
   end
-  local record = read_info(info)
-  if not record then
+  if not read_info(info) then
     quarantine(q, batch, id, data, info, 'the record of this job cannot be read')
     return false
   end
-  return true, record.suspect
+  return true
 end
 
 -- Adds `n` leases to the batch. If `skip` is 2, the first two places in `leases` are for
@@ -116,8 +114,7 @@ local function truncate(values, n)
 end
 
 -- Adds the leases of due jobs to `batch`. Returns id, token, run_at, data and info of each leased
--- job, and how many due jobs were handled, leased or quarantined. A suspect is leased alone: the
--- function stops before it, or leases only it. It also stops after MAX_CALL_BYTES.
+-- job, and how many due jobs were handled, leased or quarantined. Stops after MAX_CALL_BYTES.
 local function lease_jobs(q, batch, client, ids, scores, infos)
   local most, active = #ids, hmget_sparse(q.active, ids)
   local jobs, entries, leases = presized(5 * most), presized(2 * most), presized(2 * most + 2)
@@ -134,12 +131,9 @@ local function lease_jobs(q, batch, client, ids, scores, infos)
       payloads, upto = next_payloads(q, ids, before, bytes)
     end
     local id, run_at, data, info = ids[i], scores[i], payloads[i - before], infos[i]
-    local fine, suspect = data and not active[i], false
+    local fine = data and not active[i]
     if not fine or info and not is_scheduled_info(info) then
-      fine, suspect = check_job(q, batch, id, data, info, active[i])
-    end
-    if suspect and n > 0 then
-      break
+      fine = check_job(q, batch, id, data, info, active[i])
     end
     bytes = bytes + (data and #data or 0)
     if fine then
@@ -163,9 +157,6 @@ local function lease_jobs(q, batch, client, ids, scores, infos)
       end
     end
     done = i
-    if suspect then
-      break
-    end
   end
   q.token = number
   add_leases(q, batch, n, entries, olds, leases, skip)

@@ -19,13 +19,13 @@ local limit_of, backoff, unpack_table = job.limit_of, job.backoff, job.unpack_ta
 local count_due = waking.count_due
 local add_record = records.add_record
 local read_run, free_fail_id, ENDINGS = endings.read_run, endings.free_fail_id, endings.ENDINGS
-local SERVER_ONLY, end_run, commit_runs = endings.SERVER_ONLY, endings.end_run, endings.commit_runs
+local end_run, commit_runs = endings.end_run, endings.commit_runs
 
 -- How many arguments an ending has: verb, id, token, record.
 local WIDTH = 4
 
 -- The fields that the record of an ending may have.
-local FIELDS = { when = true, error = true }
+local FIELDS = { when = true, error = true, started = true }
 
 -- The bytes of the error in a packed record, for a copy into another record: only if the error is
 -- the last field, after `when` or alone, and a small map. false if not.
@@ -40,10 +40,11 @@ local function error_bytes(raw)
   return first >= 128 and first <= 143 and raw:sub(at + 6)
 end
 
--- What the record of an ending says: when the job is to run again ('' if it does not say), its
--- error, and the bytes of the error ('' for none, false if they cannot be copied). A field that
--- this library does not know is refused: to leave it out would lose what the client meant.
-local function read_ending(raw)
+-- What the record of an ending says: when the job is to run again ('' if it does not say) or, for a
+-- death, how many jobs had started; its error, and the bytes of the error ('' for none, false if
+-- they cannot be copied). A field that this library does not know is refused: to leave it out would
+-- lose what the client meant.
+local function read_ending(verb, raw)
   local ok, rest, record = pcall(cmsgpack.unpack_one, raw, 0)
   if not ok or type(record) ~= 'table' or rest ~= -1 then
     refuse('expected the record of an ending as a packed map, or nothing')
@@ -53,7 +54,11 @@ local function read_ending(raw)
       refuse('unknown field in the record of an ending: ' .. tostring(name))
     end
   end
-  local when, problem = record.when or '', record.error
+  local when, problem, started = record.when or '', record.error, record.started
+  local is_count = type(started) == 'number' and started >= 1 and started == math.floor(started)
+  if verb == 'death' and not is_count or verb ~= 'death' and started ~= nil then
+    refuse('expected the number of jobs that had started, for a death and for no other verb')
+  end
   if problem ~= nil and type(problem) ~= 'table' then
     refuse('expected an error as a map')
   elseif type(when) ~= 'string' then
@@ -61,7 +66,7 @@ local function read_ending(raw)
   elseif when ~= '' then
     parse_number((when:gsub('^%+', '')), 'the time of a retry')
   end
-  return when, problem, problem and error_bytes(raw) or not problem and ''
+  return started or when, problem, problem and error_bytes(raw) or not problem and ''
 end
 
 -- Checks the endings in argv: `n` of WIDTH arguments each. Returns their ids, and what the record
@@ -70,12 +75,13 @@ local function read_endings(argv, first, n)
   local ids, whens, problems, packed = {}, {}, {}, {}
   for i = 1, n do
     local at = first + (i - 1) * WIDTH
-    if not ENDINGS[argv[at]] or SERVER_ONLY[argv[at]] then
-      refuse('expected a verb that ends a lease, got ' .. tostring(argv[at]))
+    local verb, record = argv[at], argv[at + 3]
+    if not ENDINGS[verb] or verb == 'stall' then -- only a sweep finds that a job stalled
+      refuse('expected a verb that ends a lease, got ' .. tostring(verb))
     end
     ids[i], whens[i], packed[i] = argv[at + 1], '', ''
-    if argv[at + 3] ~= '' then
-      whens[i], problems[i], packed[i] = read_ending(argv[at + 3])
+    if record ~= '' or verb == 'death' then
+      whens[i], problems[i], packed[i] = read_ending(verb, record)
     end
   end
   return ids, whens, problems, packed

@@ -50,9 +50,9 @@ local function end_counted(q, batch, run, verb)
   return #(run.data or '') + #(run.held_data or run.old_held or '')
 end
 
--- Ends leases of one client with `verb` while the budget lasts. If `started` is not nil, jobs that
--- are not in it are released instead. Returns how many leases ended, and whether those were all.
-local function end_leases(q, batch, client, budget, verb, started)
+-- Ends leases of one client with `verb` while the budget lasts. Returns how many leases ended, and
+-- whether those were all.
+local function end_leases(q, batch, client, budget, verb)
   if client:find(':', 1, true) then
     return 0, true -- not the name of a client: the range would match leases of another client
   end
@@ -73,7 +73,7 @@ local function end_leases(q, batch, client, budget, verb, started)
     local run = active[i] and read_run(id, active[i], infos[i], held)
     local bytes = 0
     if run and run.client == client then
-      bytes = end_counted(q, batch, run, started and not started[id] and 'release' or verb)
+      bytes = end_counted(q, batch, run, verb)
     elseif run or not active[i] then
       batch:rem(q.leases, lease_name(client, id), '0') -- the job is not leased to this client
     else
@@ -86,8 +86,8 @@ local function end_leases(q, batch, client, budget, verb, started)
 end
 
 -- Ends the leases of one client and, if those were all, forgets the client.
-local function end_client(q, batch, client, budget, verb, started)
-  local ended, all = end_leases(q, batch, client, budget, verb, started)
+local function end_client(q, batch, client, budget, verb)
+  local ended, all = end_leases(q, batch, client, budget, verb)
   q.leaving = nil -- `commit_runs` need not forget the client: this function or a later sweep does
   if all then
     forget_client(q, batch, client)
@@ -121,15 +121,14 @@ local function sweep(q)
   return math.max(ended, 1)
 end
 
--- Puts the jobs of one client back into the queue now. The verb is `death` if another process saw
--- the client die, and `release` if the client leaves.
-local function evict(q, client, verb, started)
+-- Releases the jobs of a client that is gone.
+local function evict(q, client)
   local known = redis.call('ZSCORE', q.clients, client)
   if not known and redis.call('ZLEXCOUNT', q.leases, lease_range(client)) == 0 then
     return { 'absent', 0 }
   end
   local batch = new_batch()
-  local ended, all = end_client(q, batch, client, new_budget(), verb, started)
+  local ended, all = end_client(q, batch, client, new_budget(), 'release')
   commit_runs(q, batch)
   return { all and 'gone' or 'more', ended }
 end

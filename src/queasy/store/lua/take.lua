@@ -4,11 +4,10 @@ local CHUNK, in_chunks, hmget_sparse = keys.CHUNK, keys.in_chunks, keys.hmget_sp
 local presized = keys.presized
 local count = stats.count
 local new_batch = batch.new
-local read_active = job.read_active
+local read_active, companions_of = job.read_active, job.companions_of
 local id_of, lease_range = client.id_of, client.lease_range
 local DEQUEUED, note_dequeue = idempotency.DEQUEUED, idempotency.note_dequeue
 local record_call = idempotency.record_call
-local is_suspect = waking.is_suspect
 local commit_runs = endings.commit_runs
 local lease_jobs = lease.lease_jobs
 
@@ -16,7 +15,7 @@ local lease_jobs = lease.lease_jobs
 -- that a repeat of the request need not read all its leases.
 local FEW_LEASES = 100
 
--- How many due jobs a client that skips suspects looks at, a page at a time.
+-- How many due jobs a dequeue looks at, a page at a time, if it skips suspects.
 local SUSPECT_SCAN = 1000
 local PAGE = 100
 
@@ -68,57 +67,64 @@ local function request_record(q, taker, jobs)
   return record .. ' ' .. cmsgpack.pack(ids)
 end
 
--- The first `limit` due jobs: ids, scores, infos.
---
--- With `skips_suspects` it leaves suspects to other clients. But if the first SUSPECT_SCAN jobs are
--- all suspects, it returns suspects: then every client has to help. The fourth result says whether
--- these are all due jobs apart from suspects. `q.none_due_left` remembers that there is none apart
--- from suspects, so that a call scans the suspects only once.
-local function find_due(q, limit, skips_suspects)
-  if skips_suspects and q.none_due_left then
+-- Adds the jobs of a page that may run together, beside `beside` others, to `found`. A suspect may
+-- have only so many companions: it is skipped if it would have more. Returns whether `found` is
+-- full: it has `limit` jobs, or one of them may have no further companion.
+local function add_fitting(q, found, page, infos, limit, beside)
+  for i = 1, #page / 2 do
+    local n = #found.ids
+    if n == limit or beside + n > found.most then
+      return true
+    end
+    local companions = companions_of(infos[i])
+    if companions and companions < beside + n then
+      q.skipped = math.max(q.skipped or 0, companions)
+    else
+      found.ids[n + 1], found.scores[n + 1] = page[2 * i - 1], page[2 * i]
+      found.infos[n + 1] = infos[i]
+      found.most = math.min(found.most, companions or math.huge)
+    end
+  end
+  return #found.ids == limit
+end
+
+-- The first `limit` due jobs that may run together, beside `beside` others in the same process:
+-- ids, scores, infos. The fourth result says whether these are all such jobs. `q.none_due_left`
+-- remembers that there is none, so that a call scans the suspects only once. `q.skipped` is how
+-- many companions the suspects that were skipped may have: the most of any.
+local function find_due(q, limit, beside)
+  if q.none_due_left then
     return {}, {}, {}, true
   end
-  local ids, scores, infos, seen, size, none_left = nil, nil, nil, 0, limit, false
+  local found, seen, size, none_left = nil, 0, limit, false
   repeat
     local page = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE',
       'LIMIT', seen, size, 'WITHSCORES')
     local n = #page / 2
-    local found, found_scores = presized(n), presized(n)
+    local ids, scores = presized(n), presized(n)
     for i = 1, n do
-      found[i], found_scores[i] = page[2 * i - 1], page[2 * i]
+      ids[i], scores[i] = page[2 * i - 1], page[2 * i]
     end
-    local found_infos = hmget_sparse(q.info, found)
-    if not skips_suspects then
-      return found, found_scores, found_infos
-    elseif seen == 0 and #found_infos == 0 then -- no job has an info, so none is a suspect
+    local infos = hmget_sparse(q.info, ids)
+    if seen == 0 and #infos == 0 then -- no job has an info, so none is a suspect
       q.none_due_left = n == 0
-      return found, found_scores, found_infos, n < size
+      return ids, scores, infos, n < size
     end
-    ids, scores, infos = ids or {}, scores or {}, infos or {}
-    for i = 1, n do
-      if is_suspect(found_infos[i]) then
-        q.skipped_suspects = true
-      elseif #ids < limit then
-        local at = #ids + 1
-        ids[at], scores[at], infos[at] = found[i], found_scores[i], found_infos[i]
-      end
-    end
+    found = found or { ids = {}, scores = {}, infos = {}, most = math.huge }
+    local full = add_fitting(q, found, page, infos, limit, beside)
     seen = seen + n
-    none_left = n < size
+    none_left = n < size and not full
     size = PAGE
-  until #ids == limit or none_left or seen >= SUSPECT_SCAN
-  if #ids == 0 and seen >= SUSPECT_SCAN then
-    return find_due(q, limit)
-  end
-  none_left = none_left and #ids < limit
-  q.none_due_left = none_left and #ids == 0
-  return ids, scores, infos, none_left
+  until full or none_left or seen >= SUSPECT_SCAN
+  q.none_due_left = none_left and #found.ids == 0
+  return found.ids, found.scores, found.infos, none_left
 end
 
--- Leases up to `limit` due jobs to a client, until `expiry`. `taker` has the client, its request,
--- and what the server stores about it: old_expiry and old_request.
-local function take(q, taker, expiry, limit, skips_suspects)
-  local ids, scores, infos, none_left = find_due(q, limit, skips_suspects)
+-- Leases up to `limit` due jobs to a client, until `expiry`. They run beside `beside` others.
+-- `taker` has the client, its request, and what the server stores about it: old_expiry and
+-- old_request.
+local function take(q, taker, expiry, limit, beside)
+  local ids, scores, infos, none_left = find_due(q, limit, beside)
   if #ids == 0 then
     if taker.call then
       note_dequeue(q, taker.call)

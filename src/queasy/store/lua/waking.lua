@@ -13,13 +13,13 @@
 -- waiter is woken for a job, a waiter of another host polls soon after, and takes the job if it is
 -- still due.
 --
--- The fraction of the entry says what the waiter accepts. A waiter that skips suspects is not woken
--- for them: its entry is half a millisecond below a whole one. A waiter that takes hand-offs
--- (handoff.lua) has a quarter of a millisecond more.
+-- The fraction of the entry says what the waiter accepts. A waiter that runs other jobs is not
+-- woken for a suspect that must run alone: its entry is half a millisecond below a whole one. A
+-- waiter that takes hand-offs (handoff.lua) has a quarter of a millisecond more.
 
 local CONTACT_EVERY_MS, CHUNK, in_grace = keys.CONTACT_EVERY_MS, keys.CHUNK, keys.in_grace
 local channel_of = keys.channel_of
-local unpack_table = job.unpack_table
+local companions_of = job.companions_of
 
 -- A waiter that should have polled this long ago is gone.
 local WAITER_GONE_MS = 60000
@@ -151,7 +151,7 @@ local function wake_waiters(q, n)
   return false
 end
 
--- Wakes up to `n` waiters that accept suspects.
+-- Wakes up to `n` waiters that run nothing else: they accept any suspect.
 local function wake_for_suspects(q, n)
   local waiters = redis.pcall('ZRANGE', q.waiters, 0, CHUNK - 1, 'WITHSCORES')
   local woken_host
@@ -183,16 +183,10 @@ local function next_scheduled_at(q)
   return not head.err and not q.paused and tonumber(head[2] or nil) or nil
 end
 
--- Decodes an info only if it contains the word: a queue may have many jobs with an info.
-local function is_suspect(info)
-  local record = info and info:find('suspect', 1, true) and unpack_table(info)
-  return record and record.suspect == true
-end
-
 local function head_is_suspect(q)
   local head = redis.pcall('ZRANGE', q.waiting, 0, 0)
   local info = not head.err and head[1] and redis.pcall('HGET', q.info, head[1])
-  return type(info) == 'string' and is_suspect(info)
+  return type(info) == 'string' and companions_of(info) ~= nil
 end
 
 local function any_leases(q)
@@ -317,9 +311,9 @@ local function wake_for_all_due(q)
   wake_after_call(q)
 end
 
-local function count_due(q, score, suspect)
+local function count_due(q, score, companions)
   if score <= q.time then
-    local kind = suspect and 'due_suspects' or 'due'
+    local kind = companions == 0 and 'due_suspects' or 'due'
     q[kind] = (q[kind] or 0) + 1
   end
 end
@@ -328,7 +322,7 @@ return {
   WAITER_GONE_MS = WAITER_GONE_MS, notify = notify, is_subscribed = is_subscribed,
   is_kept = is_kept, rest_ms = rest_ms, wake_waiters = wake_waiters,
   wake_for_suspects = wake_for_suspects, next_job_at = next_job_at,
-  next_scheduled_at = next_scheduled_at, is_suspect = is_suspect, next_event_at = next_event_at,
+  next_scheduled_at = next_scheduled_at, next_event_at = next_event_at,
   ensure_timely_poll = ensure_timely_poll, wake_after_call = wake_after_call,
   wake_for_all_due = wake_for_all_due, count_due = count_due,
 }

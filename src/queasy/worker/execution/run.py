@@ -65,6 +65,10 @@ class Run(msgspec.Struct, eq=False):
         self.slot = table.start_run(self.queue, job.id, job.token, now, self.deadline)
         self.task = task
 
+    def refuse(self) -> None:
+        """The handler is not called: another worker has the job."""
+        self.end_reason, self.task = "stop", None
+
     def begin_call(self, call: InterruptibleCall) -> None:
         """A plain function is about to be called."""
         self.call = call

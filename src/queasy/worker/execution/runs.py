@@ -43,7 +43,9 @@ class RunListener(Protocol):
     """Receives events about runs. The scheduler is one."""
 
     def run_ended(self, run: Run, ending: Ending) -> None:
-        """A run ended. Report `ending` to the server, and then the run's `endings_after`."""
+        """A run ended. Report `ending` to the server, and then the run's `endings_after`. The run
+        stays in the table until the report is confirmed.
+        """
         ...
 
     def thread_refused(self, run: Run) -> None:
@@ -129,8 +131,11 @@ class Runs:
             self._end(run, None, None)
             return
         call = InterruptibleCall(partial(execute_plain, run.service, run.job))
-        self._in_threads += 1
         run.begin(self._table)
+        if self._table.is_revoked(run.queue, run.job.token):
+            self._refuse(run)
+            return
+        self._in_threads += 1
         run.begin_call(call)
         try:
             returned = self._threads.start(call)
@@ -155,6 +160,9 @@ class Runs:
             self._end(run, None, None)
             return
         run.begin(self._table, task)
+        if self._table.is_revoked(run.queue, run.job.token):
+            self._refuse(run)
+            return
         if now - run.ready_at > self._longest_wait:
             self._longest_wait = now - run.ready_at
         try:
@@ -164,6 +172,11 @@ class Runs:
         else:
             self._end(run, outcome, None)
         self._last_ended = run.job.id
+
+    def _refuse(self, run: Run) -> None:
+        """End a run before its handler is called: the supervisor has given its job back."""
+        run.refuse()
+        self._end(run, None, None)
 
     def _lease_may_be_over(self, run: Run, now: float) -> bool:
         """Whether another client may have the job by now.

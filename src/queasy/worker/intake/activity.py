@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from queasy.store.records import Ending
 from queasy.worker.execution.units import Units
 
 __all__ = ["Activity"]
@@ -25,6 +26,14 @@ class Activity:
         """Queues with a call in flight."""
         self.reserved = Units()
         """Units of capacity that are reserved for what calls may bring."""
+        self.requested = 0
+        """How many jobs the calls in flight may bring."""
+        self.unreported = 0
+        """How many outcomes the server has not confirmed."""
+        self._suspects: set[tuple[int, int]] = set()
+        """Suspects that have started and are not reported: the queue and the token of each."""
+        self._most_companions: int | None = None
+        """How many companions each of these may have: the fewest of any. None if there is none."""
         self._alarms: list[tuple[float, int]] = []
         """When to wake resting queues: a heap. An alarm that comes too early does no harm."""
         self._alarm_of: dict[int, float] = {}
@@ -48,6 +57,42 @@ class Activity:
             if until is not None:
                 self.awake.discard(queue)
                 self._set_alarm(queue, until)
+
+    # The jobs in this process. If it dies, the server must know how many there were
+
+    def note_requested(self, jobs: int) -> None:
+        """A call was sent that may bring this many jobs; negative: they came."""
+        self.requested += jobs
+
+    def note_ended(self) -> None:
+        """A job has an outcome that must be reported."""
+        self.unreported += 1
+
+    def note_reported(self, queue: int, endings: Sequence[Ending]) -> None:
+        """The server has confirmed these outcomes."""
+        self.unreported -= len(endings)
+        if self._suspects:
+            self._suspects.difference_update((queue, ending.token) for ending in endings)
+            if not self._suspects:
+                self._most_companions = None
+
+    def note_suspect(self, queue: int, token: int, companions: int) -> None:
+        """A suspect starts."""
+        self._suspects.add((queue, token))
+        most = self._most_companions
+        self._most_companions = companions if most is None else min(most, companions)
+
+    @property
+    def most_jobs(self) -> int | None:
+        """How many jobs may be in this process, because a suspect is. None for any number."""
+        return None if self._most_companions is None else self._most_companions + 1
+
+    def admits(self, companions: int | None, others: int) -> bool:
+        """Whether a job may start beside that many others. A suspect has a limit of companions."""
+        most = self._most_companions
+        return (companions is None or others <= companions) and (most is None or others <= most)
+
+    # Rest
 
     def _set_alarm(self, queue: int, at: float) -> None:
         """Wake the queue at this time. An earlier alarm stays: queues often rest and wake again."""

@@ -16,6 +16,9 @@ of one dequeue are called a portion.
 6. If the server expects the worker to poll at a certain time, and the worker cannot, the worker
    stands down: the server chooses another client. If a wake-up arrives and the worker has no room,
    the worker forwards the wake-up.
+7. A suspect may have only so many companions in its process. While one runs, the worker requests no
+   more jobs than that. If a poll had to skip suspects, the worker polls again as soon as they fit.
+   Now and then it makes room for them: queues of the same or a lower priority take nothing.
 """
 
 from __future__ import annotations
@@ -86,8 +89,9 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The queue's leases must be compared with those on the server."""
     poll_at: float = 0.0
     """When to poll; 0 for at once."""
-    avoid_until: float = 0.0
-    """No poll before this time: the worker is too busy to isolate the queue's suspect."""
+    skipped: int | None = None
+    """How many companions the suspects may have that the last poll skipped; None if it skipped
+    none."""
     paused_until: float = 0.0
     """No report or reconciliation before this time, because something failed."""
     owes_poll: bool = False
@@ -113,8 +117,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     room: Room
     closing: bool = False
     """The worker takes no more jobs."""
-    exclusive: bool = False
-    """A suspect runs, or is about to: nothing else may start."""
+    jobs: int = 0
+    """Jobs in this process: those that run, are not reported yet, or may come with an answer."""
+    most_jobs: int | None = None
+    """How many jobs may be in this process, because a suspect is; None for any number."""
+    makes_room: bool = False
+    """The worker makes room for suspects that it had to skip."""
     leases_are_kept: bool = True
     """Leases are kept alive: the worker is inline, or its supervisor ran recently."""
     running: bool = False
@@ -182,8 +190,14 @@ class _Turns(msgspec.Struct):
     starved: int
     """How many queues of this or a higher priority are starved, or will be if their probe finds a
     job."""
+    jobs: int
+    """Jobs in this process, with those that are requested now."""
     needs: StarvedNeeds = msgspec.field(default_factory=StarvedNeeds)
     """The room to leave to the starved queues that had their turn."""
+    most_jobs: float = math.inf
+    """How many jobs may be in this process, because a suspect is, or may be about to."""
+    room_priority: int = -1
+    """Queues of this priority or a lower one take nothing: a suspect needs the room."""
     min_priority: int = -1
     """Queues of a lower priority than this take nothing: the room is for the others."""
     wanted_more: bool = False
@@ -195,6 +209,7 @@ class _Turns(msgspec.Struct):
     def dequeue(self, queue: QueueView, limit: int) -> None:
         units = self.room.units(queue, limit)
         self.room.reserved.add(units, is_async=queue.is_async)
+        self.jobs += limit
         self.actions.append(Dequeue(queue.index, limit, units))
         if self.jobs_left is not None:
             self.jobs_left -= limit
@@ -207,6 +222,12 @@ class _Turns(msgspec.Struct):
         self.starved += 1
         self.needs.add(self.room, starved)
 
+    def limit_jobs(self, most: int) -> None:
+        self.most_jobs = min(self.most_jobs, most)
+
+    def make_room(self, priority: int) -> None:
+        self.room_priority = priority
+
     def raise_min_priority(self, priority: int) -> None:
         self.min_priority = max(self.min_priority, priority)
 
@@ -215,7 +236,13 @@ def decide(snapshot: Snapshot) -> Decision:
     """The actions for all queues, and when to decide again at the latest."""
     probing = sum(queue.probing for queue in snapshot.queues)
     contenders, left = _contenders(snapshot), snapshot.jobs_left
-    turns = _Turns(snapshot.room.copy(), [], contenders, probing, jobs_left=left)
+    turns = _Turns(snapshot.room.copy(), [], contenders, probing, snapshot.jobs, jobs_left=left)
+    if snapshot.most_jobs is not None:
+        turns.limit_jobs(snapshot.most_jobs)
+    if snapshot.makes_room:
+        turns.make_room(
+            max(queue.priority for queue in snapshot.queues if queue.skipped is not None)
+        )
     for queue in _in_turn(snapshot.queues):
         if queue.calls:
             _request_next_portion(snapshot, queue, turns)
@@ -227,14 +254,21 @@ def decide(snapshot: Snapshot) -> Decision:
 def _contenders(snapshot: Snapshot) -> dict[int, int]:
     counts: dict[int, int] = {}
     for queue in snapshot.queues:
-        if not queue.calls and _wants_to_poll(snapshot, queue):
+        if not queue.calls and _wants_to_poll(snapshot, queue, snapshot.jobs):
             counts[queue.priority] = counts.get(queue.priority, 0) + 1
     return counts
 
 
-def _wants_to_poll(snapshot: Snapshot, queue: QueueView) -> bool:
+def _wants_to_poll(snapshot: Snapshot, queue: QueueView, jobs: int) -> bool:
     may_poll = queue.serving and not snapshot.closing
-    return may_poll and snapshot.now >= max(queue.poll_at, queue.avoid_until)
+    probes = snapshot.makes_room and queue.skipped is not None
+    is_time = snapshot.now >= queue.poll_at or probes or _suspects_fit(queue, jobs)
+    return may_poll and is_time
+
+
+def _suspects_fit(queue: QueueView, jobs: int) -> bool:
+    """Whether suspects that the last poll skipped may run beside so many jobs."""
+    return queue.skipped is not None and jobs <= queue.skipped
 
 
 def _in_turn(queues: Sequence[QueueView]) -> Sequence[QueueView]:
@@ -267,7 +301,7 @@ def _request_next_portion(snapshot: Snapshot, queue: QueueView, turns: _Turns) -
 def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None:
     """Poll, probe, report or stand down, for a queue that has no call in flight."""
     limit, probes = 0, False
-    if _wants_to_poll(snapshot, queue):
+    if _wants_to_poll(snapshot, queue, turns.jobs):
         if queue.priority < turns.min_priority:
             turns.want_more()
         else:
@@ -293,10 +327,14 @@ def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None
 
 
 def _limit(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> int:
-    """How many jobs to request: 0 beside a suspect, and while nothing keeps leases alive."""
-    if snapshot.exclusive or not snapshot.leases_are_kept:
+    """How many jobs to request: 0 while nothing keeps leases alive, or a suspect needs the room."""
+    suspects_fit = _suspects_fit(queue, turns.jobs)
+    yields = queue.priority <= turns.room_priority and not suspects_fit
+    if yields or not snapshot.leases_are_kept:
         return 0
-    limit = turns.room.jobs(queue, turns.needs)
+    if suspects_fit and queue.skipped is not None:
+        turns.limit_jobs(queue.skipped + 1)  # so that no other queue fills the room of the suspects
+    limit = int(min(turns.room.jobs(queue, turns.needs), max(0, turns.most_jobs - turns.jobs)))
     if queue.exhausted:  # most likely few jobs are there: leave room for the polls of other queues
         limit = min(limit, turns.room.share(queue, turns.contenders.get(queue.priority, 1)))
     return limit if turns.jobs_left is None else min(limit, turns.jobs_left)
@@ -343,5 +381,5 @@ def _next_poll(snapshot: Snapshot) -> float | None:
         if queue.has_endings or queue.needs_reconcile:
             times.append(queue.paused_until)
         if queue.serving and not snapshot.closing:
-            times.append(max(queue.poll_at, queue.avoid_until))
+            times.append(queue.poll_at)
     return min((at for at in times if at > snapshot.now), default=None)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from queasy.job import Job
 from queasy.outcomes import Release
 from queasy.store.records import Taken
+from queasy.worker.events import event
 from queasy.worker.execution.runs import RunListener, Runs
 from queasy.worker.intake.capacity import Room, fits_many
 from queasy.worker.intake.deferred import DeferredJobs
@@ -35,12 +36,12 @@ class Holdings:
         max_jobs: int | None = None,
     ) -> None:
         self.runs = Runs(table, capacity, listener)
-        self.deferred = DeferredJobs(queues, self.runs, table, capacity)
+        self.deferred = DeferredJobs()
         self.hand_off = HandOffPolicy(queues)
         self.closing = False
         """The worker takes no more jobs."""
-        self._queues = queues
         self._activity = queues[0].activity
+        self._table = table
         self._capacity = capacity
         self._max_jobs = max_jobs
 
@@ -61,6 +62,20 @@ class Holdings:
         usable_async = int(self._capacity * pace.of(is_async=True))
         usable_plain = int(self._capacity * pace.of(is_async=False))
         return Room(self._capacity, self.runs.used, reserved, usable_async, usable_plain)
+
+    def jobs(self) -> int:
+        """How many jobs are in this process: held, not reported, or perhaps on their way."""
+        return self._held() + self._activity.requested
+
+    def _held(self) -> int:
+        return len(self.runs) + len(self.deferred) + self._activity.unreported
+
+    def admits(self, job: Job, more: int = 0) -> bool:
+        """Whether the job may start, after `more` others: if a suspect is here, or the job is one,
+        only so many jobs may be.
+        """
+        others = self._held() + more
+        return others < self._table.slots and self._activity.admits(job.companions, others)
 
     def units_of(self, queue: QueueState) -> int:
         return sum(run.size for run in self.runs.of_queue(queue.index))
@@ -109,7 +124,7 @@ class Holdings:
             queue.suspend_prefetch()
             self.accept(queue, taken.jobs[fit:], fit=False)
         for cancelled in taken.cancels:
-            self.cancel(queue.index, cancelled.id, cancelled.token)
+            self.runs.cancel(queue.index, cancelled.id, cancelled.token)
 
     def accept(self, queue: QueueState, jobs: Sequence[Job], *, fit: bool = True) -> None:
         """Start jobs, defer them, or release them."""
@@ -127,35 +142,35 @@ class Holdings:
                 # The earlier run has lost its lease. The job must not start again, here or in
                 # another worker, before that run has ended.
                 self.runs.request_end(earlier, "stop")
-                self.deferred.add_successor(queue, job, size)
-            elif not may_start:
+                self.deferred.add(queue, job, size)
+            elif not may_start or not self.admits(job, len(ready)):
                 queue.add_ending_of(job, Release())
-            elif job.suspect:
-                self.deferred.add_suspect(queue, job)
             else:
                 ready.append(job)
+                if job.companions is not None:
+                    self._note_suspect(queue, job, job.companions)
         if ready:
             self.hand_off.note_jobs(queue)
             self.runs.start(queue.index, queue.service, ready, size)
 
+    def _note_suspect(self, queue: QueueState, job: Job, companions: int) -> None:
+        self._activity.note_suspect(queue.index, job.token, companions)
+        if companions == 0:
+            event("suspect_isolated", queue=queue.name, job=job.id, stalls=job.stall_count)
+
     def advance_deferred(self) -> None:
         """Start the deferred jobs that can start now."""
-        if not self.deferred:
-            return
-        expects_jobs = self.room().reserved.total > 0
-        self.deferred.advance_suspects(busy=self.closing or expects_jobs)
-        self.deferred.advance_successors(self.accept, closing=self.closing)
+        if self.deferred:
+            self.deferred.advance(self.accept, closing=self.closing)
 
     # Ending
 
     def close(self) -> None:
         """Take no more jobs. Running jobs continue."""
         self.closing = True
-        self.deferred.release_suspects(self._queues)
 
     def release(self, queues: Collection[QueueState]) -> None:
         """Stop all runs of these queues, and release their jobs."""
-        self.deferred.release_suspects(queues)
         for queue in queues:
             for run in self.runs.of_queue(queue.index):
                 self.runs.request_end(run, "stop")
@@ -166,11 +181,6 @@ class Holdings:
             if (run.job.id, run.job.token) in leases:
                 self.runs.request_end(run, "stop")
         self.deferred.drop(queue, leases)
-
-    def cancel(self, queue: int, id_: str, token: int) -> bool:
-        """Cancel a run, or a suspect that has not started. Returns whether it was a suspect."""
-        self.runs.cancel(queue, id_, token)
-        return self.deferred.cancel(queue, id_, token)
 
     def dispose(self) -> None:
         self.closing = True

@@ -114,6 +114,11 @@ class LeaseLedger:
         """The worker may hold that many more leases: the supervisor keeps them alive."""
         self._table.add_held(self._index, leases)
 
+    @property
+    def held(self) -> int:
+        """How many leases the worker may hold."""
+        return self._table.held_of(self._index)
+
     def drop(self, leases: int) -> None:
         """That many leases have ended, or belong to another client."""
         self._table.add_held(self._index, -leases)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from queasy.outcomes import Release
 from queasy.store.records import Ending
 from queasy.worker.events import Flood, event, log
 
@@ -36,9 +37,14 @@ class OutcomeLog:
         """Log what became of these runs. Of an error only its type: the message may quote data."""
         all_of_them = log.isEnabledFor(logging.DEBUG)
         for ending, word in zip(endings, words, strict=False):
-            if word != "finished" or all_of_them:
+            if (word != "finished" and not _was_gone(ending, word)) or all_of_them:
                 what, level = EVENTS.get(word, (word, logging.INFO))
                 if all_of_them or self._flood.admit():
                     error = getattr(ending.outcome, "error", None)
                     event(what, level, queue=self._queue, job=ending.id, token=ending.token,
                           error=error and error.type)  # fmt: skip
+
+
+def _was_gone(ending: Ending, word: str) -> bool:
+    """Whether a job was to go back that the worker did not hold any more: nothing is refused."""
+    return word == "lost" and isinstance(ending.outcome, Release)

@@ -27,6 +27,7 @@ from queasy.job import Job
 from queasy.outcomes import Outcome
 from queasy.store.records import Ending, Taken
 from queasy.worker.execution.pace import Pace
+from queasy.worker.execution.run import NOT_IN_TABLE
 from queasy.worker.intake.activity import Activity
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
@@ -103,8 +104,12 @@ class QueueState:
         self._reserving: set[Call] = set()
         self._arriving: dict[Call, Taken] = {}
         """Answers whose jobs are about to start."""
+        self._slots: dict[int, int] = {}
+        """The places in the table of runs that ended and are not reported, by token."""
+        self.skipped: int | None = None
+        """How many companions the suspects may have that the last poll had to skip: the most of
+        any. None if it skipped none."""
         self._no_prefetch_until = 0.0
-        self._avoid_until = 0.0
         self._paused_until = 0.0
         self._passed_over_since: float | None = None
         self._probed_at = 0.0
@@ -138,11 +143,6 @@ class QueueState:
         return len(self._in_flight)
 
     @property
-    def requested(self) -> int:
-        """How many jobs the calls in flight may bring."""
-        return sum(call.limit for call in self._reserving)
-
-    @property
     def busy(self) -> bool:
         """Whether a call is in flight, or anything is left to start or to report."""
         return bool(self._in_flight or self._endings or self._arriving)
@@ -158,7 +158,7 @@ class QueueState:
 
     def rests_until(self, now: float) -> float | None:
         """When to consider this queue again if nothing happens to it; None for at once."""
-        if self.busy or self.owes_poll or self.leases.stale or self._avoid_until > now:
+        if self.busy or self.owes_poll or self.leases.stale or self.skipped is not None:
             return None
         if not self.serving:
             return None if self.poll_at else math.inf
@@ -202,7 +202,7 @@ class QueueState:
             has_endings=bool(self._endings),
             needs_reconcile=needs_reconcile,
             poll_at=self.poll_at,
-            avoid_until=self._avoid_until,
+            skipped=self.skipped,
             paused_until=self._paused_until,
             owes_poll=self.owes_poll,
             passed_over_since=self._passed_over_since,
@@ -253,6 +253,7 @@ class QueueState:
         self._rouse()
         self._reserving.add(call)
         self._reserve(call, call.units)
+        self.activity.note_requested(call.limit)
         if kind == "probe":
             self._probed_at = now
         return call
@@ -266,6 +267,7 @@ class QueueState:
         self.starved = call.kind == "probe" and taken.next_in == 0
         if not self.starved:
             self._passed_over_since = None
+        self.skipped = taken.skipped
         # A single job may be a suspect, which runs alone.
         self.has_more = call.limit > 1 and taken.count == call.limit
         if call.limit:
@@ -291,6 +293,7 @@ class QueueState:
         if call in self._reserving:
             self._reserving.remove(call)
             self._reserve(call, -call.units)
+            self.activity.note_requested(-call.limit)
 
     def _reserve(self, call: Call, units: int) -> None:
         self.reserved += units
@@ -384,11 +387,6 @@ class QueueState:
         self.poll_at = min(self.poll_at, self._poll_by)
         self._rouse()
 
-    def reconsider(self) -> None:
-        """Poll at once, even a queue that was avoided: this worker may take its suspects now."""
-        self.poll_at = self._avoid_until = 0.0
-        self._rouse()
-
     def wake(self) -> None:
         """The server woke this worker."""
         self.owes_poll, self.poll_at = True, 0.0
@@ -428,25 +426,22 @@ class QueueState:
         self.poll_at = self._paused_until = time.monotonic() + RETRY_PAUSE
         self._rouse()
 
-    def avoid(self, until: float) -> None:
-        """Do not poll before `until`: this worker is too busy to isolate the queue's suspect."""
-        self._avoid_until = until
-        self._rouse()
-
-    def stop_avoiding(self) -> None:
-        self._avoid_until = 0.0
-
     def pass_over(self) -> None:
         """The queue's job, if it has one, does not fit."""
         self._passed_over_since = self._probed_at = time.monotonic()
 
     # Outcomes to report
 
-    def add_ending(self, ending: Ending) -> None:
-        """Add an outcome, to be reported with the next call."""
+    def add_ending(self, ending: Ending, slot: int = NOT_IN_TABLE) -> None:
+        """Add an outcome, to be reported with the next call. `slot` is the place of its run in the
+        table: it stays there until the outcome is reported.
+        """
         if not self._endings:
             self._rouse()
         self._endings.append(ending)
+        self.activity.note_ended()
+        if slot != NOT_IN_TABLE:
+            self._slots[ending.token] = slot
 
     def add_ending_of(self, job: Job, outcome: Outcome) -> None:
         self.add_ending(Ending(job.id, job.token, outcome))
@@ -462,6 +457,14 @@ class QueueState:
         count = min(count or MAX_ENDINGS_PER_CALL, MAX_ENDINGS_PER_CALL)
         endings, self._endings = self._endings[:count], self._endings[count:]
         return endings
+
+    def note_reported(self, endings: list[Ending]) -> None:
+        """The server has confirmed these outcomes."""
+        self.leases.drop(len(endings))
+        take = self._slots.pop
+        slots = [take(ending.token, NOT_IN_TABLE) for ending in endings]
+        self._table.free([slot for slot in slots if slot != NOT_IN_TABLE])
+        self.activity.note_reported(self.index, endings)
 
     def return_endings(self, endings: list[Ending]) -> None:
         """Take back outcomes that could not be reported. They are reported after a pause."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
+from queasy.job import Job
 from queasy.outcomes import Release
 from queasy.store.records import Ending, Taken, decode_text
 from queasy.worker.events import event
@@ -36,6 +37,7 @@ from queasy.worker.intake.decisions import (
 from queasy.worker.intake.holdings import Holdings
 from queasy.worker.intake.queue_state import Call, QueueState
 from queasy.worker.intake.subscription import GivenUp, Subscription
+from queasy.worker.intake.suspect_room import SuspectRoom
 from queasy.worker.liveness.inflight_table import InflightTable
 
 __all__ = ["Scheduler"]
@@ -77,6 +79,7 @@ class Scheduler:
         """The call of `_schedule` in the next pass of the event loop; None if none is planned."""
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
+        self._suspect_room = SuspectRoom()
 
     def close(self) -> None:
         """Take no more jobs. Running jobs continue."""
@@ -95,7 +98,7 @@ class Scheduler:
 
     def run_ended(self, run: Run, ending: Ending) -> None:
         queue = self.queues[run.queue]
-        queue.add_ending(ending)
+        queue.add_ending(ending, run.slot)
         for later in run.endings_after:
             queue.add_ending(later)
         if self._pending_pass is None:
@@ -142,12 +145,17 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """All that the next decision depends on. Queues at rest do not count."""
         now = time.monotonic()
+        queues = [self._view(self.queues[index]) for index in self._activity.awake]
+        skipped = any(queue.skipped is not None and queue.serving for queue in queues)
+        self._suspect_room.update(now, skipped=skipped)
         return Snapshot(
             now=now,
-            queues=[self._view(self.queues[index]) for index in self._activity.awake],
+            queues=queues,
             room=self.holdings.room(),
             closing=self.holdings.closing,
-            exclusive=self.holdings.deferred.exclusive,
+            jobs=self.holdings.jobs(),
+            most_jobs=self._activity.most_jobs,
+            makes_room=self._suspect_room.is_made(now),
             leases_are_kept=self._leases_are_kept(now),
             running=bool(self._runs),
             jobs_left=self._jobs_left(),
@@ -158,7 +166,7 @@ class Scheduler:
         left = self.holdings.jobs_left
         if left is None:
             return None
-        return max(0, left - sum(queue.requested for queue in self.queues))
+        return max(0, left - self._activity.requested)
 
     def _view(self, queue: QueueState) -> QueueView:
         own_units = self.holdings.units_of(queue) if queue.starved else 0
@@ -207,12 +215,9 @@ class Scheduler:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        alarm = self._activity.next_alarm
-        if alarm is not None and (decide_again_at is None or alarm < decide_again_at):
-            decide_again_at = alarm
-        if decide_again_at is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(decide_again_at - now, self.schedule_soon)
+        alarms = (decide_again_at, self._activity.next_alarm, self._suspect_room.next_change(now))
+        if (at := min((at for at in alarms if at is not None), default=None)) is not None:
+            self._timer = asyncio.get_running_loop().call_later(at - now, self.schedule_soon)
 
     # Carrying out
 
@@ -312,7 +317,10 @@ class Scheduler:
         policy = self.holdings.hand_off
         hand_off = policy.may_accept(queue, idle=not self._runs)
         policy.note_poll(queue, accepts=hand_off)
-        taken = await subscription.dequeue(call.limit, self._safety_poll_seconds, hand_off=hand_off)
+        taken = await subscription.dequeue(
+            call.limit, self._safety_poll_seconds, hand_off=hand_off,
+            others=lambda: self.holdings.jobs() - call.limit,
+        )  # fmt: skip
         queue.note_answer(call, taken)
         return taken
 
@@ -383,15 +391,15 @@ class Scheduler:
         except ValueError:  # not a message of ours
             return
         self.holdings.hand_off.withdraw(queue)
-        if job is not None and self._has_room_for(queue):
+        if job is not None and self._has_room_for(queue, job):
             self.holdings.accept(queue, [job])
             self._runs.go(at_once=True)
         elif job is not None:
             queue.add_ending_of(job, Release())
         self.schedule_soon()
 
-    def _has_room_for(self, queue: QueueState) -> bool:
-        if self.holdings.deferred.exclusive or not self._leases_are_kept(time.monotonic()):
+    def _has_room_for(self, queue: QueueState, job: Job) -> bool:
+        if not self.holdings.admits(job) or not self._leases_are_kept(time.monotonic()):
             return False
         return self.holdings.room().jobs(self._view(queue)) > 0
 
@@ -413,6 +421,5 @@ class Scheduler:
         return True
 
     def cancel(self, queue: int, id_: str, token: int) -> None:
-        """Cancel a run, or a suspect that has not started."""
-        if self.holdings.cancel(queue, id_, token):
-            self.schedule_soon()
+        """Cancel a run."""
+        self._runs.cancel(queue, id_, token)

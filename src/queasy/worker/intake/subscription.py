@@ -21,7 +21,7 @@ from typing import TypeVar
 from queasy.errors import EmbeddedServerError, LeaseLost, QueasyError, ServerError, Unanswered
 from queasy.job import Job, JobError
 from queasy.operation import run_operation
-from queasy.operations import evict, forward_wakeup
+from queasy.operations import evict, forward_wakeup, leases_of
 from queasy.outcomes import Fail, Release
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
@@ -33,13 +33,11 @@ from queasy.worker.intake.connectivity import Connectivity
 from queasy.worker.intake.lease_ledger import LeaseKey, StaleMark
 from queasy.worker.intake.outcome_log import OutcomeLog
 from queasy.worker.intake.queue_state import RETRY_PAUSE, QueueState
-from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import IDLE_LEASE, LEASE
 
 __all__ = ["GivenUp", "Subscription"]
 
 T = TypeVar("T")
-LEASES_PER_PAGE = 1000
 # A queue has a fail handler for this long after a worker that has one said so last. Then jobs that
 # are given up do not go to a fail queue that no worker serves any more.
 FAIL_HANDLER_SECONDS = 7 * 86_400.0
@@ -54,7 +52,8 @@ class _DequeueAttempt:
     """One dequeue, with all the tries that it takes."""
 
     __slots__ = (
-        "_maybe_leased", "endings", "hand_off", "limit", "mark", "request", "sent", "wait_seconds",
+        "_maybe_leased", "_others", "endings", "hand_off", "limit", "mark", "request", "sent",
+        "wait_seconds",
     )  # fmt: skip
 
     def __init__(
@@ -64,8 +63,10 @@ class _DequeueAttempt:
         wait_seconds: float,
         hand_off: bool,
         endings: list[Ending],
+        others: Callable[[], int],
         mark: StaleMark,
     ) -> None:
+        self._others = others
         self.request = request
         self.limit = limit
         self.wait_seconds = wait_seconds
@@ -89,6 +90,11 @@ class _DequeueAttempt:
     def note_unanswered(self) -> None:
         self._maybe_leased = True
 
+    @property
+    def beside(self) -> int:
+        """How many other jobs are in this process, once the outcomes of this call are reported."""
+        return max(0, self._others() - len(self.endings))
+
     def forget_endings(self) -> None:
         """The outcomes were reported by other calls."""
         self.endings = []
@@ -102,13 +108,11 @@ class Subscription:
         state: QueueState,
         client: str,
         store: AsyncStore,
-        table: InflightTable,
         connectivity: Connectivity,
     ) -> None:
         self.state = state
         self._client = client
         self._leases = state.leases
-        self._table = table
         self._store = store
         self._connectivity = connectivity
         self._outcomes = OutcomeLog(state.name)
@@ -177,13 +181,19 @@ class Subscription:
     # Dequeue and report
 
     async def dequeue(
-        self, limit: int, safety_poll_seconds: float, *, hand_off: bool = False
+        self,
+        limit: int,
+        safety_poll_seconds: float,
+        *,
+        others: Callable[[], int] = lambda: 0,
+        hand_off: bool = False,
     ) -> Taken:
         """Report outcomes and take up to `limit` jobs in one round trip.
 
         With a limit of 0 it only asks whether a job is due. If so, `next_in` is 0. If not, the
         server wakes this worker when one is. With `hand_off` the server may send a job with the
-        wake-up.
+        wake-up. `others` counts the other jobs in this process: a suspect may have only so many
+        companions.
 
         Wait for an unreachable server, however long that takes. But if another dequeue is in flight
         too, raise GivenUp: the server recognises a repeat of the last request only.
@@ -197,7 +207,7 @@ class Subscription:
         state.begin_poll()
         mark = self._leases.begin_reconcile()
         attempt = _DequeueAttempt(
-            self._next_request(), limit, wait_seconds, hand_off, state.take_endings(), mark
+            self._next_request(), limit, wait_seconds, hand_off, state.take_endings(), others, mark
         )
         self._leases.hold(1)  # so that the supervisor bumps, however long the answer takes
         try:
@@ -207,7 +217,8 @@ class Subscription:
             self._leases.drop(1)
             raise
         # The jobs that came are held. Those that ended are not, nor is the one held for the answer.
-        self._leases.hold(taken.count - len(attempt.endings) - 1)
+        self._leases.hold(taken.count - 1)
+        state.note_reported(attempt.endings)
         self._note_answer(attempt, taken)
         if wait_seconds and self._leases.listens and not await self._still_listens():
             state.poll_now()  # the queue moved to another server, which will not wake this worker
@@ -223,7 +234,7 @@ class Subscription:
             raise
         except Exception as problem:  # most likely the server refuses one of the outcomes
             await self._settle_each(attempt.endings, problem)
-            self._leases.drop(len(attempt.endings))
+            self.state.note_reported(attempt.endings)
             attempt.forget_endings()
             return await self._until_answered(send)
 
@@ -234,7 +245,7 @@ class Subscription:
                 self._commands.dequeue(
                     self._client, lease=LEASE, limit=attempt.limit, request=attempt.request,
                     waiter=self._client, waits=attempt.wait_seconds, endings=attempt.endings,
-                    skips_suspects=self._table.skips_suspects, accepts_hand_off=attempt.hand_off,
+                    beside=attempt.beside, accepts_hand_off=attempt.hand_off,
                 )
             )  # fmt: skip
         except Unanswered:
@@ -261,7 +272,7 @@ class Subscription:
         """
         if not attempt.wait_seconds or not taken.next_in:
             return False
-        return not taken.held and not self._table.held_of(self.state.index)
+        return not taken.held and not self._leases.held
 
     async def _still_listens(self) -> bool:
         before = self._leases.connection
@@ -286,7 +297,7 @@ class Subscription:
         except BaseException:
             self.state.return_endings(endings)
             raise
-        self._leases.drop(len(endings))
+        self.state.note_reported(endings)
         self._outcomes.log(endings, words)
 
     async def _settle_each(self, endings: list[Ending], problem: Exception) -> None:
@@ -381,17 +392,10 @@ class Subscription:
         await self._until_answered(partial(self._store.run, last))
 
     async def _leases_on_server(self) -> set[LeaseKey]:
-        found: set[LeaseKey] = set()
-        cursor = None
-        while cursor != b"":
-            page, cursor = await self._until_answered(
-                partial(
-                    self._store.run,
-                    self._commands.leases(self._client, cursor or b"", LEASES_PER_PAGE),
-                )
-            )
-            found.update(page)
-        return found
+        def read() -> Awaitable[list[LeaseKey]]:
+            return run_operation(self._store, leases_of(self._commands, self._client))
+
+        return set(await self._until_answered(read))
 
     def release_unknown(self, lease: LeaseKey, run: Run | None) -> None:
         """Release a lease that is unknown here: after a run of the same id ends, or at once."""

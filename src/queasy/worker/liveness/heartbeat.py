@@ -85,8 +85,13 @@ class WorkerLeases:
 
     def lease_due(self, queue: int, now: float) -> float | None:
         """The lease to request for the queue now; None if it needs no bump, or had one just now."""
-        just_sent = now - self._bumped.get(queue, 0.0) < BUMP_EVERY
-        return None if just_sent else self.lease_needed(queue, now)
+        since = self._bumped.get(queue, 0.0)
+        if self.table.held_of(queue):
+            # Its own dequeue set the lease. Most are answered before a bump is of any use.
+            since = max(since, self._held_since.setdefault(queue, now))
+        else:
+            self._held_since.pop(queue, None)
+        return None if now - since < BUMP_EVERY else self.lease_needed(queue, now)
 
     def lease_needed(self, queue: int, now: float) -> float | None:
         """The lease to request for the queue, sooner or later; None if it needs no bump."""
@@ -95,10 +100,7 @@ class WorkerLeases:
             return None  # the worker does not serve this queue
         if self.table.held_of(queue):
             self._idle_until.pop(queue, None)
-            # Its own dequeue set the lease. Most are answered before a bump is of any use.
-            since = self._held_since.setdefault(queue, now)
-            return LEASE if now - since >= BUMP_EVERY else None
-        self._held_since.pop(queue, None)
+            return LEASE
         if self._cannot_start_jobs(now):
             return None
         until = max(until, self._idle_until.get(queue, 0.0))

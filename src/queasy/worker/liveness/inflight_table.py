@@ -1,21 +1,22 @@
 """The in-flight table: the runs of a worker, in memory that its supervisor reads.
 
-The worker writes an entry before it starts a job and clears it after the run ended. A supervisor
-in another process reads which runs are past their deadline and, when the worker died, which jobs
-had started. No message is sent for a job, and nothing is locked: the supervisor's view of a living
-worker is a hint, and only the table of a dead worker is final. A hint never mixes two values: each
-number is written in one piece (`struct` would write zeros first), and a run that ended while it
-was read is left out.
+The worker writes an entry before it starts a job, marks it when the run ended, and clears it when
+the server has confirmed the report of the outcome. A supervisor in another process reads which runs
+are past their deadline and, when the worker died, which jobs had started and were not reported. No
+message is sent for a job, and nothing is locked: the supervisor's view of a living worker is a
+hint, and only the table of a dead worker is final. A hint never mixes two values: each number is
+written in one piece (`struct` would write zeros first), and a run that ended while it was read is
+left out.
 
-    header   loop turned (f64), supervisor ran (f64), frozen seconds (f64), skips suspects (u32),
-             declined (u32), stood down (u32)
-    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64)
-    slots    queue, token, started, deadline, id; the first byte says whether it is in use
+    header   loop turned (f64), supervisor ran (f64), frozen seconds (f64), stood down (u32)
+    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64), revoked (u64)
+    slots    queue, token, started, deadline, id; the first byte says whether it is free, of a run,
+             or of an outcome that is not reported
 
-Each number has one writer, except the flags `declined` and `stood down`: one side sets them, the
-other clears them. The supervisor writes `supervisor ran`, `frozen seconds`, `skips suspects` and
-`confirmed at`; the worker writes the rest. An inline worker has no supervisor: its heartbeat thread
-writes `confirmed at`, and the other three stay 0.
+Each number has one writer, except the flag `stood down`: one side sets it, the other clears it. The
+supervisor writes `supervisor ran`, `frozen seconds`, `confirmed at` and `revoked`; the worker
+writes the rest. An inline worker has no supervisor: its heartbeat thread writes `confirmed at`, and
+the others stay 0.
 
 Times are of the monotonic clock, which the processes of one machine share. The times of a run
 (started, deadline) are of the run clock: the same clock, without the time for which the supervisor
@@ -34,8 +35,8 @@ import msgspec
 
 __all__ = ["Entry", "InflightTable"]
 
-HEADER = struct.Struct("=dddIIIxxxx")
-QUEUE = struct.Struct("=Ixxxxddd")
+HEADER = struct.Struct("=dddIxxxx")
+QUEUE = struct.Struct("=IxxxxdddQ")
 SLOT = struct.Struct("=BxHHxxQdd")
 # In bytes. The longest ids are those of a fail queue: an id of 512 bytes, a token, and separators.
 MAX_ID = 1200
@@ -43,9 +44,14 @@ SLOT_BYTES = SLOT.size + MAX_ID
 FLOAT, COUNT = 8, 4
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
 LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
-SKIPS_SUSPECTS, DECLINED, STOOD_DOWN = 6, 7, 8
-IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT = 1, 2, 3
+STOOD_DOWN = 6
+IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT, REVOKED = 1, 2, 3, 4
 DEADLINE, ID = SLOT.size - 8, SLOT.size
+# The first byte of a slot.
+FREE, RUNNING, UNREPORTED = 0, 1, 2
+# Slots for outcomes that are not reported: while some runs go on, the outcomes of two portions are
+# being reported, and those of a third wait. A portion has at most 1,000 jobs.
+PORTIONS, PORTION = 3, 1000
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -59,22 +65,25 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class InflightTable:
-    """The in-flight table of one worker, with room for `queues` queues and `slots` runs."""
+    """The in-flight table of one worker, with room for `queues` queues and `runs` runs."""
 
-    def __init__(self, queues: int, slots: int, fd: int | None = None) -> None:
+    def __init__(self, queues: int, runs: int, fd: int | None = None) -> None:
         self._first_slot = HEADER.size + queues * QUEUE.size
-        size = self._first_slot + slots * SLOT_BYTES
+        self.slots = _slots(runs)
+        """How many runs and unreported outcomes there is room for."""
+        size = self._first_slot + self.slots * SLOT_BYTES
         self._memory = mmap.mmap(-1 if fd is None else fd, size)
         self._floats = memoryview(self._memory).cast("d")
         self._counts = memoryview(self._memory).cast("I")
-        self._slots = range(self._first_slot, size, SLOT_BYTES)
-        """The offset of each slot."""
-        self._free = list(reversed(self._slots))
+        self._longs = memoryview(self._memory).cast("Q")
+        self._free = list(reversed(range(self._first_slot, size, SLOT_BYTES)))
+        """The offset of each free slot."""
         # Computed once: a worker reads it before every run.
         self._requested_at_index = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
+        self._revoked_index = [_floats_of(queue) + REVOKED for queue in range(queues)]
 
     @staticmethod
-    def create_file(queues: int, slots: int) -> int:
+    def create_file(queues: int, runs: int) -> int:
         """A descriptor of shared memory that a child can inherit.
 
         The file has no name; on Linux it is not on a disk either.
@@ -85,7 +94,7 @@ class InflightTable:
             with tempfile.TemporaryFile(prefix="queasy-table-") as file:
                 fd = os.dup(file.fileno())
         try:
-            os.ftruncate(fd, HEADER.size + queues * QUEUE.size + slots * SLOT_BYTES)
+            os.ftruncate(fd, HEADER.size + queues * QUEUE.size + _slots(runs) * SLOT_BYTES)
         except OSError:
             os.close(fd)
             raise
@@ -97,15 +106,20 @@ class InflightTable:
         """Records that a run begins; returns its slot."""
         at = self._free.pop()
         raw = id_.encode("utf-8", "surrogateescape")[:MAX_ID]
-        SLOT.pack_into(self._memory, at, 0, queue, len(raw), token, started, deadline)
+        SLOT.pack_into(self._memory, at, FREE, queue, len(raw), token, started, deadline)
         self._memory[at + ID : at + ID + len(raw)] = raw
-        self._memory[at] = 1  # last: an entry is seen whole or not at all
+        self._memory[at] = RUNNING  # last: an entry is seen whole or not at all
         return at
 
     def end_run(self, slot: int) -> None:
-        """Frees the slot of a run that has ended."""
-        self._memory[slot] = 0
-        self._free.append(slot)
+        """Records that a run has ended. Its outcome is not reported yet."""
+        self._memory[slot] = UNREPORTED
+
+    def free(self, slots: list[int]) -> None:
+        """Frees the slots of runs whose outcomes are reported."""
+        for slot in slots:
+            self._memory[slot] = FREE
+        self._free += slots
 
     def set_deadline(self, slot: int, deadline: float) -> None:
         """Moves a run's deadline: it was interrupted and should end by then."""
@@ -114,26 +128,45 @@ class InflightTable:
     @property
     def run_count(self) -> int:
         """How many jobs run now."""
-        return sum(self._memory[self._first_slot :: SLOT_BYTES])
+        return self._memory[self._first_slot :: SLOT_BYTES].count(RUNNING)
 
-    def entries(self) -> list[Entry]:
-        """All runs."""
+    def entries(self, *, unreported: bool = False) -> list[Entry]:
+        """All runs, with `unreported` also those that ended and are not reported yet."""
         found: list[Entry] = []
-        for at in self._slots:
-            used, queue, length, token, started, _ = SLOT.unpack_from(self._memory, at)
+        wanted = (RUNNING, UNREPORTED) if unreported else (RUNNING,)
+        for number, state in enumerate(self._memory[self._first_slot :: SLOT_BYTES]):
+            if state not in wanted:
+                continue
+            at = self._first_slot + number * SLOT_BYTES
+            _, queue, length, token, started, _ = SLOT.unpack_from(self._memory, at)
             deadline = self._floats[(at + DEADLINE) // FLOAT]
             raw = self._memory[at + ID : at + ID + min(length, MAX_ID)]
             # The slot may have been reused while it was read. No two runs have the same token, so
-            # an unchanged token proves that all fields belong to one run.
-            if used and (1, token) == self._now_in(at):
+            # an unchanged token proves that all fields belong to one run. A run that ended while it
+            # was read is an outcome that is not reported.
+            if token == self._token_in(at, wanted):
                 id_ = raw.decode("utf-8", "surrogateescape")
                 found.append(Entry(queue, id_, token, started, deadline))
         return found
 
-    def _now_in(self, slot: int) -> tuple[int, int]:
-        """Whether the slot is in use, and the token in it."""
-        fields = SLOT.unpack_from(self._memory, slot)
-        return fields[0], fields[3]
+    def _token_in(self, slot: int, wanted: tuple[int, ...]) -> int | None:
+        """The token in a slot, if its first byte is one of `wanted`."""
+        state, _, _, token, _, _ = SLOT.unpack_from(self._memory, slot)
+        return token if state in wanted else None
+
+    def begun(self, queue: int) -> set[int]:
+        """The tokens of all runs of the queue that have begun, and may not be reported yet."""
+        return {entry.token for entry in self.entries(unreported=True) if entry.queue == queue}
+
+    def revoke(self, queue: int, token: int) -> None:
+        """Makes the worker begin no job of the queue with this token or a lower one."""
+        self._longs[_floats_of(queue) + REVOKED] = token
+
+    def is_revoked(self, queue: int, token: int) -> bool:
+        """Whether a run must not begin. Asked after `start_run`: then the supervisor sees either
+        the run, or that it does not begin.
+        """
+        return token <= self._longs[self._revoked_index[queue]]
 
     def running_queues(self) -> set[int]:
         """The queues that have a run."""
@@ -237,39 +270,16 @@ class InflightTable:
         """Records that this worker receives wake-ups again."""
         self._counts[STOOD_DOWN] = False
 
-    # Suspects
-
-    @property
-    def skips_suspects(self) -> bool:
-        """Whether the worker must leave suspects to others; its supervisor decides."""
-        return self._counts[SKIPS_SUSPECTS] != 0
-
-    def take_suspects(self) -> None:
-        """Lets the worker take suspects."""
-        self._counts[SKIPS_SUSPECTS] = False
-
-    def skip_suspects(self) -> None:
-        """Makes the worker leave suspects to others."""
-        self._counts[SKIPS_SUSPECTS] = True
-
-    @property
-    def declined(self) -> bool:
-        """Whether the worker released a suspect because its own runs took too long to end."""
-        return self._counts[DECLINED] != 0
-
-    def set_declined(self) -> None:
-        """Records that the worker released a suspect."""
-        self._counts[DECLINED] = True
-
-    def clear_declined(self) -> None:
-        """Records that the supervisor has read the flag."""
-        self._counts[DECLINED] = False
-
     def close(self) -> None:
         """Unmaps the memory."""
         self._floats.release()
+        self._longs.release()
         self._counts.release()
         self._memory.close()
+
+
+def _slots(runs: int) -> int:
+    return runs + PORTIONS * min(runs, PORTION)
 
 
 def _counts_of(queue: int) -> int:

@@ -20,6 +20,8 @@ from queasy.errors import CannotWork
 from queasy.worker.events import MAX_JOBS_LOGGED, event
 from queasy.worker.supervision.child_process import ChildProcess
 from queasy.worker.supervision.child_state import Phase
+from queasy.worker.supervision.group_killer import GroupKiller
+from queasy.worker.supervision.machine import explain, reap_orphans
 from queasy.worker.supervision.messages import (
     CannotStart,
     ChildConfig,
@@ -37,6 +39,9 @@ __all__ = ["ChildPool"]
 
 # There are at most this many times `processes` children, including those that drain.
 MAX_PER_PROCESS = 2
+# If no child has served yet, the supervisor gives up after this many failed starts for each of its
+# processes. The pauses between them add up to several seconds.
+MAX_FIRST_FAILURES = 4
 
 
 class ChildPool:
@@ -68,6 +73,7 @@ class ChildPool:
         self._ever_served = False
         self._halted = False
         """Only with reload: a child could not start, and none starts until the code changes."""
+        self._group_killer = GroupKiller()
         self._closed = asyncio.Event()
         self._last_start_failure: CannotStart | None = None
 
@@ -141,6 +147,12 @@ class ChildPool:
             self.retire(child, "reload")
         self.replenish()
 
+    def reap_orphans(self) -> None:
+        """Reaps processes that handlers left behind, once the pid of every child is known."""
+        pids = [child.pid for child in self._children]
+        if all(pids):
+            reap_orphans(pids)
+
     def note_settled(self, now: float) -> None:
         """Ends the pauses between starts if a child that started after the last failure settled."""
         for child in self._children:
@@ -151,24 +163,28 @@ class ChildPool:
         """Starts no more children."""
         self._closed.set()
 
+    def dispose(self) -> None:
+        """All children are gone."""
+        self._group_killer.close()
+
     async def _run_child(self) -> None:
         """Runs one child from its start until its jobs are returned."""
         child = await self._new_child()
         if child is None:
             return
-        code = None
         try:
             await child.start()
+            self._group_killer.add(child.pid)
             if self._closed.is_set():
                 child.stop(0.0)
-            code = await child.run(partial(self._receive, child))
+            self._note_end(child, await child.run(partial(self._receive, child)))
         except OSError as problem:  # the machine has no more processes, memory or files
-            self._log_start_failure(problem)
+            self._note_no_start(problem)
         finally:
             child.kill_group()  # the child, and subprocesses that its handlers started
+            self._group_killer.remove(child.pid)
             self._children.remove(child)
             self._server.forget(child)
-        self._note_end(child, code)
         self.replenish()
         try:
             await self._server.recover(child)
@@ -187,13 +203,25 @@ class ChildPool:
             child = ChildProcess(self._new_config())
             self._children.append(child)
         except OSError as problem:  # too many open files
-            self._log_start_failure(problem)
-            self._backoff.failed(time.monotonic())
+            self._note_no_start(problem)
             asyncio.get_running_loop().call_soon(self.replenish)
             return None
         finally:
             self._starting -= 1
         return child
+
+    def _note_no_start(self, problem: OSError) -> None:
+        """The machine could not start a process: delays the next start.
+
+        If no child has served yet, the supervisor gives up after several failures. With reload it
+        does not, because then a person watches.
+        """
+        error = explain(problem)
+        self._log_start_failure(error)
+        self._backoff.failed(time.monotonic())
+        patient = self._ever_served or self._options.reload
+        if not patient and self._backoff.failures >= MAX_FIRST_FAILURES * self._options.processes:
+            self._give_up(CannotWork(f"{self._options.app}: no worker could start: {error}"))
 
     def _log_start_failure(self, error: object) -> None:
         event("worker_start_failed", logging.ERROR, app=self._options.app, error=error)
@@ -233,13 +261,13 @@ class ChildPool:
         if state.ended_in_order:
             event("process_exited", **fields)
             if not state.has_served:
-                self._backoff.failed(now)  # it could not start
+                self._backoff.failed(now)  # it could not start, and said why
         else:
             how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-            jobs = [entry.id for entry in child.table.entries()]
+            jobs = [entry.id for entry in child.table.entries(unreported=True)]
             event("process_died", logging.WARNING, **fields, how=how, runs=len(jobs),
                   jobs=jobs[:MAX_JOBS_LOGGED])  # fmt: skip
-            if not state.has_served or not (child.table.run_count or state.is_settled(now)):
+            if not state.has_served or not (jobs or state.is_settled(now)):
                 self._backoff.failed(now)  # nothing ran, so no job was the cause
 
     def _note_start_failure(self, report: CannotStart) -> None:

@@ -56,7 +56,6 @@ class ChildProcess:
             parent_pipe, self._parent_pipe = os.pipe()
             opened.pop_all()
         self.table.supervisor_ran(self.state.born)
-        self.table.skip_suspects()  # until it is chosen to take them
         self._theirs = (theirs, parent_pipe, table)
         self._config = msgspec.structs.replace(
             config,

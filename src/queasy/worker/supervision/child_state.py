@@ -140,6 +140,11 @@ class ChildState:
         return self.phase in (Phase.DRAINING, Phase.STOPPING, Phase.KILLED, Phase.GONE)
 
     @property
+    def is_killed(self) -> bool:
+        """Whether it was killed, or is gone: what it holds is recovered."""
+        return self.phase in (Phase.KILLED, Phase.GONE)
+
+    @property
     def takes_jobs(self) -> bool:
         return self.has_served and not self.is_ending
 

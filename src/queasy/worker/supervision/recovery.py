@@ -1,9 +1,9 @@
 """Returns jobs to their queues after the child that held them is gone.
 
 If the supervisor killed the child for runs past their deadline, those runs count as timed out. If
-the child crashed, or was killed for its memory or because it was stopped, each run that had started
-counts as a stall, and its job becomes a suspect. All other jobs are released, which does not count
-as an attempt.
+the child crashed, or was killed for its memory or because it was stopped, each job that had started
+and was not reported becomes a suspect: it next runs with at most half as many others. If only one
+had started, it counts as a stall. All other jobs are released, which does not count as an attempt.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 from queasy.errors import QueasyError
 from queasy.job import JobError
 from queasy.operation import run_operation
-from queasy.operations import evict
-from queasy.outcomes import TimedOut
+from queasy.operations import evict, settle_all
+from queasy.outcomes import Died, Outcome, TimedOut
 from queasy.store.records import Ending
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
@@ -43,7 +43,7 @@ class GoneChild(msgspec.Struct, frozen=True, kw_only=True):
     client: str
     planned: Planned
     runs: Sequence[Entry]
-    """The runs that had started and not ended."""
+    """The runs that had started and were not reported."""
     runs_are_suspect: bool
     """Whether one of these runs may have caused the end of the child."""
     cancelled: frozenset[RunKey]
@@ -84,18 +84,22 @@ async def _recover(store: AsyncStore, child: GoneChild, index: int) -> int:
     """Put the child's jobs back into one queue, in one try; return how many there were."""
     name, fail = child.planned.queues[index]
     commands = child.planned.place.commands(name, fail=fail)
-    runs = [entry for entry in child.runs if entry.queue == index]
-    # If a cancellation of the run was requested, the server records that instead of the timeout.
-    timed_out = [
-        Ending(entry.id, entry.token, TimedOut(KILLED))
-        for entry in runs
-        if _was_overdue(child, entry)
+    endings = [
+        Ending(entry.id, entry.token, outcome)
+        for entry in child.runs
+        if entry.queue == index and (outcome := _outcome(child, entry))
     ]
-    if timed_out:
-        await store.run(commands.settle(timed_out))
-    suspects = [entry.id for entry in runs] if child.runs_are_suspect else []
-    flow = evict(commands, child.client, died=bool(suspects), started=suspects or None)
-    return len(timed_out) + await run_operation(store, flow)
+    ended = await run_operation(store, settle_all(commands, endings))
+    return ended + await run_operation(store, evict(commands, child.client, died=False))
+
+
+def _outcome(child: GoneChild, entry: Entry) -> Outcome | None:
+    """What became of a run; None if its job is released. If its cancellation was requested, the
+    server records that instead.
+    """
+    if _was_overdue(child, entry):
+        return TimedOut(KILLED)
+    return Died(len(child.runs)) if child.runs_are_suspect else None
 
 
 def _was_overdue(child: GoneChild, entry: Entry) -> bool:

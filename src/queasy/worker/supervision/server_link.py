@@ -3,7 +3,8 @@
 1. It opens the connection when the first child says where the server is.
 2. It keeps the leases of all children alive, however busy they are.
 3. It receives orders to serve or unserve a queue.
-4. It gives the jobs of a child that is gone back to their queues.
+4. It gives the jobs of a child that is gone back to their queues, and those that a blocked child
+   cannot begin.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from queasy.worker.events import event
 from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
 from queasy.worker.plan import LEASE
 from queasy.worker.supervision.child_process import ChildProcess
+from queasy.worker.supervision.give_back import GiveBack
 from queasy.worker.supervision.messages import Planned
 from queasy.worker.supervision.recovery import GoneChild, recover_jobs
 
@@ -30,7 +32,7 @@ __all__ = ["ServerLink"]
 class ServerLink:
     """Owns the supervisor's store, heartbeat and control channel.
 
-    It calls `carry_out` for each order, and `run_task` once, to run the heartbeat.
+    It calls `carry_out` for each order, and `run_task` to run the heartbeat and to give jobs back.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ServerLink:
         self._carry_out = carry_out
         self._run_task = run_task
         self._opened: tuple[AsyncStore, Heartbeat, Control] | None = None
+        self._give_back: GiveBack | None = None
 
     @property
     def is_failing(self) -> bool:
@@ -75,11 +78,19 @@ class ServerLink:
             store = planned.place.store(timeout=LEASE / 3)
             heartbeat = Heartbeat(store)
             self._opened = store, heartbeat, Control(store, self._carry_out)
+            self._give_back = GiveBack(store, self._run_task)
             self._run_task(heartbeat.run())
         return self._opened
 
+    def observe(self, child: ChildProcess, now: float) -> None:
+        """Gives back what a child has taken and cannot begin, if its event loop is blocked."""
+        if self._give_back is not None:
+            self._give_back.observe(child, now)
+
     def forget(self, child: ChildProcess) -> None:
         """Stops keeping the leases of a child that is gone."""
+        if self._give_back is not None:
+            self._give_back.forget(child)
         if self._opened is not None:
             self._opened[1].forget(child.client)
 
@@ -95,7 +106,7 @@ class ServerLink:
             GoneChild(
                 client=child.client,
                 planned=planned,
-                runs=child.table.entries(),
+                runs=child.table.entries(unreported=True),
                 runs_are_suspect=state.runs_are_suspect,
                 cancelled=frozenset(state.cancels),
                 overdue_at=state.killed_at if state.kill_reason == "overdue" else None,

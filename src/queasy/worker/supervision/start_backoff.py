@@ -15,12 +15,13 @@ class StartBackoff:
     """Doubles the pause with every failure, until a child that started later works well."""
 
     def __init__(self) -> None:
-        self._failures = 0
+        self.failures = 0
+        """How many starts failed since a child last worked well."""
         self._failed_at = 0.0
 
     def failed(self, now: float) -> None:
         """A child could not start, or died for a reason that was not one of its jobs."""
-        self._failures += 1
+        self.failures += 1
         self._failed_at = now
 
     def settled(self, born: float) -> None:
@@ -29,16 +30,16 @@ class StartBackoff:
         One that had started before the last failure says nothing about those that fail to start.
         """
         if born > self._failed_at:
-            self._failures = 0
+            self.failures = 0
 
     def reset(self) -> None:
         """The code has changed: earlier failures say nothing about it."""
-        self._failures = 0
+        self.failures = 0
 
     def pause(self) -> float:
         """Seconds to wait before the next start, random within the upper half; 0 if all is well."""
-        if not self._failures:
+        if not self.failures:
             return 0.0
-        doublings = min(self._failures - 1, MAX_DOUBLINGS)
+        doublings = min(self.failures - 1, MAX_DOUBLINGS)
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2**doublings)
         return longest * random.uniform(0.5, 1.0)

@@ -10,7 +10,9 @@
    (`watchdog`).
 4. When a child is gone, it returns the child's jobs at once (`recovery`). Jobs that had started in
    a child that died are suspects, the others are not.
-5. It passes orders on to its children, and stops them.
+5. When a handler blocks the event loop of a child, it gives back the jobs that the child has taken
+   and not begun (`give_back`).
+6. It passes orders on to its children, and stops them.
 
 No code of the application runs in this process.
 """
@@ -29,13 +31,13 @@ from queasy.dispatch import new_id
 from queasy.errors import CannotWork, InvalidOption
 from queasy.worker.events import MAX_JOBS_LOGGED, event, log_error
 from queasy.worker.signals import stop_on_signals
+from queasy.worker.supervision import machine
 from queasy.worker.supervision.child_pool import ChildPool
 from queasy.worker.supervision.child_process import ChildProcess
 from queasy.worker.supervision.messages import ChildConfig, Instruction, Serve, Unserve
 from queasy.worker.supervision.options import SupervisorOptions, child_config
 from queasy.worker.supervision.reload import watch_code
 from queasy.worker.supervision.server_link import ServerLink
-from queasy.worker.supervision.suspect_policy import share_out_suspects
 from queasy.worker.supervision.watchdog import (
     KILL_AFTER_GRACE,
     Action,
@@ -128,6 +130,7 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Checks every child four times a second, until it is cancelled."""
+        is_reaper = machine.is_reaper()
         for rounds in itertools.count():
             now = time.monotonic()
             self._pool.note_settled(now)
@@ -138,10 +141,8 @@ class Supervisor:
                         self._check(child, now, rounds % ROUNDS_PER_STOPPED_CHECK == 0)
                     except Exception as problem:  # the other children must be checked all the same
                         log_error("internal_error", problem, where="watchdog", pid=child.pid)
-            try:
-                share_out_suspects(self._pool.working, self._options.processes)
-            except Exception as problem:  # timeouts must be enforced all the same
-                log_error("internal_error", problem, where="suspect policy")
+            if is_reaper:
+                self._pool.reap_orphans()
             await asyncio.sleep(WATCH_EVERY)
 
     def _check(self, child: ChildProcess, now: float, with_stopped: bool) -> None:
@@ -150,6 +151,7 @@ class Supervisor:
         snapshot = child.observe(now, with_memory=with_memory, with_stopped=with_stopped)
         for action in decide(snapshot, self._limits):
             self._carry_out(child, action, now)
+        self._server.observe(child, now)
         if child.state.kill_by is not None:
             self._pool.replenish()  # another child takes over
 
@@ -218,6 +220,7 @@ class Supervisor:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._pool.dispose()
         await self._server.close()
 
     async def serve(self, queue: str) -> None:

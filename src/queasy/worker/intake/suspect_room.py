@@ -1,0 +1,45 @@
+"""When a worker takes no other jobs, so that a suspect gets its turn.
+
+A suspect may have only so many companions. A worker that is never that empty would skip it for
+ever. So the worker takes no other jobs for a while. If its runs take longer to end, other jobs have
+their turn for as long, and the next time lasts twice as long.
+"""
+
+from __future__ import annotations
+
+import random
+
+__all__ = ["SuspectRoom"]
+
+# How long a worker takes no other jobs, at first, in seconds.
+FIRST_HOLD = 2.0
+# It begins within this time: of several workers, most often one is enough.
+BEGIN_WITHIN = 0.5
+
+
+class SuspectRoom:
+    """Decides when a worker makes room for suspects that it had to skip."""
+
+    def __init__(self) -> None:
+        self._hold = FIRST_HOLD
+        self._begin: float | None = None
+
+    def update(self, now: float, *, skipped: bool) -> None:
+        """`skipped`: the last poll of a queue skipped suspects."""
+        if not skipped:
+            self._begin, self._hold = None, FIRST_HOLD
+        elif self._begin is None:
+            self._begin = now + random.uniform(0, BEGIN_WITHIN)
+        elif now >= self._begin + self._hold:
+            self._begin = now + self._hold
+            self._hold *= 2
+
+    def is_made(self, now: float) -> bool:
+        """Whether other jobs wait now."""
+        return self._begin is not None and self._begin <= now < self._begin + self._hold
+
+    def next_change(self, now: float) -> float | None:
+        """When to decide again; None for never."""
+        if self._begin is None:
+            return None
+        return self._begin if now < self._begin else self._begin + self._hold

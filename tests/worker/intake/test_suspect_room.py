@@ -1,0 +1,40 @@
+"""When a worker takes no other jobs, so that a suspect gets its turn."""
+
+from queasy.worker.intake.suspect_room import BEGIN_WITHIN, FIRST_HOLD, SuspectRoom
+
+
+def test_worker_that_skipped_no_suspect_makes_no_room() -> None:
+    room = SuspectRoom()
+    room.update(10.0, skipped=False)
+    assert not room.is_made(10.0)
+    assert room.next_change(10.0) is None
+
+
+def test_room_is_made_soon_and_for_a_while() -> None:
+    room = SuspectRoom()
+    room.update(10.0, skipped=True)
+    begin = room.next_change(10.0)
+    assert begin is not None
+    assert 10.0 <= begin <= 10.0 + BEGIN_WITHIN
+    assert room.is_made(begin)
+    assert room.next_change(begin) == begin + FIRST_HOLD
+    assert not room.is_made(begin + FIRST_HOLD)
+    room.update(begin + 0.1, skipped=False)
+    assert not room.is_made(begin + 0.1)
+
+
+def test_other_jobs_have_as_much_time_as_suspects_and_each_time_is_longer() -> None:
+    """So a suspect gets its turn however long other runs last, and other jobs get theirs."""
+    room, made = SuspectRoom(), 0
+    steps = 10_000
+    for step in range(steps):
+        room.update(step / 10, skipped=True)
+        made += room.is_made(step / 10)
+    assert 0.4 < made / steps < 0.7
+    longest = run = 0
+    room = SuspectRoom()
+    for step in range(steps):
+        room.update(step / 10, skipped=True)
+        run = run + 1 if room.is_made(step / 10) else 0
+        longest = max(longest, run)
+    assert longest > 100 * FIRST_HOLD * 10 / 2

@@ -1,0 +1,63 @@
+"""The supervisor returns the jobs of a process that died, however many they are."""
+
+import math
+from typing import Any
+
+import pytest
+
+from queasy import Client, Dispatch
+from queasy.store.store import AsyncStore
+from queasy.worker.liveness.inflight_table import Entry
+from queasy.worker.plan import Place
+from queasy.worker.supervision.messages import Planned
+from queasy.worker.supervision.recovery import GoneChild, recover_jobs
+from tests.servers import Server
+
+JOBS = 1100
+
+
+async def _take_all(client: Client, store: AsyncStore, place: Place) -> list[Entry]:
+    """More runs of one worker than one call may name."""
+    await client.queue("q").dispatch_many([Dispatch(n, id=f"job-{n}") for n in range(JOBS)])
+    commands = place.commands("q", fail=False)
+    await store.run(commands.register("c1", 30))
+    entries: list[Entry] = []
+    for request in ("1", "2"):
+        taken = await store.run(commands.dequeue("c1", lease=30, limit=1000, request=request))
+        entries += [Entry(0, job.id, job.token, 1.0, 2.0) for job in taken.jobs]
+    assert len(entries) == JOBS
+    return entries
+
+
+@pytest.mark.parametrize(
+    ("overdue_at", "state", "expected"),
+    [
+        (None, "due", {"companions": math.ceil(JOBS / 2) - 1, "stall_count": 0}),
+        (3.0, "scheduled", {"companions": None, "timeout_count": 1}),
+    ],
+    ids=["suspects", "overdue"],
+)
+async def test_more_than_a_thousand_runs_of_a_dead_process_come_back_at_once(
+    server: Server,
+    prefix: str,
+    client: Client,
+    overdue_at: float | None,
+    state: Any,
+    expected: dict[str, Any],
+) -> None:
+    """Bug: the server refused the call, and the jobs came back only when their lease ran out."""
+    queue = client.queue("q")
+    planned = Planned(server.url, prefix, 10.0, None, [("q", False)])
+    store = planned.place.store()
+    try:
+        runs = await _take_all(client, store, planned.place)
+        child = GoneChild(
+            client="c1", planned=planned, runs=runs, runs_are_suspect=overdue_at is None,
+            cancelled=frozenset(), overdue_at=overdue_at, held_jobs=True,
+        )  # fmt: skip
+        assert await recover_jobs(store, child) == JOBS
+    finally:
+        await store.close()
+    assert (await queue.counts()).waiting == JOBS
+    async for job in queue.jobs(state):
+        assert {name: getattr(job, name) for name in expected} == expected

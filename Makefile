@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Long test runs print progress every 20 seconds, and a summary to paste into a document.
 LONG := $(BIN)/pytest -p tests.progress
 
-.PHONY: demo test check fix model privileges restarts chaos soak faults bench bench-peers bench-growth bench-crashes bench-against clean
+.PHONY: demo test check fix model privileges restarts chaos soak faults bench bench-peers bench-growth bench-crashes bench-recovery bench-against clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml
@@ -77,6 +77,12 @@ bench-growth: $(READY)  ## the cost of a job in a queue of a million others
 
 bench-crashes: $(READY)  ## what SIGKILL costs Queasy and its peers, into docs/crashes.md; under half an hour
 	$(BIN)/python -m benchmarks.crash --peers all --document
+
+KILLS ?= 200
+FREEZES ?= 200
+bench-recovery: $(READY)  ## how soon jobs run elsewhere after a host is killed or frozen; about a quarter of an hour
+	$(BIN)/python -m benchmarks.recovery --kills $(KILLS) --freezes $(FREEZES)
+
 AGAINST ?= ../old
 bench-against: $(READY)  ## this code and that of another checkout in turns; fails if a metric is below 0.95
 	$(BIN)/python -m benchmarks --rounds $(ROUNDS) --against $(AGAINST)

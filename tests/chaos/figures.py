@@ -12,7 +12,9 @@ from tests.chaos.verdict import Verdict
 
 __all__ = ["Figures", "count"]
 
-PROCESS_KILLS = ("kill worker process", "kill supervisor", "kill producer", "kill consumer")
+PROCESS_KILLS = (
+    "kill worker process", "kill supervisor", "kill host", "kill producer", "kill consumer",
+)  # fmt: skip
 SERVER_KILLS = ("kill server", "power failure", "flap: server killed")
 OUTAGES = (
     *SERVER_KILLS, "freeze server", "flap: server frozen", "stall network", "unresponsive network",

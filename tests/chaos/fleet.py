@@ -90,6 +90,7 @@ class Fleet:
             "CHAOS_URL": url,
             "CHAOS_PREFIX": "chaos",
             "CHAOS_FOLDER": str(self._folder),
+            "QUEASY_HOST": f"{role}-{index}",
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
             **self._environment,
         }

@@ -24,7 +24,8 @@ NO_LONG_JOBS = 10.0
 
 PROCESSES: Faults = {
     processes.kill_worker_process: 6,
-    processes.kill_supervisor: 2,
+    processes.kill_supervisor: 1,
+    processes.kill_host: 1,
     processes.kill_producer: 2,
     processes.kill_consumer: 2,
     processes.stop_supervisor: 0.5,

@@ -7,7 +7,7 @@ from typing import Any
 
 from queasy import JobOptions
 from queasy.store.command import Command
-from queasy.store.records import Dispatched
+from queasy.store.records import Bumped, Dispatched
 from tests.lowlevel import commands_of, lease_of, run
 from tests.servers import wait_until
 from tests.worker.fleet import totals
@@ -152,7 +152,10 @@ CASES = {
         "register", command(lambda its: its.register("w", FAR, b"{}")), equals("ok")
     ),
     "bump": Case(
-        "bump", command(lambda its: its.bump(["w"], FAR)), equals([("ok", [])]), registered
+        "bump",
+        command(lambda its: its.bump(["w"], FAR)),
+        equals(Bumped([("ok", [])], None)),
+        registered,
     ),
     "evict": Case(
         "evict", lambda q, lease: q.evict(lease.job.client), lambda ended: ended in (0, 1), taken

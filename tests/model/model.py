@@ -11,13 +11,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.model.clock import CALL_EVERY
+from tests.model.clock import CALL_EVERY, OUTAGE
 from tests.model.jobs import BYTES, Jobs, Number
 from tests.model.values import Ending, Run
 
 SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
 FEW_LEASES, READ_TOGETHER = 100, 5
 WAITER_GONE = 60_000
+EXPIRIES = 10  # clients among which the server looks for the first that holds a job
 
 
 class SweepBudget:
@@ -101,12 +102,14 @@ class Queue(Jobs):
         self.write()
         return "ok"
 
-    def bump(self, now: float, lease: int, clients: Iterable[str]) -> list[tuple[str, Any]]:
+    def bump(
+        self, now: float, lease: int, clients: Iterable[str]
+    ) -> tuple[list[tuple[str, Any]], int]:
         self.open(now)
         replies = [self.bump_one(client, lease) for client in clients]
         self.sweep_some()
         self.wake()
-        return replies
+        return replies, self.ms_until(self.next_expiry())
 
     def bump_one(self, client: str, lease: int) -> tuple[str, Any]:
         if not self.alive(client):
@@ -189,7 +192,7 @@ class Queue(Jobs):
         sleeps = waits > 0 and not ids and state != "lost"
         sleeps = sleeps and not (limit == 0 and self.has_due_job(beside))
         if sleeps and not client.startswith("~") and not self.runs_of(client):
-            self.clients[client] = now + 2 * waits + lease  # it said when it polls again
+            self.clients[client] = now + waits + lease  # it said when it polls again
             self.write()
         needs_time = limit == 0 or len(ids) < limit
         next_poll = self.next_in(beside) if state != "lost" and needs_time else -1
@@ -301,19 +304,33 @@ class Queue(Jobs):
     def next_event(self, leases: bool = True, passed: bool = False) -> float | None:
         job_due = super().next_event(passed=passed)
         times = [] if job_due is None else [job_due if job_due > self.time else self.now]
-        expiries = [
-            max(expiry, self.grace_until) if self.in_grace() and expiry > self.gap_from else expiry
-            for expiry in (self.clients.values() if leases else ())
-        ]
-        times += expiries
-        last_call = self.last_call() or self.now
-        if expiries and self.active and min(expiries) - last_call > CALL_EVERY:
-            times.append(max(last_call + CALL_EVERY, min(expiries) - CALL_EVERY))
+        expiry = self.next_expiry(early=not times or times[0] > self.now) if leases else None
+        times += [] if expiry is None else [expiry]
         return min(times, default=None)
+
+    def next_expiry(self, early: bool = True) -> float | None:
+        """When a call is needed because the first lease of a job expires; with `early`, also before
+        that, so that the silence does not look like an outage.
+        """
+        first = sorted((expiry, client.encode(), client) for client, expiry in self.clients.items())
+        first = first[:EXPIRIES]
+        holders = [expiry for expiry, _, client in first if self.runs_of(client)]
+        if not self.active or (not holders and len(first) < EXPIRIES):
+            return None
+        expiry = holders[0] if holders else first[-1][0]
+        if self.in_grace() and expiry > self.gap_from:
+            expiry = max(expiry, self.grace_until)
+        last_call = self.last_call() or self.now
+        if early and expiry - last_call > CALL_EVERY:
+            return max(last_call + CALL_EVERY, expiry - OUTAGE - 1_000)
+        return expiry
 
     def next_in(self, beside: int) -> int:
         """Milliseconds until there is a reason to poll again; -1 if there is none."""
         at = self.next_event(passed=beside > 0 and not self.has_due_job(beside))
+        return self.ms_until(at)
+
+    def ms_until(self, at: float | None) -> int:
         return -1 if at is None else max(0, math.ceil(at - self.now))
 
     def row(self, id_: str) -> tuple[Any, ...]:

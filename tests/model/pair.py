@@ -192,8 +192,10 @@ def _cancels(flat: list[bytes]) -> list[tuple[str, int]]:
     return [(id_.decode(), int(token)) for id_, token in pairs(flat)]
 
 
-def _read_bump(reply: list[Any]) -> list[tuple[str, Any]]:
-    return [(state.decode(), _cancels(cancels)) for state, cancels in reply]
+def _read_bump(reply: list[Any]) -> tuple[list[tuple[str, Any]], int]:
+    answers = [(state.decode(), _cancels(cancels)) for state, cancels, _ in reply]
+    (next_in,) = {next_in for _, _, next_in in reply}
+    return answers, next_in
 
 
 def _configure(**settings: Any) -> Args:

@@ -185,7 +185,7 @@ class Harness:
         return self.call(self.commands.cancel(ids, running=running))
 
     def bump(self, *clients: str, lease: float = 30.0) -> list[str]:
-        return [state for state, _ in self.call(self.commands.bump(clients, lease))]
+        return [state for state, _ in self.call(self.commands.bump(clients, lease)).clients]
 
     def sweep(self) -> int:
         return self.call(self.commands.sweep())

@@ -118,12 +118,12 @@ mutant(
 mutant(
     "no_poll_is_needed_before_a_lease_expires",
     "jobs_of_a_dead_client_return_in_time_without_other_traffic",
-    ("if expiry - from > CONTACT_EVERY_MS and any_leases(q) then", "if false then"),
+    ("if expiry - from > CONTACT_EVERY_MS then", "if false then"),
 )
 mutant(
     "a_long_lease_needs_polls_from_the_start",
     "a_waiter_is_not_woken_until_shortly_before_a_long_lease_expires",
-    ("return math.max(from, expiry - 2 * CONTACT_EVERY_MS)", "return from"),
+    ("return math.max(from + CONTACT_EVERY_MS, ", "return math.min(from + CONTACT_EVERY_MS, "),
 )
 mutant(
     "the_poll_at_the_end_of_a_grace_starts_another",
@@ -147,7 +147,7 @@ mutant(
     "an_idle_lease_is_as_short_as_any",
     "an_idle_client_stays_alive_until_its_next_poll",
     (
-        "q.now + math.max(poll_in, args.waits_ms) + args.waits_ms + args.lease_ms",
+        "q.now + math.max(poll_in, args.waits_ms) + args.lease_ms",
         "q.now + args.lease_ms",
     ),
 )
@@ -183,12 +183,28 @@ mutant(
     ("local POLL_TOLERANCE_MS = 1.25", "local POLL_TOLERANCE_MS = 0"),
 )
 mutant(
-    "an_idle_client_expires_before_it_polls",
-    "a_sleeping_client_is_not_woken_because_another_sleeps",
+    "an_idle_lease_lasts_for_two_polls",
+    "an_idle_client_stays_alive_until_its_next_poll",
     (
+        "q.now + math.max(poll_in, args.waits_ms) + args.lease_ms",
         "q.now + math.max(poll_in, args.waits_ms) + args.waits_ms + args.lease_ms",
-        "q.now + args.lease_ms",
     ),
+)
+mutant(
+    "sleeping_clients_poll_for_each_other",
+    "a_sleeping_client_does_not_poll_because_another_sleeps",
+    ("  if not any_leases(q) then\n    return nil\n  end\n", ""),
+    ("    if held ~= 0 or i ==", "    if true or i =="),
+)
+mutant(
+    "the_death_of_an_idle_client_needs_a_poll",
+    "the_death_of_a_client_that_holds_nothing_needs_no_poll",
+    ("    if held ~= 0 or i ==", "    if true or i =="),
+)
+mutant(
+    "a_call_looks_for_a_lease_among_all_clients",
+    "the_death_of_a_client_that_holds_nothing_needs_no_poll",
+    ("local EXPIRIES = 10\n", "local EXPIRIES = 1000\n"),
 )
 mutant(
     "a_client_without_room_gets_no_next_poll",

@@ -29,6 +29,11 @@ mutant(
     ("left <= 0 or left > MAX_LEASE_LEFT_MS", "left <= 0"),
 )
 mutant(
+    "a_hand_off_is_leased_for_half_a_minute",
+    "a_client_with_a_long_lease_is_woken_instead",
+    ("local MAX_LEASE_LEFT_MS = 22000", "local MAX_LEASE_LEFT_MS = 30000"),
+)
+mutant(
     "every_waiter_gets_hand_offs",
     "a_waiter_that_does_not_take_hand_offs_is_woken",
     ("% 0.5 == 0.25", "% 0.5 >= 0"),

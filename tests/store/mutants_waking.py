@@ -47,7 +47,7 @@ mutant(
 mutant(
     "a_waiter_that_missed_its_poll_keeps_the_time",
     "a_waiter_that_missed_its_poll_does_not_keep_the_time",
-    ("polling_between(q, q.now - CHECK_AFTER_MS,", "polling_between(q, 0,"),
+    ("polling_between(q, q.now - OVERDUE_MS,", "polling_between(q, 0,"),
 )
 mutant(
     "every_client_keeps_the_time",
@@ -129,7 +129,7 @@ mutant(
 mutant(
     "a_check_is_left_to_a_waiter_that_missed_its_poll",
     "a_check_is_not_left_to_a_waiter_that_missed_its_poll",
-    ("polling_between(q, q.now - CHECK_AFTER_MS,", "polling_between(q, 0,"),
+    ("polling_between(q, q.now - OVERDUE_MS,", "polling_between(q, 0,"),
 )
 mutant(
     "a_paused_queue_wakes_clients",
@@ -156,4 +156,14 @@ mutant(
     "a_resume_leaves_the_time_alone",
     "after_a_resume_two_clients_keep_the_time",
     ("    q.paused = false\n", ""),
+)
+mutant(
+    "a_bump_never_needs_another_call",
+    "a_bump_says_when_a_lease_may_expire",
+    ("= ms_until(q, next_event_at(q))", "= -1"),
+)
+mutant(
+    "a_bump_does_not_say_that_dead_clients_are_left",
+    "a_bump_says_that_dead_clients_are_left",
+    ("= ms_until(q, next_event_at(q))", "= math.max(1, ms_until(q, next_event_at(q)))"),
 )

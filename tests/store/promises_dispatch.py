@@ -257,13 +257,13 @@ def a_cancel_request_reaches_the_holder_until_the_run_has_ended(h: Harness) -> N
     assert h.cancel("a", running=True) == ["requested"]
     assert h.cancel("a", running=True) == ["requested"]
     for _ in range(2):
-        [(state, asked)] = h.call(h.commands.bump(["c1"], 30))
+        [(state, asked)] = h.call(h.commands.bump(["c1"], 30)).clients
         assert (state, [(one.id, one.token) for one in asked]) == ("ok", [("a", run.token)])
     assert [one.id for one in h.dequeue("c1").cancels] == ["a"]
     assert h.call(h.commands.extend("a", run.token, 30)) == "cancel"
     assert h.row("active").cancelled
     assert h.end(run, Finish()) == "finished"
-    assert h.call(h.commands.bump(["c1"], 30)) == [("ok", [])]
+    assert h.call(h.commands.bump(["c1"], 30)).clients == [("ok", [])]
 
 
 @promise

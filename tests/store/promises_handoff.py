@@ -63,7 +63,7 @@ def a_hand_off_does_not_shorten_the_lease_of_the_client(h: Harness) -> None:
     h.later(2.9)
     h.dispatch("a")
     job = h.commands.handed(taker.heard(), "c1")
-    h.later(2 * 3 + 5 - 2.9 - 0.1)
+    h.later(3 + 5 - 2.9 - 0.1)
     assert h.sweep() == 0
     assert h.end(job, Finish()) == "finished"
 
@@ -142,7 +142,7 @@ def a_client_with_a_long_lease_is_woken_instead(h: Harness) -> None:
     assert taker.heard() == b"wake"
     assert h.take(limit=9)
     taker.sleep(seconds=20)
-    h.later(16)  # now 29 seconds are left
+    h.later(4)  # now 21 seconds are left
     h.dispatch("b")
     assert taker.heard().startswith(b"job:")
 

@@ -372,8 +372,7 @@ def a_busy_client_is_woken_in_time_for_the_next_job(h: Harness) -> None:
     assert h.dequeue("c1", limit=9, waiter="c1", waits=8, beside=1).next_in == 3
     h.dispatch("c", after=4)
     assert _waiters(h) == [b"c1"], "it polls in time itself"
-    h.join("c2", lease=1)
-    h.sweep()
+    h.take_one("~pulled", lease=1)
     assert _waiters(h) == [], "because a lease expires"
 
 

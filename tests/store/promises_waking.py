@@ -138,7 +138,7 @@ def a_client_that_rests_stays_alive_until_after_its_next_poll(h: Harness) -> Non
     for waiter in crowd[:19]:
         h.call(h.commands.evict(waiter.name))
     for _ in range(10):
-        h.later((rest + 8 + 30 - 0.1) / 10)  # less than what counts as an outage
+        h.later((rest + 30 - 0.1) / 10)  # less than what counts as an outage
         h.sweep()
     assert h.bump(crowd[19].name) == ["ok"]
 
@@ -219,3 +219,26 @@ def after_a_resume_two_clients_keep_the_time(h: Harness) -> None:
     assert heard(crowd) == [b"", b"", b""]
     h.call(h.commands.configure(paused=False))
     assert heard(crowd) == [b"poll:1000", b"poll:1000", b""]
+
+
+@promise
+def a_bump_says_when_a_lease_may_expire(h: Harness) -> None:
+    """A worker without room sends only heartbeats: it has to return the jobs of a dead host."""
+    h.join("c1", lease=60)
+    assert h.call(h.commands.bump(["c1"], 60)).next_in is None
+    h.dispatch()
+    h.take_one(lease=5)
+    assert h.call(h.commands.bump(["c1", "ghost"], 60)).next_in == 5
+    h.later(5)
+    assert h.call(h.commands.bump(["c1"], 60)).next_in is None
+    assert h.row("due").stall_count == 1
+
+
+@promise
+def a_bump_says_that_dead_clients_are_left(h: Harness) -> None:
+    h.join("dead", lease=5)
+    h.join("c1", lease=60)
+    h.dispatch_many(*(f"j{n:03}" for n in range(150)))
+    h.take("dead", limit=150, lease=5)
+    h.later(5)
+    assert [h.call(h.commands.bump(["c1"], 60)).next_in for _ in range(2)] == [0, None]

@@ -17,6 +17,7 @@ from queasy.store.job_reader import JobReader
 from queasy.store.keys import QueueKeys
 from queasy.store.records import (
     AuditPage,
+    Bumped,
     Cancelled,
     ClientInfo,
     Counts,
@@ -148,7 +149,7 @@ class QueueCommands:
                 words = _in_order(endings, words, _words(settled))
             return Taken(
                 state=_word(state),
-                next_in=None if next_in < 0 else next_in / 1000,
+                next_in=_seconds_until(next_in),
                 settled=words,
                 cancels=_cancels(cancels),
                 count=self._jobs.count(jobs),
@@ -189,13 +190,14 @@ class QueueCommands:
         args = (client, _whole_ms(lease), worker)
         return Command("register", self.keys.all, args, _word)
 
-    def bump(
-        self, clients: Sequence[str], lease: float
-    ) -> Command[list[tuple[str, list[Cancelled]]]]:
-        """Heartbeats: for each client ok or lost, and the runs to cancel."""
+    def bump(self, clients: Sequence[str], lease: float) -> Command[Bumped]:
+        """Heartbeats: what the server says about each client, and when it needs the next call."""
 
-        def read(reply: list[Any]) -> list[tuple[str, list[Cancelled]]]:
-            return [(_word(state), _cancels(cancels)) for state, cancels, *_ in reply]
+        def read(reply: list[Any]) -> Bumped:
+            return Bumped(
+                [(_word(state), _cancels(cancels)) for state, cancels, *_ in reply],
+                next_in=_seconds_until(reply[0][2]),
+            )
 
         args = (_whole_ms(lease), *clients)
         return Command("bump", self.keys.with_fail_queue, args, read)
@@ -370,6 +372,11 @@ def _in_order(endings: Sequence[Ending], of_finishes: list[str], of_others: list
 
 def _flag(value: bool) -> str:
     return "1" if value else "0"
+
+
+def _seconds_until(ms: int) -> float | None:
+    """Seconds from milliseconds; None for -1, which means never."""
+    return None if ms < 0 else ms / 1000
 
 
 def _whole_ms(seconds: float) -> int:

@@ -24,7 +24,16 @@ from queasy.outcomes import (
 )
 from queasy.store.command import Argument
 
-__all__ = ["Cancelled", "Counts", "DispatchItem", "Dispatched", "Ending", "Stat", "Taken"]
+__all__ = [
+    "Bumped",
+    "Cancelled",
+    "Counts",
+    "DispatchItem",
+    "Dispatched",
+    "Ending",
+    "Stat",
+    "Taken",
+]
 
 DispatchStatus = Literal["created", "updated", "blocked", "unchanged"]
 DEFAULT_FLAGS = "1t10"
@@ -92,6 +101,17 @@ class Cancelled(msgspec.Struct, frozen=True):
 
     id: str
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bumped:
+    """The answer to a bump."""
+
+    clients: list[tuple[str, list[Cancelled]]]
+    """For each client ok or lost, and the runs to cancel."""
+    next_in: float | None
+    """Seconds until a lease of any client may have expired, and a call is needed; None if no job is
+    leased, 0 if dead clients are left."""
 
 
 @dataclass(frozen=True)

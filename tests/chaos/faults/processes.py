@@ -35,6 +35,17 @@ def kill_supervisor(system: System) -> None:
         system.expect_exit(children)
 
 
+def kill_host(system: System) -> None:
+    """Kill a supervisor and its worker processes at once, as when a host dies."""
+    supervisor = _choose(system, "worker")
+    if supervisor:
+        pids = [supervisor.pid, *supervisor.children()]
+        system.record("kill host", *pids)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
 def kill_producer(system: System) -> None:
     _kill_member(system, "producer")
 

@@ -460,12 +460,38 @@ def test_run_stays_in_the_table_until_its_report_is_answered(
 # Leases
 
 
+def test_probe_that_finds_a_job_does_not_count_as_a_wait(
+    state: QueueState, table: InflightTable, clock: Clock
+) -> None:
+    """Bug: the server extended no lease, and the supervisor sent no bump: the lease ran out."""
+    confirmed_until = state.leases.confirmed_until
+    state.plan_poll(taken(next_in=0.0), 0, WAIT, clock.now)
+    assert state.leases.confirmed_until == confirmed_until
+    assert table.idle_until(0) <= clock.now + LEASE
+
+
+@pytest.mark.parametrize(
+    "event", ["pass_over", "stand_down", "forward_wake_up", "become_waiter_again"]
+)
+def test_worker_that_stops_waiting_is_bumped_soon(
+    state: QueueState, table: InflightTable, clock: Clock, event: str
+) -> None:
+    """Bug: a worker without room made no call for a minute, and a dead host kept its jobs."""
+    state.plan_poll(taken(), 5, 60.0, clock.now)
+    assert table.idle_until(0) > clock.now + 60
+    getattr(state, event)()
+    assert table.idle_until(0) == clock.now + LEASE
+    state.abandon()
+    getattr(state, event)()
+    assert table.idle_until(0) == 0, "it does not serve the queue any more"
+
+
 def test_idle_wait_confirms_the_lease_beyond_the_next_poll(
     state: QueueState, clock: Clock, table: InflightTable
 ) -> None:
     listen(state)
     state.plan_poll(taken(), 5, WAIT, clock.now - 1)
-    until = clock.now - 1 + 2 * WAIT + LEASE
+    until = clock.now - 1 + WAIT + LEASE
     assert state.leases.confirmed_until == until
     assert table.idle_until(0) == until
     assert not state.leases.stale

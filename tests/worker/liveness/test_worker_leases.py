@@ -64,9 +64,38 @@ def test_an_idle_worker_is_bumped_only_when_its_lease_is_about_to_end(leases: Le
     assert leases.lease_due(0, NOW) is None
     assert leases.lease_due(0, NOW + 2) == IDLE_LEASE
     leases.bump_sent(0, NOW + 2)
-    leases.answered(0, IDLE_LEASE, NOW + 2, "ok")
+    leases.answered(0, IDLE_LEASE, NOW + 2, "ok", None)
     assert leases.lease_due(0, NOW + 2 + IDLE_LEASE - IDLE_MARGIN - 1) is None
     assert leases.lease_due(0, NOW + 2 + IDLE_LEASE - IDLE_MARGIN + 1) == IDLE_LEASE
+
+
+def _bump(leases: Leases, next_in: float | None) -> None:
+    leases.bump_sent(0, NOW)
+    leases.answered(0, IDLE_LEASE, NOW, "ok", next_in)
+
+
+def test_a_worker_without_room_calls_when_a_lease_of_another_may_expire(leases: Leases) -> None:
+    """Bug: no worker called while all were full, and a dead host kept its jobs."""
+    _bump(leases, next_in=4.0)
+    assert leases.lease_due(0, NOW + 3.9) is None
+    assert leases.lease_due(0, NOW + 4) == IDLE_LEASE
+
+
+def test_a_worker_without_room_calls_before_its_silence_looks_like_an_outage(
+    leases: Leases,
+) -> None:
+    """A job may have been taken, and its host may have died, right after the last call."""
+    _bump(leases, next_in=None)
+    assert leases.lease_due(0, NOW + 8) is None
+    assert leases.lease_due(0, NOW + 9.1) == IDLE_LEASE
+
+
+def test_a_worker_that_waits_for_jobs_is_not_bumped(leases: Leases) -> None:
+    _bump(leases, next_in=4.0)
+    leases.table.set_idle_until(0, NOW + 8 + LEASE)
+    assert leases.lease_due(0, NOW + 9) is None, "its own dequeue is a second late"
+    leases.table.set_stood_down()
+    assert leases.lease_due(0, NOW + 9) == IDLE_LEASE, "its loop is blocked: it is not a waiter"
 
 
 def test_a_queue_that_is_not_served_is_not_bumped(leases: Leases) -> None:
@@ -96,12 +125,12 @@ def test_the_table_says_since_when_leases_were_not_confirmed(leases: Leases) -> 
 
 
 def test_a_worker_that_the_server_declared_dead_is_lost_unless_it_left(leases: Leases) -> None:
-    leases.answered(0, LEASE, NOW, "ok")
+    leases.answered(0, LEASE, NOW, "ok", None)
     assert leases.losses == 0
-    leases.answered(0, LEASE, NOW, "lost")
+    leases.answered(0, LEASE, NOW, "lost", None)
     assert leases.losses == 1
     leases.table.set_idle_until(0, 0.0)  # it left the queue while the call was in flight
-    leases.answered(0, LEASE, NOW, "lost")
+    leases.answered(0, LEASE, NOW, "lost", None)
     assert leases.losses == 1
 
 

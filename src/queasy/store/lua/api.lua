@@ -17,7 +17,8 @@ local clients_arg, group_count = arguments.clients_arg, arguments.group_count
 local dequeue_arg = arguments.dequeue_arg
 local bump, register_client, extend_lease = client.bump, client.register_client, client.extend_lease
 local earlier_reply = idempotency.earlier_reply
-local wake_after_call = waking.wake_after_call
+local wake_after_call, next_event_at = waking.wake_after_call, waking.next_event_at
+local ms_until = waking.ms_until
 local cancel = cancel.cancel
 local dispatch_once = dispatch.dispatch_once
 local trim, requeue, drop = records.trim, records.requeue, records.drop
@@ -131,7 +132,9 @@ end
 -- bump: heartbeats.
 --   keys   all, and the fail queue's
 --   args   lease, client ...
---   reply  { ok | lost, { id, token of each requested cancel } } for each client
+--   reply  { ok | lost, { id, token of each requested cancel }, next_in } for each client. next_in
+--          is the same for all: ms until a call is needed, because a lease may have expired; -1 if
+--          no job is leased, 0 if dead clients have more jobs than one call returns
 --   writes clients; sweeps
 function API.bump(keys, argv)
   local lease_ms, clients = lease_arg(argv[1], 'the lease'), clients_arg(argv, 2)
@@ -139,6 +142,10 @@ function API.bump(keys, argv)
   local replies = bump(q, lease_ms, clients)
   sweep(q)
   wake_all(q)
+  local next_in = ms_until(q, next_event_at(q))
+  for _, reply in ipairs(replies) do
+    reply[3] = next_in
+  end
   return replies
 end
 

@@ -1,7 +1,7 @@
 -- Dequeue: ends leases, sweeps, takes due jobs, and adds or removes the client as a waiter, in one
 -- call.
 
-local MAX_INTEGER, expiry_cutoff = keys.MAX_INTEGER, keys.expiry_cutoff
+local expiry_cutoff = keys.expiry_cutoff
 local new_batch = batch.new
 local unpack_table = job.unpack_table
 local is_late, note_dequeue = idempotency.is_late, idempotency.note_dequeue
@@ -11,7 +11,7 @@ local cancels_of, bump = client.cancels_of, client.bump
 local WAITER_GONE_MS, wake_waiters = waking.WAITER_GONE_MS, waking.wake_waiters
 local wake_for_suspects, next_job_at = waking.wake_for_suspects, waking.next_job_at
 local next_scheduled_at, next_event_at = waking.next_scheduled_at, waking.next_event_at
-local is_kept, rest_ms = waking.is_kept, waking.rest_ms
+local is_kept, rest_ms, ms_until = waking.is_kept, waking.rest_ms, waking.ms_until
 local wake_all = endings.wake_all
 local settle = settle.settle
 local leased_to, leased_batch, find_due = take.leased_to, take.leased_batch, take.find_due
@@ -29,8 +29,7 @@ end
 
 -- Milliseconds until the client has a reason to poll; -1 if it has none.
 local function next_poll_after(q, beside)
-  local at = next_event_at(q, next_job_at_for(q, beside))
-  return at and math.max(0, math.min(math.ceil(at - q.now), MAX_INTEGER)) or -1
+  return ms_until(q, next_event_at(q, next_job_at_for(q, beside)))
 end
 
 local function is_due(q, beside)
@@ -47,8 +46,9 @@ end
 
 -- Extends the lease of a client that sleeps and holds no job, so that it need not bump while it
 -- sleeps: for `poll_in`, or for the time that it asked for, whichever is longer. The lease lasts
--- until well after its next poll: if it expired earlier, another sleeping client would have to poll
--- then, to sweep. Returns how many leases the client holds. If it holds any, nothing is extended.
+-- until well after its next poll. It must not be much longer: a job that is handed to the client
+-- waits until then, if its host has vanished. Returns how many leases the client holds. If it holds
+-- any, nothing is extended.
 local function extend_idle_lease(q, args, poll_in)
   local client = args.client
   if client:byte(1) == 126 then -- '~'
@@ -58,7 +58,7 @@ local function extend_idle_lease(q, args, poll_in)
   if lease_count > 0 then
     return lease_count
   end
-  local expiry = q.now + math.max(poll_in, args.waits_ms) + args.waits_ms + args.lease_ms
+  local expiry = q.now + math.max(poll_in, args.waits_ms) + args.lease_ms
   local batch = new_batch()
   batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
   batch:commit(q)

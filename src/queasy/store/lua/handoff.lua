@@ -15,8 +15,9 @@ local take = take.take
 local MAX_HANDOFF_BYTES = 65536
 
 -- If the client's host vanishes, the job waits until the lease expires. So a client whose lease
--- lasts longer than this receives no hand-off.
-local MAX_LEASE_LEFT_MS = 30000
+-- lasts longer than this receives no hand-off. A client that waits for eight seconds, as most do,
+-- has a lease of 21 seconds.
+local MAX_LEASE_LEFT_MS = 22000
 
 -- Waiters that take hand-offs have a quarter of a millisecond in their score in `waiters`: see
 -- `update_waiter` in dequeue.lua.

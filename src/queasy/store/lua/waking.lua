@@ -17,12 +17,19 @@
 -- woken for a suspect that must run alone: its entry is half a millisecond below a whole one. A
 -- waiter that takes hand-offs (handoff.lua) has a quarter of a millisecond more.
 
-local CONTACT_EVERY_MS, CHUNK, in_grace = keys.CONTACT_EVERY_MS, keys.CHUNK, keys.in_grace
-local channel_of = keys.channel_of
+local OUTAGE_MS, CONTACT_EVERY_MS, CHUNK = keys.OUTAGE_MS, keys.CONTACT_EVERY_MS, keys.CHUNK
+local MAX_INTEGER, in_grace, channel_of = keys.MAX_INTEGER, keys.in_grace, keys.channel_of
 local companions_of = job.companions_of
+local lease_range = client.lease_range
 
 -- A waiter that should have polled this long ago is gone.
 local WAITER_GONE_MS = 60000
+
+-- A waiter that should have polled this long ago keeps no time: most likely its host is gone.
+local OVERDUE_MS = 2000
+
+-- How many clients to look at for the first that holds a job.
+local EXPIRIES = 10
 
 -- A wake-up for a job is checked after this time, by a waiter of another host.
 local CHECK_AFTER_MS = 2000
@@ -46,22 +53,6 @@ local FREQUENT_WAITERS = 4
 -- host, and a hyphen. Any other client counts as a host of its own.
 local function host_of(client)
   return client:match('^h%x%x%x%x%x%x%x%x%-') or client
-end
-
--- Calls `visit(client, poll_at)` for waiters, the first to poll first, until it returns true. Most
--- often the first two are enough.
-local function visit_waiters(q, visit)
-  for _, last in ipairs({ 1, CHUNK - 1 }) do
-    local waiters = redis.pcall('ZRANGE', q.waiters, 0, last, 'WITHSCORES')
-    for i = 1, waiters.err and 0 or #waiters, 2 do
-      if visit(waiters[i], tonumber(waiters[i + 1])) then
-        return
-      end
-    end
-    if waiters.err or #waiters < 2 * (last + 1) then
-      return
-    end
-  end
 end
 
 -- Sends a waiter a message and removes the waiter. Returns whether any subscriber received it; nil
@@ -106,9 +97,14 @@ local function polling_between(q, from, to)
   return found.err and {} or found
 end
 
--- The waiters that poll by `at`. One that should have polled a while ago is most likely gone.
+-- The waiters that poll by `at`, without those that are overdue.
 local function keepers(q, at)
-  return polling_between(q, q.now - CHECK_AFTER_MS, at + POLL_TOLERANCE_MS)
+  return polling_between(q, q.now - OVERDUE_MS, at + POLL_TOLERANCE_MS)
+end
+
+-- The first waiters that poll after `at`.
+local function later_waiters(q, at)
+  return polling_between(q, string.format('(%.17g', at + POLL_TOLERANCE_MS), '+inf')
 end
 
 -- Has a waiter of a host other than `host` poll soon: a message to `host` may not have been read.
@@ -121,10 +117,13 @@ local function check_soon(q, host)
       return
     end
   end
-  visit_waiters(q, function(client, poll_at)
-    local late = poll_at <= at + POLL_TOLERANCE_MS -- of `host`, or gone
-    return not late and host_of(client) ~= host and appoint(q, client, poll_at, at) ~= false
-  end)
+  found = later_waiters(q, at)
+  for i = 1, #found, 2 do
+    local client = found[i]
+    if host_of(client) ~= host and appoint(q, client, tonumber(found[i + 1]), at) ~= false then
+      return
+    end
+  end
 end
 
 -- Wakes up to `n` waiters, because there is work. A waiter that receives nothing is gone. Returns
@@ -194,22 +193,38 @@ local function any_leases(q)
   return type(lease_count) == 'number' and lease_count > 0
 end
 
--- When a client must poll because of a lease that expires at `expiry`. If jobs are leased and the
--- last contact is long past, a poll is needed before that: otherwise the silence would count as an
--- outage.
+-- When the lease of the first client that holds a job expires; nil if no job is leased. The death
+-- of an idle client needs no poll. If none of the first clients holds a job, a poll is needed when
+-- the last of them has expired.
+local function first_expiry(q)
+  if not any_leases(q) then
+    return nil
+  end
+  local clients = redis.pcall('ZRANGE', q.clients, 0, EXPIRIES - 1, 'WITHSCORES')
+  for i = 1, clients.err and 0 or #clients, 2 do
+    local held = redis.pcall('ZLEXCOUNT', q.leases, lease_range(clients[i]))
+    if held ~= 0 or i == 2 * EXPIRIES - 1 then
+      return tonumber(clients[i + 1])
+    end
+  end
+  return nil
+end
+
+-- When a client must poll because of a lease that expires at `expiry`. If the last contact is long
+-- past, a poll is needed before that: otherwise the silence would count as an outage, and the grace
+-- period after it would end later than the lease.
 local function poll_time_for(q, expiry)
   local from = q.last_contact or q.now
-  if expiry - from > CONTACT_EVERY_MS and any_leases(q) then
-    return math.max(from, expiry - 2 * CONTACT_EVERY_MS) + CONTACT_EVERY_MS
+  if expiry - from > CONTACT_EVERY_MS then
+    return math.max(from + CONTACT_EVERY_MS, expiry - (OUTAGE_MS + 1000))
   end
   return expiry
 end
 
--- When a client must poll next: because a job comes due, at `at`, or because a lease expires. nil
--- for never.
+-- When a client must poll next: because a job comes due, at `at`, or because the lease of a job
+-- expires. nil for never.
 local function next_event_at(q, at)
-  local first_out = q.clients and redis.pcall('ZRANGE', q.clients, 0, 0, 'WITHSCORES') or {}
-  local expiry = not first_out.err and tonumber(first_out[2] or nil) or nil
+  local expiry = first_expiry(q)
   if expiry then
     if in_grace(q) and expiry > q.gap_from then
       expiry = math.max(expiry, q.grace_until)
@@ -220,6 +235,11 @@ local function next_event_at(q, at)
     at = math.min(at or expiry, expiry)
   end
   return at
+end
+
+-- Whole milliseconds until a time, at least 0; -1 for never.
+local function ms_until(q, at)
+  return at and math.max(0, math.min(math.ceil(at - q.now), MAX_INTEGER)) or -1
 end
 
 -- Whether `client` need not poll by `at`: two other waiters do, and it would not be the first of
@@ -251,7 +271,7 @@ local function keep_time(q, at)
       return
     end
   end
-  found = polling_between(q, string.format('(%.17g', at + POLL_TOLERANCE_MS), '+inf')
+  found = later_waiters(q, at)
   for i = 1, #found, 2 do
     local client, poll_at = found[i], tonumber(found[i + 1])
     if host_of(client) == first_host then
@@ -322,7 +342,7 @@ return {
   WAITER_GONE_MS = WAITER_GONE_MS, notify = notify, is_subscribed = is_subscribed,
   is_kept = is_kept, rest_ms = rest_ms, wake_waiters = wake_waiters,
   wake_for_suspects = wake_for_suspects, next_job_at = next_job_at,
-  next_scheduled_at = next_scheduled_at, next_event_at = next_event_at,
+  next_scheduled_at = next_scheduled_at, next_event_at = next_event_at, ms_until = ms_until,
   ensure_timely_poll = ensure_timely_poll, wake_after_call = wake_after_call,
   wake_for_all_due = wake_for_all_due, count_due = count_due,
 }

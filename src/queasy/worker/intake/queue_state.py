@@ -337,9 +337,11 @@ class QueueState:
         if taken.count:
             # The supervisor bumps as soon as these jobs have ended.
             self._table.set_idle_until(self.index, LONG_AGO)
+        elif wait_seconds and not limit and taken.next_in == 0:
+            self._stop_waiting()  # a job is due that does not fit: the server counts on others
         elif wait_seconds:
             asked = wait_seconds if taken.next_in is None else taken.next_in
-            self._note_sleep(taken, sent, max(asked, wait_seconds) + wait_seconds)
+            self._note_sleep(taken, sent, max(asked, wait_seconds))
             asked = self._spread(asked, wait_seconds)
             if not self.leases.listens:
                 asked = min(asked, POLL_WITHOUT_WAKE_UPS)
@@ -399,7 +401,9 @@ class QueueState:
         self.leases.note_lost_messages()
 
     def forward_wake_up(self) -> None:
+        """The worker takes no job, and the server does not count it as a waiter any more."""
         self.owes_poll = False
+        self._stop_waiting()
 
     def require_forwarding(self) -> None:
         """When the call in flight is answered, poll again or have the server wake another client.
@@ -411,6 +415,18 @@ class QueueState:
     def stand_down(self) -> None:
         """The worker cannot poll when the server expects it to. Another client will."""
         self.poll_at, self.owes_poll = 0.0, False
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        """Have the supervisor bump soon, unless the worker waits again before that.
+
+        The server does not count the worker as a waiter. Perhaps the worker has no room for a long
+        time, and sends no other call for this queue: then a bump has to return the jobs of a dead
+        host.
+        """
+        if self.joined:
+            until = min(self._table.idle_until(self.index), time.monotonic() + LEASE)
+            self._table.set_idle_until(self.index, until)
 
     def become_waiter_again(self, *, not_before_pause: bool = False) -> None:
         """The server removed this worker from the waiters: poll to become one again.
@@ -419,6 +435,7 @@ class QueueState:
         """
         self.owes_poll = bool(self._in_flight)
         self._rouse()
+        self._stop_waiting()
         self.poll_at = self._paused_until if not_before_pause else 0.0
 
     def pause(self) -> None:
@@ -429,6 +446,7 @@ class QueueState:
     def pass_over(self) -> None:
         """The queue's job, if it has one, does not fit."""
         self._passed_over_since = self._probed_at = time.monotonic()
+        self._stop_waiting()
 
     # Outcomes to report
 

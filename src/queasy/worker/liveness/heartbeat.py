@@ -1,8 +1,8 @@
 """Heartbeats: keep the leases of workers alive, and report what the server says about them.
 
 1. While a worker holds jobs of a queue, the heartbeat bumps its leases every `BUMP_EVERY` seconds.
-   While the worker holds none, the heartbeat bumps only if the worker's own dequeues do not keep
-   the worker registered with the queue.
+   While the worker holds none, the heartbeat bumps only if the worker does not wait for jobs of the
+   queue: to keep the worker registered, and to return the jobs of a dead host in time.
 2. One call bumps all workers of a queue. Each queue has a call of its own, so that a slow queue
    delays no other.
 3. The answers name runs to cancel, and workers that the server has declared dead. Only an answer
@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
 from queasy.errors import ProtocolError, QueasyError
-from queasy.operations import forward_wakeup
+from queasy.operation import run_operation
+from queasy.operations import forward_wakeup, until_done
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
@@ -32,8 +34,10 @@ __all__ = ["Heartbeat", "WorkerLeases"]
 
 CHECK_EVERY = 0.2
 # The heartbeat bumps an idle worker when less than this is left of its lease, in seconds. More is
-# left as long as the worker itself dequeues in time.
-IDLE_MARGIN = LEASE / 2
+# left as long as the worker waits for jobs, and dequeues in time. If it does not, because it is
+# full, the heartbeat calls at least every nine seconds: often enough that the death of a host does
+# not look like an outage of the server (CONTACT_EVERY_MS in lua/keys.lua).
+IDLE_MARGIN = LEASE - 2.0
 # An event loop that has not turned for this many seconds counts as blocked. While anything runs the
 # limit is lower, because the loop then records its turns more often than once a second.
 IDLE_LOOP_BLOCKED, BUSY_LOOP_BLOCKED = 3.0, 0.3
@@ -78,6 +82,8 @@ class WorkerLeases:
         """When the worker was first seen to hold jobs of each queue, or to request some."""
         self._idle_until: dict[int, float] = {}
         """Until when an idle bump keeps the worker registered with each queue."""
+        self._needed_at: dict[int, float] = {}
+        """When the server needs a call for each queue, because a lease may have expired."""
         self._confirmed: dict[int, float] = {}
         """When the leases were last confirmed, for each queue of which the worker holds jobs."""
         self._published = time.monotonic()
@@ -101,10 +107,11 @@ class WorkerLeases:
         if self.table.held_of(queue):
             self._idle_until.pop(queue, None)
             return LEASE
-        if self._cannot_start_jobs(now):
+        waits = until - now >= IDLE_MARGIN and not self.table.stood_down
+        if waits or self._cannot_start_jobs(now):
             return None
-        until = max(until, self._idle_until.get(queue, 0.0))
-        return IDLE_LEASE if until - now < IDLE_MARGIN else None
+        registered = self._idle_until.get(queue, 0.0) - now >= IDLE_MARGIN
+        return None if registered and now < self._needed_at.get(queue, math.inf) else IDLE_LEASE
 
     def _cannot_start_jobs(self, now: float) -> bool:
         """Whether the worker holds nothing and its application blocks the event loop.
@@ -134,9 +141,12 @@ class WorkerLeases:
         if queue in self._confirmed:
             self._confirmed[queue] = max(self._confirmed[queue], sent)
 
-    def answered(self, queue: int, lease: float, sent: float, word: str) -> None:
-        """The server answered a bump."""
+    def answered(
+        self, queue: int, lease: float, sent: float, word: str, next_in: float | None
+    ) -> None:
+        """The server answered a bump. It needs another call in `next_in` seconds, unless None."""
         self.confirmed(queue, sent)
+        self._needed_at[queue] = math.inf if next_in is None else sent + next_in
         self._idle_until[queue] = sent + lease if lease == IDLE_LEASE else 0.0
         # "lost" is expected if the worker left the queue while the call was in flight.
         if word == "lost" and self.table.idle_until(queue):
@@ -257,14 +267,26 @@ class Heartbeat:
                 event("heartbeat_resumed")
 
     async def _bump(self, base: str, lease: float, workers: list[tuple[WorkerLeases, int]]) -> None:
-        """Bumps one queue for all workers that need it, and passes each worker its answer."""
-        sent = time.monotonic()
+        """Bumps one queue for all workers that need it, and sweeps while dead clients are left."""
+        commands = workers[0][0].queues[workers[0][1]]
+        try:
+            if await self._bump_once(commands, lease, workers) == 0:
+                await run_operation(self._store, until_done(commands.sweep))
+        except QueasyError:  # a later bump sweeps the rest
+            pass
+        finally:
+            self._bumping.pop(base, None)
+
+    async def _bump_once(
+        self, commands: QueueCommands, lease: float, workers: list[tuple[WorkerLeases, int]]
+    ) -> float | None:
+        """Passes each worker its answer. Returns in how many seconds the server needs a call."""
+        sent, base = time.monotonic(), commands.keys.base
         for worker, index in workers:
             worker.bump_sent(index, sent)
-        worker, index = workers[0]
         clients = [worker.client for worker, _ in workers]
         try:
-            answers = await self._store.run(worker.queues[index].bump(clients, lease))
+            bumped = await self._store.run(commands.bump(clients, lease))
         except QueasyError as problem:
             if not self._failing:
                 event("heartbeat_failed", logging.WARNING, error=problem)
@@ -273,13 +295,12 @@ class Heartbeat:
                 for worker, index in workers:
                     if not worker.gone:
                         worker.refused(index, time.monotonic())
-            return
-        finally:
-            self._bumping.pop(base, None)
+            return None
         self._succeeded({base})
-        for (worker, index), (word, cancels) in zip(workers, answers, strict=True):
+        for (worker, index), (word, cancels) in zip(workers, bumped.clients, strict=True):
             if worker.gone:  # its table is closed
                 continue
-            worker.answered(index, lease, sent, word)
+            worker.answered(index, lease, sent, word, bumped.next_in)
             for cancelled in cancels:
                 worker.cancel(index, cancelled)
+        return bumped.next_in

@@ -20,6 +20,7 @@ from benchmarks.harness.competitor import Competitor
 from queasy import Client
 from queasy.dispatch import new_id
 from queasy.outcomes import Finish
+from queasy.store.idempotency import Caller
 from queasy.store.net.connection import Endpoint, pack
 from queasy.store.net.url import parse_url
 from queasy.store.net.wire import Wire
@@ -76,8 +77,9 @@ async def _run(server: Any, calls: int) -> dict[str, float]:
         commands = _similar_calls(first, second)
         bare = BareConnection(server.url)
         await bare.open()
-        settle = queue._commands.settle([Ending("", 0, Finish())]).words()[:-4]
+        settle = queue._commands.settle([Ending("", 0, Finish())]).words()[:-3]
         library = redis.asyncio.Redis.from_url(server.url)
+        caller = Caller()
 
         async def lease() -> None:
             held = await queue.lease(seconds=30)
@@ -85,9 +87,9 @@ async def _run(server: Any, calls: int) -> dict[str, float]:
 
         async def lease_by_two_bare_calls() -> None:
             dequeue = queue._commands.dequeue(f"~{new_id()}", lease=30, limit=1)
-            taken = await bare.call(*dequeue.words())
+            taken = await bare.call(*dequeue.with_number(*caller.next_call()).words())
             id_, token = taken[3][:2]
-            assert await bare.call(*settle, id_, token, "", b"") == [b"finished"]
+            assert await bare.call(*settle, id_, token, b"") == [b"finished"]
 
         answer = await bare.call(*next(commands))
         assert not isinstance(answer, Exception), answer

@@ -22,6 +22,8 @@ ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail"
 
 # Milliseconds: how often the time of a caller is recorded, and when a caller is forgotten.
 RECORD_CALLER_EVERY, CALLER_GONE = 60_000, 600_000
+# A waiter that should have polled this many milliseconds ago is not expected to poll.
+LATE = 2_000
 REFUSED = "refused"
 Number = tuple[str, int] | None
 """A caller, and the number of its call."""
@@ -72,7 +74,7 @@ class Jobs(Clock):
         return min(times, default=None)
 
     def wake(self, leases: bool = True) -> None:
-        """Wake waiters if there is a due job, or an event before any of them polls.
+        """Wake waiters if there is a due job, or an event before two of them poll.
 
         No process subscribes in these tests, so no waiter answers, and the server tries them all.
         """
@@ -80,18 +82,23 @@ class Jobs(Clock):
         at = self.next_event(
             leases, bool(order) and self.waiting[order[0][2]].companions is not None
         )
-        timely = self.waiters
-        if at is not None and at > self.time:
-            # Waiters sleep for whole milliseconds, and a quarter.
-            timely = {name: poll for name, poll in self.waiters.items() if poll - 1.25 <= at}
-        if self.new_suspects:
-            self.wake_for_suspects()
-        if self.new_due:
+        paused = self.settings.get("paused")
+        if self.new_due and not paused:
             self.waiters.clear()
-        elif len(timely) < 2:  # each of them is a host of its own
-            self.waiters = {n: poll for n, poll in self.waiters.items() if n in timely}
-        if self.fail and self.fail_opened and self.fail.new_due:
-            self.fail.waiters.clear()
+        if self.new_suspects and not paused:
+            self.wake_for_suspects()
+        if at is not None and at > self.time:
+            self.keep_time(at)
+        fail = self.fail
+        if fail and self.fail_opened and fail.new_due and not fail.settings.get("paused"):
+            fail.waiters.clear()
+
+    def keep_time(self, at: float) -> None:
+        """Ask waiters to poll by `at` if fewer than two do. Each of them is a host of its own."""
+        last = at + 1.25  # waiters sleep for whole milliseconds, and a quarter
+        polls = self.waiters.values()
+        if sum(self.now - LATE <= poll <= last for poll in polls) < 2:
+            self.waiters = {name: poll for name, poll in self.waiters.items() if poll <= last}
 
     # Dispatch and cancel
 
@@ -384,5 +391,6 @@ class Jobs(Clock):
                 self.keep_newest(kind, settings[f"{kind}_limit"])
         self.write()
         if settings.get("paused") == 0:
-            self.waiters.clear()
+            self.new_due = any(job.run_at <= self.time for job in self.waiting.values())
+            self.wake()
         return "ok"

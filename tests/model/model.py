@@ -193,8 +193,9 @@ class Queue(Jobs):
             self.write()
         needs_time = limit == 0 or len(ids) < limit
         next_poll = self.next_in(beside) if state != "lost" and needs_time else -1
-        poll_in = (waits if next_poll < 0 else min(next_poll, waits)) if sleeps else None
-        self.set_waiter(waiter, poll_in, beside)
+        if sleeps:  # no other waiter has a subscription, so it keeps the time
+            next_poll = waits if next_poll < 0 else min(next_poll, waits)
+        self.set_waiter(waiter, next_poll if sleeps else None, beside)
         self.wake()
         if self.passed:
             self.wake_for_suspects()

@@ -67,7 +67,7 @@ def calls() -> list[Command[Any]]:
         queue.jobs("waiting", b"", 10), queue.jobs("failed", b"", 10),
         queue.requeue("failed", ["d"]).with_number("caller", 900),
         queue.drop("broken", ["e"]), queue.trim("failed", 0), queue.sweep(),
-        queue.evict("worker", "release"),
+        queue.evict("worker"), queue.destroy(force=False),
     ]  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 """Mistakes in leases, clients and sweeps."""
 
-# ruff: noqa: E501 - the patches are lines of Lua
-
 from tests.store.mutant import mutant
 
 mutant(
@@ -141,7 +139,7 @@ mutant(
     "a_waiter_gets_no_idle_lease",
     "an_idle_client_stays_alive_until_its_next_poll",
     (
-        "    lease_count = extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)\n",
+        "    lease_count = extend_idle_lease(q, args, 0)\n",
         "",
     ),
 )
@@ -149,14 +147,14 @@ mutant(
     "an_idle_lease_is_as_short_as_any",
     "an_idle_client_stays_alive_until_its_next_poll",
     (
-        "extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)",
-        "extend_idle_lease(q, client, q.now + args.lease_ms)",
+        "q.now + math.max(poll_in, args.waits_ms) + args.waits_ms + args.lease_ms",
+        "q.now + args.lease_ms",
     ),
 )
 mutant(
     "a_waiter_of_a_paused_queue_gets_no_idle_lease",
     "an_idle_client_stays_alive_until_its_next_poll",
-    ("  if waits then\n", "  if waits and not q.paused then\n"),
+    ("  if waits then\n    lease_count", "  if waits and not q.paused then\n    lease_count"),
 )
 mutant(
     "a_client_with_a_job_gets_an_idle_lease",
@@ -188,8 +186,8 @@ mutant(
     "an_idle_client_expires_before_it_polls",
     "a_sleeping_client_is_not_woken_because_another_sleeps",
     (
-        "extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)",
-        "extend_idle_lease(q, client, q.now + args.lease_ms)",
+        "q.now + math.max(poll_in, args.waits_ms) + args.waits_ms + args.lease_ms",
+        "q.now + args.lease_ms",
     ),
 )
 mutant(

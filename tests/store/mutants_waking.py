@@ -17,19 +17,96 @@ mutant(
     ("and not q.no_waiters and is_due(q, args.beside)", ""),
 )
 mutant(
-    "one_waiter_keeps_the_time",
+    "one_host_keeps_the_time",
     "waiters_of_two_hosts_keep_the_time",
-    ("local satisfied = polls == nil or polls and keeper", "local satisfied = polls ~= false"),
+    (
+        "      if polls == nil or polls and first_host then\n",
+        "      if polls == nil or polls then\n",
+    ),
 )
 mutant(
     "two_waiters_of_one_host_keep_the_time",
     "waiters_of_two_hosts_keep_the_time",
-    ("    if host == keeper then\n", "    if false then\n"),
+    ("    if host_of(client) == first_host then\n", "    if false then\n"),
 )
 mutant(
-    "one_waiter_watches_a_lease",
+    "each_call_appoints_waiters_again",
+    "waiters_of_two_hosts_keep_the_time",
+    ("  redis.pcall('ZADD', q.waiters, 'XX', math.floor(at) + poll_at % 1, client)\n", ""),
+)
+mutant(
+    "one_waiter_of_one_host_keeps_the_time",
+    "two_waiters_keep_the_time_if_there_is_one_host",
+    ("  if n == 1 and sibling then\n", "  if false then\n"),
+)
+mutant(
+    "a_waiter_that_is_gone_keeps_the_time",
+    "a_waiter_that_is_gone_does_not_keep_the_time",
+    ("    redis.pcall('ZREM', q.waiters, client)\n    return false\n", "    return true\n"),
+)
+mutant(
+    "a_waiter_that_missed_its_poll_keeps_the_time",
+    "a_waiter_that_missed_its_poll_does_not_keep_the_time",
+    ("polling_between(q, q.now - CHECK_AFTER_MS,", "polling_between(q, 0,"),
+)
+mutant(
+    "every_client_keeps_the_time",
+    "a_client_that_need_not_keep_the_time_rests",
+    (
+        "      if n >= 2 and (host ~= first_host or host == own_host) then\n",
+        "      if false then\n",
+    ),
+)
+mutant(
+    "one_other_waiter_lets_a_client_rest",
+    "a_client_that_need_not_keep_the_time_rests",
+    ("      if n >= 2 and (host ~= first_host or host == own_host) then\n", "      if true then\n"),
+)
+mutant(
+    "a_client_counts_itself",
+    "a_client_that_need_not_keep_the_time_rests",
+    (
+        "    if other ~= client and is_subscribed(q, other) then\n",
+        "    if is_subscribed(q, other) then\n",
+    ),
+)
+mutant(
+    "a_crowd_polls_as_often_as_one_client",
+    "a_client_that_need_not_keep_the_time_rests",
+    ("waits_ms * redis.call('ZCARD', q.waiters) / FREQUENT_WAITERS", "waits_ms"),
+)
+mutant(
+    "a_client_rests_without_a_limit",
+    "a_client_rests_for_ten_minutes_at_most",
+    ("math.max(waits_ms, math.min(rest, MAX_REST_MS))", "math.max(waits_ms, rest)"),
+)
+mutant(
+    "two_waiters_of_one_host_spare_all_others",
+    "a_client_of_another_host_keeps_the_time",
+    ("n >= 2 and (host ~= first_host or host == own_host)", "n >= 2"),
+)
+mutant(
+    "waiters_without_a_subscription_spare_others",
+    "waiters_without_a_subscription_spare_no_other",
+    ("    if other ~= client and is_subscribed(q, other) then\n", "    if other ~= client then\n"),
+)
+mutant(
+    "a_client_that_rests_is_swept",
+    "a_client_that_rests_stays_alive_until_after_its_next_poll",
+    ("  extend_idle_lease(q, args, rest)\n", ""),
+)
+mutant(
+    "a_pull_client_rests",
+    "a_pull_client_never_rests_longer_than_it_asks",
+    ("  elseif args.client:byte(1) == 126 then -- '~'\n    return args.waits_ms\n", ""),
+)
+mutant(
+    "one_host_watches_a_lease",
     "a_lease_is_watched_by_waiters_of_two_hosts",
-    ("local satisfied = polls == nil or polls and keeper", "local satisfied = polls ~= false"),
+    (
+        "      if polls == nil or polls and first_host then\n",
+        "      if polls == nil or polls then\n",
+    ),
 )
 mutant(
     "a_wake_up_is_not_checked",
@@ -47,5 +124,36 @@ mutant(
 mutant(
     "each_wake_up_has_a_check_of_its_own",
     "one_check_serves_several_wake_ups",
-    ("    redis.pcall('ZADD', q.waiters, 'XX', at + poll_at % 1, client)\n", ""),
+    ("  redis.pcall('ZADD', q.waiters, 'XX', math.floor(at) + poll_at % 1, client)\n", ""),
+)
+mutant(
+    "a_check_is_left_to_a_waiter_that_missed_its_poll",
+    "a_check_is_not_left_to_a_waiter_that_missed_its_poll",
+    ("polling_between(q, q.now - CHECK_AFTER_MS,", "polling_between(q, 0,"),
+)
+mutant(
+    "a_paused_queue_wakes_clients",
+    "a_dispatch_into_a_paused_queue_wakes_no_client",
+    ("  if q.due and not q.paused and", "  if q.due and"),
+)
+mutant(
+    "a_resume_wakes_all_clients",
+    "a_resume_wakes_a_client_for_each_due_job",
+    (
+        "  q.due = math.min(redis.call('ZCOUNT', q.waiting, '-inf', q.time), CHUNK)\n",
+        "  q.due = CHUNK\n",
+    ),
+)
+mutant(
+    "a_resume_wakes_one_client",
+    "a_resume_wakes_a_client_for_each_due_job",
+    (
+        "  q.due = math.min(redis.call('ZCOUNT', q.waiting, '-inf', q.time), CHUNK)\n",
+        "  q.due = 1\n",
+    ),
+)
+mutant(
+    "a_resume_leaves_the_time_alone",
+    "after_a_resume_two_clients_keep_the_time",
+    ("    q.paused = false\n", ""),
 )

@@ -399,7 +399,7 @@ def a_waiter_is_not_woken_until_shortly_before_a_long_lease_expires(h: Harness) 
     h.join("c1", lease=3600)
     h.dispatch()
     h.take_one(lease=600)
-    assert h.dequeue("c1", lease=3600, waiter="c1", waits=60).next_in == 591
+    assert h.dequeue("c1", lease=3600, waiter="c1", waits=3600).next_in == 591
 
 
 @promise

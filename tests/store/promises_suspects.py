@@ -300,7 +300,7 @@ def a_busy_client_sleeps_while_suspects_are_due(h: Harness) -> None:
     _crash(h, "x")
     h.join("c1")
     taken = h.dequeue("c1", limit=9, waiter="c1", waits=8, beside=1)
-    assert (taken.jobs, taken.next_in) == ([], 46), "when its own lease expires"
+    assert (taken.jobs, taken.next_in) == ([], 8)
     assert h.dequeue("c1", limit=0, waiter="c1", waits=8, beside=1).next_in != 0
     assert h.call(h.commands.counts()).waiters == 1
     assert h.dequeue(limit=0, waits=8).next_in == 0, "the suspect is due for an idle client"

@@ -1,79 +1,221 @@
 """Promises about waking: as many clients as there is work for, and in time."""
 
+from collections.abc import Sequence
+
 from tests.store.harness import Harness
 from tests.store.promise import promise
 from tests.store.waiters import Waiter
 
+REST = 600
+"""Seconds that a client rests at most."""
+
+
+def waiters(h: Harness, hosts: Sequence[int]) -> list[Waiter]:
+    """Waiters of these hosts, which began to wait one after the other."""
+    found: list[Waiter] = []
+    for number, host in enumerate(hosts):
+        found.append(Waiter(h, f"c{number}", host=host))
+        h.later(0.01)
+    return found
+
+
+def heard(waiters: Sequence[Waiter]) -> list[bytes]:
+    """The next message of each waiter."""
+    return [waiter.heard() for waiter in waiters]
+
 
 @promise
 def a_client_that_takes_a_full_batch_wakes_the_next(h: Harness) -> None:
-    """Only one waiter keeps the time for jobs that come due together."""
-    first, second, third = (Waiter(h, name, host=1) for name in ("c1", "c2", "c3"))
-    h.dispatch("a", after=1)
-    assert first.heard() == b"wake", "to keep the time"
-    first.sleep()
-    h.dispatch("b", after=1)
-    h.dispatch("c", after=1)
-    h.later(1.001)
+    """Only two waiters keep the time for jobs that come due together."""
+    first, second, third, fourth = waiters(h, [1, 1, 1, 1])
+    for id_ in "abcd":
+        h.dispatch(id_, after=1)
+    assert heard([first, second, third, fourth]) == [b"poll:1000", b"poll:1000", b"", b""]
+    h.later(1.002)
     assert h.take(first.name, waiter=first.name)
-    assert second.heard() == b"wake"
-    assert third.heard() == b""
+    assert heard([second, third]) == [b"wake", b""]
     assert h.take(second.name, waiter=second.name)
-    assert third.heard() == b"wake"
+    assert heard([third, fourth]) == [b"wake", b""]
+    assert h.take(third.name, waiter=third.name)
+    assert fourth.heard() == b"wake"
 
 
 @promise
 def a_client_that_takes_the_last_due_job_wakes_no_other(h: Harness) -> None:
-    first, second = Waiter(h, "c1", host=1), Waiter(h, "c2", host=1)
+    first, second, third = waiters(h, [1, 1, 1])
     h.dispatch("a", after=1)
-    assert first.heard() == b"wake"
-    first.sleep()
-    h.later(1.001)
+    assert heard([first, second, third]) == [b"poll:1000", b"poll:1000", b""]
+    h.later(1.002)
     assert h.take(first.name, waiter=first.name)
-    assert second.heard() == b""
+    assert heard([second, third]) == [b"", b""]
 
 
 @promise
 def waiters_of_two_hosts_keep_the_time(h: Harness) -> None:
     """One host may vanish, with all its waiters."""
-    first, sibling = Waiter(h, "c1", host=1), Waiter(h, "c2", host=1)
-    h.later(0.01)
-    other = Waiter(h, "c3", host=2)
+    crowd = waiters(h, [1, 1, 2, 2])
     h.dispatch("a", after=1)
-    assert (first.heard(), sibling.heard(), other.heard()) == (b"wake", b"", b"wake")
-    assert first.sleep() == other.sleep() == 1
+    assert heard(crowd) == [b"poll:1000", b"", b"poll:1000", b""]
+    h.dispatch("b", after=1.5)
+    h.dispatch("c", after=1)
+    assert heard(crowd) == [b""] * 4, "they poll in time for these, too"
+    h.dispatch("d", after=0.5)
+    assert heard(crowd) == [b"poll:500", b"", b"poll:500", b""]
+
+
+@promise
+def two_waiters_keep_the_time_if_there_is_one_host(h: Harness) -> None:
+    """One of them may end without a word."""
+    crowd = waiters(h, [1, 1, 1])
+    h.dispatch("a", after=1)
+    assert heard(crowd) == [b"poll:1000", b"poll:1000", b""]
+
+
+@promise
+def a_waiter_that_is_gone_does_not_keep_the_time(h: Harness) -> None:
+    crowd = waiters(h, [1, 2, 3])
+    crowd[0].end()
+    h.dispatch("a", after=1)
+    assert heard(crowd[1:]) == [b"poll:1000", b"poll:1000"]
+
+
+@promise
+def a_waiter_that_missed_its_poll_does_not_keep_the_time(h: Harness) -> None:
+    """Its host may be frozen, with its connections open."""
+    crowd = waiters(h, [1, 2, 3])
+    h.dispatch("a", after=1)
+    assert heard(crowd) == [b"poll:1000", b"poll:1000", b""]
+    h.later(1.002)
+    assert h.take(crowd[1].name, waiter=crowd[1].name)
+    crowd[1].sleep()
+    h.later(3)
     h.dispatch("b", after=1)
-    assert (first.heard(), sibling.heard(), other.heard()) == (b"", b"", b"")
+    assert heard(crowd) == [b"", b"poll:1000", b"poll:1000"]
+
+
+@promise
+def a_client_that_need_not_keep_the_time_rests(h: Harness) -> None:
+    """The more clients wait, the less often each of them polls."""
+    h.dispatch("a", after=1)
+    crowd = [Waiter(h, f"c{number}", host=number % 2) for number in range(8)]
+    assert [waiter.asked for waiter in crowd] == [1, 1, 8, 8, 8, 10, 12, 14]
+    assert crowd[0].sleep() == 1, "it still keeps the time"
+    assert crowd[7].sleep() == 16
+
+
+@promise
+def a_client_rests_for_ten_minutes_at_most(h: Harness) -> None:
+    crowd = [Waiter(h, f"c{number}", host=1) for number in range(60)]
+    assert crowd[2].sleep(60) == REST
+
+
+@promise
+def a_client_of_another_host_keeps_the_time(h: Harness) -> None:
+    """Two waiters of one host do not spare the first waiter of another."""
+    h.dispatch("a", after=1)
+    crowd = waiters(h, [1, 1, 1, 2, 2])
+    asked = [round(waiter.asked) for waiter in crowd]
+    assert asked == [1, 1, 8, 1, 8], "a third of host 1 is not needed, nor a second of host 2"
+
+
+@promise
+def waiters_without_a_subscription_spare_no_other(h: Harness) -> None:
+    """They receive no message that would have them poll earlier."""
+    for number in (1, 2):
+        Waiter(h, f"c{number}", host=number).end()
+    h.dispatch("a", after=1)
+    for client in ("c3", "c4"):
+        h.join(client)
+        h.dequeue(client, waiter=client, waits=8)
+    assert Waiter(h, "c5", host=1).asked == 1
+
+
+@promise
+def a_client_that_rests_stays_alive_until_after_its_next_poll(h: Harness) -> None:
+    crowd = [Waiter(h, f"c{number}", host=1) for number in range(20)]
+    rest = crowd[19].sleep(8)
+    assert rest == 40
+    for waiter in crowd[:19]:
+        h.call(h.commands.evict(waiter.name))
+    for _ in range(10):
+        h.later((rest + 8 + 30 - 0.1) / 10)  # less than what counts as an outage
+        h.sweep()
+    assert h.bump(crowd[19].name) == ["ok"]
+
+
+@promise
+def a_pull_client_never_rests_longer_than_it_asks(h: Harness) -> None:
+    crowd = waiters(h, range(12))
+    for waiter in crowd[:2]:
+        waiter.sleep(3)
+    assert h.dequeue("~pull", waiter="pull", waits=3).next_in == 3
 
 
 @promise
 def a_lease_is_watched_by_waiters_of_two_hosts(h: Harness) -> None:
     """The waiter that would sweep first may be on the host of the client that died."""
     h.join("c0", lease=60)
-    sibling, other = Waiter(h, "c1", host=1), Waiter(h, "c2", host=2)
+    crowd = waiters(h, [1, 1, 2])
     h.redis.zadd(h.keys.base + "waiting", {"a": h.time * 1000})
     h.redis.hset(h.keys.base + "data", "a", b"1")
     assert h.take("c0", lease=5)
-    assert (sibling.heard(), other.heard()) == (b"wake", b"wake")
-    assert sibling.sleep() == other.sleep() == 5
+    assert heard(crowd) == [b"poll:5000", b"", b"poll:5000"]
 
 
 @promise
 def a_wake_up_is_checked_by_a_waiter_of_another_host(h: Harness) -> None:
-    first, sibling = Waiter(h, "c1", host=1), Waiter(h, "c2", host=1)
-    h.later(0.01)
-    other = Waiter(h, "c3", host=2)
+    crowd = waiters(h, [1, 1, 2])
     h.dispatch("a")
-    assert (first.heard(), sibling.heard(), other.heard()) == (b"wake", b"", b"poll:2000")
+    assert heard(crowd) == [b"wake", b"", b"poll:2000"]
 
 
 @promise
 def one_check_serves_several_wake_ups(h: Harness) -> None:
-    first, other = Waiter(h, "c1", host=1), Waiter(h, "c2", host=2)
-    third = Waiter(h, "c3", host=3)
+    first, other, third = (Waiter(h, f"c{number}", host=number) for number in (1, 2, 3))
     h.dispatch("a")
-    assert (first.heard(), other.heard(), third.heard()) == (b"wake", b"poll:2000", b"")
+    assert heard([first, other, third]) == [b"wake", b"poll:2000", b""]
     assert h.take(first.name, waiter=first.name)
     first.sleep(1)
     h.dispatch("b")
-    assert (first.heard(), other.heard(), third.heard()) == (b"wake", b"", b"")
+    assert heard([first, other, third]) == [b"wake", b"", b""]
+
+
+@promise
+def a_check_is_not_left_to_a_waiter_that_missed_its_poll(h: Harness) -> None:
+    late, too_late, other = waiters(h, [1, 2, 3])
+    h.later(5)
+    other.sleep()
+    h.later(5.5)  # the two should have polled 2.5 seconds ago
+    h.dispatch("a")
+    assert heard([late, too_late, other]) == [b"wake", b"", b"poll:2000"]
+
+
+@promise
+def a_dispatch_into_a_paused_queue_wakes_no_client(h: Harness) -> None:
+    crowd = waiters(h, [1, 2])
+    h.call(h.commands.configure(paused=True))
+    h.dispatch("a")
+    h.dispatch("b", after=1)
+    h.dispatch_many("c", "d")
+    assert heard(crowd) == [b"", b""]
+
+
+@promise
+def a_resume_wakes_a_client_for_each_due_job(h: Harness) -> None:
+    crowd = waiters(h, [1, 1, 1, 1])
+    h.call(h.commands.configure(paused=True))
+    h.dispatch("a")
+    h.dispatch("b")
+    h.dispatch("c", after=60)
+    h.call(h.commands.configure(paused=False))
+    assert heard(crowd) == [b"wake", b"wake", b"", b""]
+
+
+@promise
+def after_a_resume_two_clients_keep_the_time(h: Harness) -> None:
+    crowd = waiters(h, [1, 2, 1])
+    h.call(h.commands.configure(paused=True))
+    h.dispatch("a", after=1)
+    assert heard(crowd) == [b"", b"", b""]
+    h.call(h.commands.configure(paused=False))
+    assert heard(crowd) == [b"poll:1000", b"poll:1000", b""]

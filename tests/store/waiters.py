@@ -14,13 +14,22 @@ class Waiter:
         self._ears.ssubscribe(h.keys.channel(self.name))
         assert self._ears.get_sharded_message(timeout=5)["type"] == "ssubscribe"
         h.join(self.name)
-        self.sleep()
+        self.asked = self.sleep()
+        """After how many seconds the server asked it to poll, when it began to wait."""
 
-    def sleep(self, seconds: float = 8) -> float | None:
+    def sleep(self, seconds: float = 8) -> float:
         """Dequeues, gets nothing and waits. Returns when the server asks it to poll again."""
         taken = self.h.dequeue(self.name, waiter=self.name, waits=seconds)
         assert taken.jobs == []
+        assert taken.next_in is not None
         return taken.next_in
+
+    def end(self) -> None:
+        """Loses its connection, and does not come back."""
+        self._ears.sunsubscribe()
+        while self._ears.get_sharded_message(timeout=5)["type"] != "sunsubscribe":
+            pass
+        self._ears.close()
 
     def heard(self) -> bytes:
         """The next message; b'' if there is none."""

@@ -14,6 +14,7 @@ __all__ = ["Argument", "Command"]
 
 T = TypeVar("T")
 Argument = str | bytes | int | float
+TEXT = {str, bytes}
 
 
 # A struct, because one is made for each call: a frozen dataclass takes ten times as long to make.
@@ -38,7 +39,7 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         return Command(
             self.function,
             self.keys,
-            (caller, number, *self.args[2:]),
+            (caller, str(number), *self.args[2:]),
             self.read,
             self.read_only,
             False,
@@ -53,7 +54,9 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         """
         keys = self.keys
         fcall = "FCALL_RO" if self.read_only else "FCALL"
-        args = [arg if isinstance(arg, (str, bytes)) else repr(arg) for arg in self.args]
+        args: Any = self.args
+        if not TEXT.issuperset(map(type, args)):  # a call with a thousand jobs has no numbers
+            args = [arg if isinstance(arg, (str, bytes)) else repr(arg) for arg in args]
         return (fcall, library.PREFIX + self.function, str(len(keys)), *keys, *args)
 
     def answer(self, reply: Any) -> T:

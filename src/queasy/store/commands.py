@@ -71,7 +71,7 @@ class QueueCommands:
     ) -> Command[list[Dispatched]]:
         """Put or update jobs. `call` is the caller's id and call number, if they are known."""
         ids = [item.id for item in items]
-        args: list[Argument] = [*(call or NO_NUMBER)]
+        args: list[Argument] = [*(NO_NUMBER if call is None else map(str, call))]
         for item in items:
             if item.when or item.flags or item.options:
                 args[2:] = chain.from_iterable([each.args() for each in items])

@@ -102,7 +102,8 @@ class Taken:
 
     state: Literal["ok", "lost", "paused", "overtaken"]
     next_in: float | None
-    """Seconds until the next job is due or a client expires; None if there is neither."""
+    """For a client that waits: the seconds after which the server expects it to dequeue. Otherwise
+    the seconds until the next job is due or a client expires; None if there is neither."""
     settled: list[str]
     cancels: list[Cancelled]
     count: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
@@ -57,7 +58,8 @@ class Control:
                 await self._unsubscribed.wait()
                 self._unsubscribed.clear()
                 if not await self._subscribe():
-                    await asyncio.sleep(RESUBSCRIBE_AFTER)
+                    # Many workers may try at once.
+                    await asyncio.sleep(random.uniform(RESUBSCRIBE_AFTER / 2, RESUBSCRIBE_AFTER))
                     self._unsubscribed.set()
 
     async def _subscribe(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from queasy import Client, Job, Queue, SyncClient
+from queasy.errors import Unanswered
 from queasy.store.command import Command
 from queasy.store.store import AsyncStore
 from queasy.worker.plan import IDLE_LEASE, LEASE, safety_interval
@@ -148,10 +149,13 @@ async def test_handoff_during_a_reconcile_is_not_interrupted(
 ) -> None:
     """The server lists the leases for the reconcile, and hands the job off after that."""
     answered, over, run = asyncio.Event(), asyncio.Event(), AsyncStore.run
-    asked = asyncio.Event()
+    asked, lost = asyncio.Event(), asyncio.Event()
 
     async def run_slowly(store: AsyncStore, command: Command[Any]) -> Any:
         answer = await run(store, command)
+        if command.function == "dequeue" and not lost.is_set():
+            lost.set()
+            raise Unanswered("the answer was lost, so the worker reconciles")
         if command.function == "leases":
             asked.set()
             await answered.wait()
@@ -161,7 +165,7 @@ async def test_handoff_during_a_reconcile_is_not_interrupted(
     async with working(client):
         await until_it_waits(direct)
         monkeypatch.setattr(AsyncStore, "run", run_slowly)
-        await asyncio.to_thread(server.call, "CLIENT", "KILL", "TYPE", "pubsub")
+        await wake(direct, server)
         await asked.wait()
         direct.queue("emails").dispatch(1, id="a")
         await seen.runs(1)

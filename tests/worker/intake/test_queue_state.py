@@ -312,8 +312,37 @@ def test_queue_is_polled_when_its_next_job_is_due_by_the_time_of_sending(
     listen(state)
     state.plan_poll(taken(next_in=3.0), 5, WAIT, clock.now - 1)
     assert state.poll_at == clock.now + 2
-    state.plan_poll(taken(next_in=30.0), 5, WAIT, clock.now - 1)
-    assert state.poll_at == clock.now + WAIT
+
+
+def test_workers_that_lost_their_connections_together_do_not_poll_together(
+    state: QueueState, clock: Clock
+) -> None:
+    polls = set[float]()
+    for _ in range(20):
+        state.lose_connection()
+        listen(state)
+        state.plan_poll(taken(next_in=100.0), 5, WAIT, clock.now)
+        polls.add(state.poll_at - clock.now)
+    assert WAIT <= min(polls) < max(polls) <= 100
+    assert len(polls) == 20
+    assert state.leases.confirmed_until == clock.now + 100 + WAIT + LEASE
+    state.plan_poll(taken(next_in=100.0), 5, WAIT, clock.now)
+    assert state.poll_at == clock.now + 100, "only the first rest is shorter"
+
+
+def test_time_to_poll_that_arrives_before_the_answer_of_a_poll_is_kept(
+    state: QueueState, clock: Clock
+) -> None:
+    """Bug: the answer overwrote it. The job that the server had asked the worker to check waited
+    for the safety poll."""
+    listen(state)
+    state.begin_poll()
+    state.poll_within(2.0)
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    assert state.poll_at == clock.now + 2
+    state.begin_poll()
+    state.plan_poll(taken(), 5, WAIT, clock.now)
+    assert state.poll_at == clock.now + WAIT, "the poll has answered it"
 
 
 def test_poll_time_that_has_just_passed_is_kept(state: QueueState, clock: Clock) -> None:

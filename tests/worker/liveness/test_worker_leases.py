@@ -42,10 +42,21 @@ def leases() -> Leases:
 
 def test_a_queue_of_which_the_worker_holds_jobs_is_bumped_every_second(leases: Leases) -> None:
     leases.table.add_held(0, 1)
-    assert leases.lease_due(0, NOW) == LEASE
-    leases.bump_sent(0, NOW)
-    assert leases.lease_due(0, NOW + BUMP_EVERY / 2) is None
-    assert leases.lease_due(0, NOW + BUMP_EVERY) == LEASE
+    assert leases.lease_due(0, NOW) is None, "the dequeue itself has set the lease"
+    for second in (NOW, NOW + BUMP_EVERY):
+        assert leases.lease_due(0, second + BUMP_EVERY / 2) is None
+        assert leases.lease_due(0, second + BUMP_EVERY) == LEASE
+        leases.bump_sent(0, second + BUMP_EVERY)
+
+
+def test_a_poll_that_is_answered_soon_causes_no_bump(leases: Leases) -> None:
+    """Bug: a bump was sent for each idle poll that was in flight when the heartbeat looked."""
+    leases.table.set_idle_until(0, NOW + 60)
+    for second in range(4):
+        leases.table.add_held(0, 1)
+        assert leases.lease_due(0, NOW + second) is None
+        leases.table.add_held(0, -1)
+        assert leases.lease_due(0, NOW + second + 0.2) is None
 
 
 def test_an_idle_worker_is_bumped_only_when_its_lease_is_about_to_end(leases: Leases) -> None:

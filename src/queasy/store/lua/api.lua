@@ -90,12 +90,16 @@ end
 --          a request is overtaken if a higher one took jobs or had limit 0: it takes nothing. A
 --          client '~…' is made for one dequeue, and its name is its request),
 --          waiter (the client to wake when there is work),
---          waits (how long it sleeps at most if it gets nothing; 0: it does not sleep),
+--          waits (how long it sleeps if it gets nothing, unless the reply says to sleep longer,
+--          because two others keep the time; 0: it does not sleep),
 --          number of leases to end, then verb, id, token, record of each: see settle;
 --          words, or '': beside=n (its process has n other jobs: suspects that may not have as many
 --          companions are skipped), hand (while it waits, jobs may be leased to it and sent to it);
 --          packed list of id, token of each finished lease, or '': most calls only finish
---   reply  { ok | lost | paused | overtaken, next_in, { status of each lease to end },
+--   reply  { ok | lost | paused | overtaken,
+--            next_in: when it is to dequeue again, if it becomes a waiter; else when there is a
+--            reason to, or -1,
+--            { status of each lease to end },
 --            { id, token, run_at, data, info of each job }, { id, token of each requested cancel },
 --            { number in the packed list of each lease that was lost },
 --            how many leases the client holds, if it becomes a waiter, else 0. If it knows of

@@ -11,6 +11,7 @@ local cancels_of, bump = client.cancels_of, client.bump
 local WAITER_GONE_MS, wake_waiters = waking.WAITER_GONE_MS, waking.wake_waiters
 local wake_for_suspects, next_job_at = waking.wake_for_suspects, waking.next_job_at
 local next_scheduled_at, next_event_at = waking.next_scheduled_at, waking.next_event_at
+local is_kept, rest_ms = waking.is_kept, waking.rest_ms
 local wake_all = endings.wake_all
 local settle = settle.settle
 local leased_to, leased_batch, find_due = take.leased_to, take.leased_batch, take.find_due
@@ -44,11 +45,12 @@ local function forward_wake_up(q)
   end
 end
 
--- Extends the lease of a client that holds no job and sleeps, so that it need not bump while it
--- sleeps. The lease lasts until well after its next poll: if it expired earlier, another sleeping
--- client would have to poll then, to sweep. Returns how many leases the client holds. If it holds
--- any, nothing is extended.
-local function extend_idle_lease(q, client, expiry)
+-- Extends the lease of a client that sleeps and holds no job, so that it need not bump while it
+-- sleeps: for `poll_in`, or for the time that it asked for, whichever is longer. The lease lasts
+-- until well after its next poll: if it expired earlier, another sleeping client would have to poll
+-- then, to sweep. Returns how many leases the client holds. If it holds any, nothing is extended.
+local function extend_idle_lease(q, args, poll_in)
+  local client = args.client
   if client:byte(1) == 126 then -- '~'
     return 0
   end
@@ -56,10 +58,26 @@ local function extend_idle_lease(q, client, expiry)
   if lease_count > 0 then
     return lease_count
   end
+  local expiry = q.now + math.max(poll_in, args.waits_ms) + args.waits_ms + args.lease_ms
   local batch = new_batch()
   batch:add(q.clients, client, expiry, redis.call('ZSCORE', q.clients, client))
   batch:commit(q)
   return 0
+end
+
+-- Milliseconds after which a client that sleeps polls, if no message comes first: in time for the
+-- next event and after the time that it asked for at the latest. If two other waiters do that, it
+-- rests longer, except a client that was made for one lease.
+local function poll_delay(q, args, event_in)
+  local delay = event_in >= 0 and math.min(event_in, args.waits_ms) or args.waits_ms
+  if delay == 0 or not args.waiter or not is_kept(q, args.waiter, q.now + delay) then
+    return delay
+  elseif args.client:byte(1) == 126 then -- '~'
+    return args.waits_ms
+  end
+  local rest = rest_ms(q, args.waits_ms)
+  extend_idle_lease(q, args, rest)
+  return rest
 end
 
 -- With `poll_at`, the latest time of the client's next poll: adds the client to the waiters, and
@@ -172,16 +190,18 @@ local function dequeue(q, args, argv, call)
   args.beside = args.beside + #jobs / 5
   local waits, lease_count = is_to_wait(q, args, state, jobs), 0
   if waits then
-    lease_count = extend_idle_lease(q, client, q.now + 2 * args.waits_ms + args.lease_ms)
+    lease_count = extend_idle_lease(q, args, 0)
   end
   local wants_next = limit == 0 or #jobs < limit * 5 -- five values for each job
   local next_poll_in = -1
   if wants_next and state ~= 'lost' then
     next_poll_in = next_poll_after(q, args.beside)
   end
+  if waits then
+    next_poll_in = poll_delay(q, args, next_poll_in)
+  end
   if args.waiter then
-    local poll_in = next_poll_in >= 0 and math.min(next_poll_in, args.waits_ms) or args.waits_ms
-    update_waiter(q, args, waits and q.now + poll_in)
+    update_waiter(q, args, waits and q.now + next_poll_in)
   end
   wake_others(q, args, state, jobs)
   local cancels = cancels_of(q, client)

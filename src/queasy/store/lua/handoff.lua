@@ -5,10 +5,9 @@
 -- connection. The client then reconciles: it compares its leases with those that the server
 -- reports, and releases those that it does not know.
 
-local channel_of = keys.channel_of
 local lease_expiry = client.lease_expiry
-local notify, ensure_timely_poll = waking.notify, waking.ensure_timely_poll
-local wake_after_call = waking.wake_after_call
+local notify, is_subscribed = waking.notify, waking.is_subscribed
+local ensure_timely_poll, wake_after_call = waking.ensure_timely_poll, waking.wake_after_call
 local settle = settle.settle
 local take = take.take
 
@@ -23,14 +22,6 @@ local MAX_LEASE_LEFT_MS = 30000
 -- `update_waiter` in dequeue.lua.
 local function is_handoff_waiter(poll_at)
   return (tonumber(poll_at) or 0) % 0.5 == 0.25
-end
-
--- Whether the client is subscribed on this server. A client that is subscribed only on a replica,
--- such as a former primary, also receives the message, but `notify` does not count it. The lease
--- would then be undone, and the client would run the job all the same.
-local function is_subscribed(q, client)
-  local listeners = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel_of(q, client))
-  return (listeners[2] or 0) > 0
 end
 
 -- Makes the job wait as before, without a wake-up: no client received a message about it.
@@ -48,6 +39,7 @@ local function hand_off(q)
   -- The client is idle, so its lease lasts until after its next poll and need not be extended.
   local expiry = lease_expiry(q, client)
   local left = expiry and tonumber(expiry) - q.now
+  -- If it listens to another server, the lease would be undone although it runs the job.
   if not left or left <= 0 or left > MAX_LEASE_LEFT_MS or not is_subscribed(q, client) then
     return false
   end

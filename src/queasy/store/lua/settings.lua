@@ -4,7 +4,7 @@ local CHUNK, NAMES, FORMAT, refuse = keys.CHUNK, keys.NAMES, keys.FORMAT, keys.r
 local new_batch = batch.new
 local unpack_table, check_options = job.unpack_table, job.check_options
 local count_arg = arguments.count_arg
-local wake_waiters = waking.wake_waiters
+local wake_waiters, wake_for_all_due = waking.wake_waiters, waking.wake_for_all_due
 local trim = records.trim
 
 local function flag_text(value, name)
@@ -55,7 +55,8 @@ local function configure(q, packed)
   end
   batch:commit(q)
   if given.paused == false then
-    wake_waiters(q, CHUNK)
+    q.paused = false
+    wake_for_all_due(q)
   end
   return 'ok'
 end

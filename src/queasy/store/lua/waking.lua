@@ -1,13 +1,17 @@
 -- Waking clients that wait for jobs.
 --
 -- A waiter is a client that sleeps until there is work. It has an entry in `waiters`: the time at
--- which it polls at the latest. A call that makes jobs due wakes one waiter for each. If something
--- is to happen before waiters of two hosts poll, waiters are woken, to poll in time. All of this is
--- best effort, after everything is written.
+-- which it polls at the latest. A call that makes jobs due wakes one waiter for each, unless the
+-- queue is paused. All of this is best effort, after everything is written.
+--
+-- Two waiters keep the time: they poll when the next job comes due or the next lease expires, and
+-- otherwise now and then, in case a message was lost. The others rest. If something is to happen
+-- before the two poll, they are told the new time.
 --
 -- A host may vanish with its connections open: messages to its waiters then seem to be received.
--- So no event depends on the waiters of one host. Two hosts keep the time. If a waiter is woken for
--- a job, a waiter of another host polls soon after, and takes the job if it is still due.
+-- So no event depends on the waiters of one host. If there are two hosts, both keep the time. If a
+-- waiter is woken for a job, a waiter of another host polls soon after, and takes the job if it is
+-- still due.
 --
 -- The fraction of the entry says what the waiter accepts. A waiter that runs other jobs is not
 -- woken for a suspect that must run alone: its entry is half a millisecond below a whole one. A
@@ -26,6 +30,17 @@ local CHECK_AFTER_MS = 2000
 -- A waiter sleeps for whole milliseconds and polls up to one later than it asked for; the entry of
 -- one that takes hand-offs is a quarter higher.
 local POLL_TOLERANCE_MS = 1.25
+
+-- How many waiters a call looks at, to find those that keep the time. The first two are enough in
+-- most cases: waiters that keep the time are the first to poll.
+local LOOK_AT = 20
+
+-- A waiter that rests polls after this time at the latest, so that it stays registered.
+local MAX_REST_MS = 600000
+
+-- This many waiters poll as often as they ask to. If there are more, each polls less often, so that
+-- together they poll about as often as these.
+local FREQUENT_WAITERS = 4
 
 -- The host of a client: its name may begin with `h`, eight hexadecimal digits that stand for the
 -- host, and a hyphen. Any other client counts as a host of its own.
@@ -61,21 +76,54 @@ local function notify(q, client, message)
   return received > 0
 end
 
+-- Whether the client is subscribed on this server. A client that is subscribed only on a replica,
+-- such as a former primary, also receives messages, but the server does not count it. False if this
+-- user may not ask.
+local function is_subscribed(q, client)
+  local listeners = redis.pcall('PUBSUB', 'SHARDNUMSUB', channel_of(q, client))
+  return (listeners[2] or 0) > 0
+end
+
+-- Asks a waiter to poll at `at`. Returns whether any subscriber received that; nil if this user may
+-- not publish.
+local function appoint(q, client, poll_at, at)
+  local message = 'poll:' .. math.ceil(at - q.now)
+  local received = redis.pcall('SPUBLISH', channel_of(q, client), message)
+  if type(received) ~= 'number' then
+    return nil
+  elseif received == 0 then
+    redis.pcall('ZREM', q.waiters, client)
+    return false
+  end
+  redis.pcall('ZADD', q.waiters, 'XX', math.floor(at) + poll_at % 1, client)
+  return true
+end
+
+-- The first waiters that poll from `from` to `to`, and when: { client, poll_at, ... }.
+local function polling_between(q, from, to)
+  local found = redis.pcall('ZRANGE', q.waiters, from, to, 'BYSCORE', 'LIMIT', 0, LOOK_AT,
+    'WITHSCORES')
+  return found.err and {} or found
+end
+
+-- The waiters that poll by `at`. One that should have polled a while ago is most likely gone.
+local function keepers(q, at)
+  return polling_between(q, q.now - CHECK_AFTER_MS, at + POLL_TOLERANCE_MS)
+end
+
 -- Has a waiter of a host other than `host` poll soon: a message to `host` may not have been read.
 -- That waiter is not woken now. Until it polls, further wake-ups need no other check.
 local function check_soon(q, host)
   local at = math.floor(q.now + CHECK_AFTER_MS)
+  local found = keepers(q, at)
+  for i = 1, #found, 2 do
+    if host_of(found[i]) ~= host then
+      return
+    end
+  end
   visit_waiters(q, function(client, poll_at)
-    if host_of(client) == host or poll_at - POLL_TOLERANCE_MS <= at then
-      return host_of(client) ~= host
-    end
-    local received = redis.pcall('SPUBLISH', channel_of(q, client), 'poll:' .. CHECK_AFTER_MS)
-    if received == 0 then
-      redis.pcall('ZREM', q.waiters, client)
-      return false
-    end
-    redis.pcall('ZADD', q.waiters, 'XX', at + poll_at % 1, client)
-    return true
+    local late = poll_at <= at + POLL_TOLERANCE_MS -- of `host`, or gone
+    return not late and host_of(client) ~= host and appoint(q, client, poll_at, at) ~= false
   end)
 end
 
@@ -174,22 +222,61 @@ local function next_event_at(q, at)
   return at
 end
 
--- Wakes waiters until waiters of two hosts poll by `at`, if there are two hosts.
-local function keep_time(q, at)
-  local keeper
-  visit_waiters(q, function(client, poll_at)
-    local host = host_of(client)
-    if host == keeper then
-      return false
+-- Whether `client` need not poll by `at`: two other waiters do, and it would not be the first of
+-- another host.
+local function is_kept(q, client, at)
+  local found, own_host = keepers(q, at), host_of(client)
+  local n, first_host = 0, nil
+  for i = 1, #found, 2 do
+    local other = found[i]
+    if other ~= client and is_subscribed(q, other) then
+      local host = host_of(other)
+      n, first_host = n + 1, first_host or host
+      if n >= 2 and (host ~= first_host or host == own_host) then
+        return true
+      end
     end
-    local polls = poll_at - POLL_TOLERANCE_MS <= at or notify(q, client, 'wake')
-    local satisfied = polls == nil or polls and keeper
-    keeper = keeper or polls and host or nil
-    return satisfied
-  end)
+  end
+  return false
 end
 
--- Wakes waiters if too few would poll in time for the next event. A job that is due already does
+-- Has two waiters poll by `at`, of two hosts if it finds two.
+local function keep_time(q, at)
+  local n, first_host, sibling, sibling_poll_at = 0, nil, nil, nil
+  local found = keepers(q, at)
+  for i = 1, #found, 2 do
+    local host = host_of(found[i])
+    n, first_host = n + 1, first_host or host
+    if host ~= first_host then
+      return
+    end
+  end
+  found = polling_between(q, string.format('(%.17g', at + POLL_TOLERANCE_MS), '+inf')
+  for i = 1, #found, 2 do
+    local client, poll_at = found[i], tonumber(found[i + 1])
+    if host_of(client) == first_host then
+      sibling, sibling_poll_at = sibling or client, sibling_poll_at or poll_at
+    else
+      local polls = appoint(q, client, poll_at, at)
+      if polls == nil or polls and first_host then
+        return
+      elseif polls then
+        n, first_host = 1, host_of(client)
+      end
+    end
+  end
+  if n == 1 and sibling then
+    appoint(q, sibling, sibling_poll_at, at)
+  end
+end
+
+-- How long a client rests that need not keep the time.
+local function rest_ms(q, waits_ms)
+  local rest = waits_ms * redis.call('ZCARD', q.waiters) / FREQUENT_WAITERS
+  return math.floor(math.max(waits_ms, math.min(rest, MAX_REST_MS)))
+end
+
+-- Appoints waiters if too few would poll in time for the next event. A job that is due already does
 -- not count: a waiter was woken when it became due. If the first due job is a suspect, waiters that
 -- skip suspects still sleep, and the next scheduled job counts.
 local function ensure_timely_poll(q)
@@ -207,15 +294,21 @@ local function ensure_timely_poll(q)
   end
 end
 
--- At the end of a call: wakes a waiter for each job that became due, and one to poll in time.
+-- At the end of a call: wakes a waiter for each job that became due, and has two poll in time.
 local function wake_after_call(q)
-  if q.due and wake_waiters(q, q.due) then
+  if q.due and not q.paused and wake_waiters(q, q.due) then
     return
   end
-  if q.due_suspects then
+  if q.due_suspects and not q.paused then
     wake_for_suspects(q, q.due_suspects)
   end
   ensure_timely_poll(q)
+end
+
+-- Wakes a waiter for each job that is due, as if all had become due in this call.
+local function wake_for_all_due(q)
+  q.due = math.min(redis.call('ZCOUNT', q.waiting, '-inf', q.time), CHUNK)
+  wake_after_call(q)
 end
 
 local function count_due(q, score, companions)
@@ -226,8 +319,10 @@ local function count_due(q, score, companions)
 end
 
 return {
-  WAITER_GONE_MS = WAITER_GONE_MS, notify = notify, wake_waiters = wake_waiters,
+  WAITER_GONE_MS = WAITER_GONE_MS, notify = notify, is_subscribed = is_subscribed,
+  is_kept = is_kept, rest_ms = rest_ms, wake_waiters = wake_waiters,
   wake_for_suspects = wake_for_suspects, next_job_at = next_job_at,
   next_scheduled_at = next_scheduled_at, next_event_at = next_event_at,
-  ensure_timely_poll = ensure_timely_poll, wake_after_call = wake_after_call, count_due = count_due,
+  ensure_timely_poll = ensure_timely_poll, wake_after_call = wake_after_call,
+  wake_for_all_due = wake_for_all_due, count_due = count_due,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
@@ -20,7 +21,7 @@ from queasy.store.net.topology import Effect, Exchange, Pause, Route, redirected
 from queasy.store.net.url import Address
 from queasy.store.net.wire import Wire
 
-__all__ = ["AsyncListener", "AsyncSignal", "raise_if_denied"]
+__all__ = ["AsyncListener", "AsyncSignal", "pause_before_resubscribing", "raise_if_denied"]
 
 CONNECTION_PROBLEMS = (ResponseError, OSError, NotSent, Lost, Unreachable)
 # A waiter without a subscription polls this often.
@@ -33,6 +34,16 @@ REPUBLISH_PAUSE_SECONDS = 1.0
 SILENCE_SECONDS = 30.0
 SILENCE_IN_GROUP_SECONDS = 5.0
 MAX_REDIRECTS = 3
+# Many clients may lose their connections at once. So a client subscribes again after a random pause
+# of up to this many seconds, and a client with many channels does that channel by channel.
+RESUBSCRIBE_WITHIN = 0.5
+RESUBSCRIBE_EACH_WITHIN = 0.05
+RESUBSCRIBE_ALL_WITHIN = 5.0
+
+
+def pause_before_resubscribing() -> float:
+    """Seconds to wait after a connection was lost."""
+    return random.uniform(0, RESUBSCRIBE_WITHIN)
 
 
 class AsyncSignal:
@@ -103,6 +114,7 @@ class _Subscriber:
         self._received_at = 0.0
         self._checked_at = 0.0
         """When the connection was last checked."""
+        self._pause_after_end = pause_before_resubscribing()
         self._timer: asyncio.TimerHandle | None = None
         self.opening = asyncio.create_task(self._open())
 
@@ -192,7 +204,9 @@ class _Subscriber:
             confirmed.exception()  # marks it as read: asyncio warns if nothing awaits it
 
     def _lose(self, channel: str, confirmed: asyncio.Future[None]) -> None:
-        self._listener.on_channel_lost(channel, was_confirmed=confirmed.done())
+        spread = min(RESUBSCRIBE_EACH_WITHIN * len(self._confirmed), RESUBSCRIBE_ALL_WITHIN)
+        pause = self._pause_after_end + random.uniform(0, spread)
+        self._listener.on_channel_lost(channel, confirmed.done(), pause)
         confirmed.cancel()
 
     def _check_silence(self, wire: Wire) -> None:
@@ -305,8 +319,18 @@ class AsyncListener:
         elif not self._set_one_signal(channel) and channel in self._on_unwanted:
             self._on_unwanted[channel]()
 
-    def on_channel_lost(self, channel: str, was_confirmed: bool) -> None:
-        """Wakes the waiters of a channel, so that they poll and subscribe again."""
+    def on_channel_lost(self, channel: str, was_confirmed: bool, pause: float) -> None:
+        """The connection of a channel was lost. Reports that after a pause."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(pause, self._report_loss, channel, was_confirmed)
+
+    def _report_loss(self, channel: str, was_confirmed: bool) -> None:
+        """Wakes the waiters of a channel, so that they poll and subscribe again.
+
+        A waiter that has subscribed again in the meantime has polled since.
+        """
+        if self.connection_of(channel) is not None:
+            return
         for signal in self._signals.get(channel, ()) if was_confirmed else ():
             signal.set()
         if channel in self._callbacks:

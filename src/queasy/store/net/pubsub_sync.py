@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Generator
 
 from queasy.store.net import pubsub
 from queasy.store.net.pool import SyncTransport
-from queasy.store.net.pubsub import CONNECTION_PROBLEMS, UNSUBSCRIBED_POLL_SECONDS, raise_if_denied
+from queasy.store.net.pubsub import (
+    CONNECTION_PROBLEMS,
+    UNSUBSCRIBED_POLL_SECONDS,
+    pause_before_resubscribing,
+    raise_if_denied,
+)
 from queasy.store.net.topology import Route
 from queasy.store.net.url import Address
 from queasy.store.net.wire_sync import SyncWire
@@ -27,6 +33,7 @@ class SyncSignal:
         self._wire: SyncWire | None = None
         self._address: Address | None = None
         self._received_at = 0.0
+        self._closed = threading.Event()
 
     def ensure_subscribed(self) -> None:
         """Subscribes, or subscribes again after the connection was lost or silent for long."""
@@ -59,6 +66,7 @@ class SyncSignal:
                     return
             except CONNECTION_PROBLEMS:
                 self.close()
+                self._closed.wait(min(left, pause_before_resubscribing()))
 
     def _has_moved(self) -> bool:
         """Whether the queue is at another server now, where no wake-up was requested."""
@@ -69,6 +77,7 @@ class SyncSignal:
 
     def interrupt(self) -> None:
         """Ends the wait of another thread."""
+        self._closed.set()
         if (wire := self._wire) is not None:
             wire.hang_up()
 

@@ -9,10 +9,13 @@ from typing import Literal
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import CUT_OFF, LEASE
 
-__all__ = ["LeaseKey", "LeaseLedger"]
+__all__ = ["LeaseKey", "LeaseLedger", "StaleMark"]
 
 LeaseKey = tuple[str, int]
 """A job's id, and the token of its lease."""
+
+StaleMark = tuple[int, int]
+"""How often leases were marked stale, and how often messages may have been lost."""
 
 REMEMBERED_HAND_OFFS = 100
 
@@ -31,7 +34,8 @@ class LeaseLedger:
         """The connection that brings wake-ups now, if there is one."""
         self._last_connection: object | None = None
         """The last connection that brought wake-ups, even if it is lost."""
-        self._stale_marks = self._reconciled_marks = 0
+        self._stale_marks = self._losses = 0
+        self._reconciled: StaleMark = (0, 0)
         self._released: set[LeaseKey] = set()
         """Released leases whose hand-off message may still arrive."""
         self._handed_off: deque[LeaseKey] = deque(maxlen=REMEMBERED_HAND_OFFS)
@@ -47,17 +51,29 @@ class LeaseLedger:
         """
         self._stale_marks += 1
 
+    def note_lost_messages(self) -> None:
+        """The connection that brings messages was lost: a message may have brought a lease."""
+        self._losses += 1
+
     @property
     def stale(self) -> bool:
         """Whether the leases were marked stale since the last completed reconciliation began."""
-        return self._stale_marks != self._reconciled_marks
+        return self._reconciled != (self._stale_marks, self._losses)
 
-    def begin_reconcile(self) -> int:
+    def begin_reconcile(self) -> StaleMark:
         """A mark for `end_reconcile`. If leases are marked stale in between, they stay stale."""
-        return self._stale_marks
+        return self._stale_marks, self._losses
 
-    def end_reconcile(self, mark: int) -> None:
-        self._reconciled_marks = mark
+    def end_reconcile(self, mark: StaleMark) -> None:
+        self._reconciled = mark
+
+    def note_none_held(self, mark: StaleMark) -> None:
+        """The server answered that this worker has no lease, and the worker knows of none.
+
+        So no message that was lost before `mark` brought one. A request that was given up before
+        may still bring some: then the leases stay stale.
+        """
+        self._reconciled = self._reconciled[0], mark[1]
 
     # The connection that brings wake-ups and hand-offs
 
@@ -71,7 +87,7 @@ class LeaseLedger:
         if connection is not None:
             if self._last_connection not in (None, connection):
                 self._released.clear()  # their messages cannot arrive any more
-                self.mark_stale()
+                self.note_lost_messages()
             self._last_connection = connection
 
     def forget_connection(self) -> None:
@@ -97,6 +113,11 @@ class LeaseLedger:
     def hold(self, leases: int) -> None:
         """The worker may hold that many more leases: the supervisor keeps them alive."""
         self._table.add_held(self._index, leases)
+
+    @property
+    def held(self) -> int:
+        """How many leases the worker may hold."""
+        return self._table.held_of(self._index)
 
     def drop(self, leases: int) -> None:
         """That many leases have ended, or belong to another client."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from itertools import accumulate
 from typing import Literal
@@ -113,6 +114,10 @@ class QueueState:
         self._passed_over_since: float | None = None
         self._probed_at = 0.0
         self._last_served = 0.0
+        self._rested = False
+        """The worker has rested since it joined or lost its connection."""
+        self._poll_by = math.inf
+        """When the server asked this worker to poll, since the last poll was sent."""
         self._rouse()
 
     # State
@@ -232,6 +237,7 @@ class QueueState:
         self.leases.confirm(confirmed_until)
         self._table.set_idle_until(self.index, confirmed_until)
         self.serving, self.exhausted, self.poll_at = True, True, 0.0
+        self._rested = False
         self.leases.forget_connection()
         self._rouse()
 
@@ -258,8 +264,8 @@ class QueueState:
         return call
 
     def begin_poll(self) -> None:
-        """A poll is about to be sent: it answers a wake-up that came before."""
-        self.owes_poll = False
+        """A poll is about to be sent: it answers the messages that came before."""
+        self.owes_poll, self._poll_by = False, math.inf
 
     def note_answer(self, call: Call, taken: Taken) -> None:
         """A poll was answered. Its jobs count as arriving until `jobs_started`."""
@@ -326,8 +332,9 @@ class QueueState:
     def plan_poll(self, taken: Taken, limit: int, wait_seconds: float, sent: float) -> None:
         """Set when to poll next, after the answer to a call that was sent at `sent`.
 
-        With `wait_seconds`, the server counts on this worker to poll within that many seconds, and
-        wakes it when there is a job.
+        With `wait_seconds`, the answer says when the server counts on this worker to poll. The
+        server wakes the worker when there is a job. If others keep the time, this worker rests for
+        longer than `wait_seconds`.
         """
         now = time.monotonic()
         self.exhausted = taken.count < limit or not limit
@@ -336,31 +343,53 @@ class QueueState:
             # The supervisor bumps as soon as these jobs have ended.
             self._table.set_idle_until(self.index, LONG_AGO)
         elif wait_seconds:
-            held = self._table.held_of(self.index)
-            if taken.held > held:
-                self.leases.mark_stale()  # a job was handed to us, and its message was lost
-            elif not held:
-                self.leases.confirm(sent + 2 * wait_seconds + LEASE)
-                self._table.set_idle_until(self.index, self.leases.confirmed_until)
+            asked = wait_seconds if taken.next_in is None else taken.next_in
+            self._note_sleep(taken, sent, max(asked, wait_seconds) + wait_seconds)
+            asked = self._spread(asked, wait_seconds)
             if not self.leases.listens:
-                wait_seconds = min(wait_seconds, POLL_WITHOUT_WAKE_UPS)
-            until = now + wait_seconds
-            if taken.next_in is not None:
-                # The server counts from when it answered, which cannot be before `sent`.
-                until = min(until, sent + taken.next_in)
+                asked = min(asked, POLL_WITHOUT_WAKE_UPS)
+            # The server counts from when it answered, which cannot be before `sent`.
+            until = min(sent + asked, self._poll_by)
             # Keep a poll time even if it has just passed: a worker without room then stands down.
-            if until > now or taken.next_in:
+            if until > now or asked:
                 self.poll_at = until
         if self.owes_poll:
             self.poll_at = 0.0
+
+    def _spread(self, asked: float, wait_seconds: float) -> float:
+        """How long to sleep if the server asks for a poll after `asked` seconds.
+
+        A worker rests if that is longer than it wants to wait. Workers that joined or lost their
+        connections together must not poll together for ever, so the first rest is shortened.
+        """
+        if asked <= wait_seconds or self._rested:
+            return asked
+        self._rested = True
+        return random.uniform(wait_seconds, asked)
+
+    def _note_sleep(self, taken: Taken, sent: float, seconds: float) -> None:
+        """A poll that was sent at `sent` brought nothing, and this worker waits.
+
+        If it holds nothing, the server extended its lease by that many seconds.
+        """
+        held = self._table.held_of(self.index)
+        if taken.held > held:
+            self.leases.mark_stale()  # a job was handed to us, and its message was lost
+        elif not held:
+            self.leases.confirm(sent + seconds + LEASE)
+            self._table.set_idle_until(self.index, self.leases.confirmed_until)
 
     def poll_now(self) -> None:
         self.poll_at = 0.0
         self._rouse()
 
     def poll_within(self, seconds: float) -> None:
-        """The server counts on this worker to poll within that many seconds."""
-        self.poll_at = min(self.poll_at, time.monotonic() + seconds)
+        """The server counts on this worker to poll within that many seconds.
+
+        A call in flight may have been handled before the server asked: its answer changes nothing.
+        """
+        self._poll_by = min(self._poll_by, time.monotonic() + seconds)
+        self.poll_at = min(self.poll_at, self._poll_by)
         self._rouse()
 
     def wake(self) -> None:
@@ -370,9 +399,9 @@ class QueueState:
 
     def lose_connection(self) -> None:
         """The connection that brings wake-ups was lost, and with it perhaps the server."""
-        self.owes_poll, self.poll_at = False, 0.0
+        self.owes_poll, self.poll_at, self._rested = False, 0.0, False
         self._rouse()
-        self.leases.mark_stale()
+        self.leases.note_lost_messages()
 
     def forward_wake_up(self) -> None:
         self.owes_poll = False

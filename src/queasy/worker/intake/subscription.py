@@ -30,7 +30,7 @@ from queasy.store.store import AsyncStore
 from queasy.worker.events import event
 from queasy.worker.execution.run import Run
 from queasy.worker.intake.connectivity import Connectivity
-from queasy.worker.intake.lease_ledger import LeaseKey
+from queasy.worker.intake.lease_ledger import LeaseKey, StaleMark
 from queasy.worker.intake.outcome_log import OutcomeLog
 from queasy.worker.intake.queue_state import RETRY_PAUSE, QueueState
 from queasy.worker.plan import IDLE_LEASE, LEASE
@@ -52,7 +52,7 @@ class _DequeueAttempt:
     """One dequeue, with all the tries that it takes."""
 
     __slots__ = (
-        "_maybe_leased", "_others", "endings", "hand_off", "limit", "request", "sent",
+        "_maybe_leased", "_others", "endings", "hand_off", "limit", "mark", "request", "sent",
         "wait_seconds",
     )  # fmt: skip
 
@@ -64,6 +64,7 @@ class _DequeueAttempt:
         hand_off: bool,
         endings: list[Ending],
         others: Callable[[], int],
+        mark: StaleMark,
     ) -> None:
         self._others = others
         self.request = request
@@ -72,6 +73,8 @@ class _DequeueAttempt:
         self.hand_off = hand_off
         self.endings = endings
         """Outcomes to report with it."""
+        self.mark = mark
+        """What was stale when it was sent."""
         self.sent = 0.0
         """When the lease of its jobs begins at the earliest."""
         self._maybe_leased = False
@@ -202,8 +205,9 @@ class Subscription:
         if wait_seconds or self._leases.stale:
             await self._listen()
         state.begin_poll()
+        mark = self._leases.begin_reconcile()
         attempt = _DequeueAttempt(
-            self._next_request(), limit, wait_seconds, hand_off, state.take_endings(), others
+            self._next_request(), limit, wait_seconds, hand_off, state.take_endings(), others, mark
         )
         self._leases.hold(1)  # so that the supervisor bumps, however long the answer takes
         try:
@@ -256,7 +260,19 @@ class Subscription:
         if taken.count:
             self._leases.note_taken(sent)
             self._leases.confirm(sent + LEASE)
+        elif self._agrees_on_none(attempt, taken):
+            self._leases.note_none_held(attempt.mark)
         self.state.plan_poll(taken, attempt.limit, attempt.wait_seconds, sent)
+
+    def _agrees_on_none(self, attempt: _DequeueAttempt, taken: Taken) -> bool:
+        """Whether both the server and this worker know of no lease.
+
+        The server counts the leases of a worker that waits. If a job is due, `next_in` is 0, and
+        the worker may not wait.
+        """
+        if not attempt.wait_seconds or not taken.next_in:
+            return False
+        return not taken.held and not self._leases.held
 
     async def _still_listens(self) -> bool:
         before = self._leases.connection

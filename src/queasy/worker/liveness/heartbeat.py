@@ -74,6 +74,8 @@ class WorkerLeases:
         self._inline = inline
         self._bumped: dict[int, float] = {}
         """When a bump of each queue was last sent."""
+        self._held_since: dict[int, float] = {}
+        """When the worker was first seen to hold jobs of each queue, or to request some."""
         self._idle_until: dict[int, float] = {}
         """Until when an idle bump keeps the worker registered with each queue."""
         self._confirmed: dict[int, float] = {}
@@ -83,8 +85,13 @@ class WorkerLeases:
 
     def lease_due(self, queue: int, now: float) -> float | None:
         """The lease to request for the queue now; None if it needs no bump, or had one just now."""
-        just_sent = now - self._bumped.get(queue, 0.0) < BUMP_EVERY
-        return None if just_sent else self.lease_needed(queue, now)
+        since = self._bumped.get(queue, 0.0)
+        if self.table.held_of(queue):
+            # Its own dequeue set the lease. Most are answered before a bump is of any use.
+            since = max(since, self._held_since.setdefault(queue, now))
+        else:
+            self._held_since.pop(queue, None)
+        return None if now - since < BUMP_EVERY else self.lease_needed(queue, now)
 
     def lease_needed(self, queue: int, now: float) -> float | None:
         """The lease to request for the queue, sooner or later; None if it needs no bump."""

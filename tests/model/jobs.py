@@ -22,8 +22,8 @@ ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail"
 
 # Milliseconds: how often the time of a caller is recorded, and when a caller is forgotten.
 RECORD_CALLER_EVERY, CALLER_GONE = 60_000, 600_000
-# A waiter that should have polled this many milliseconds ago is not expected to poll.
-LATE = 2_000
+# A waiter that should have polled this many milliseconds ago keeps no time.
+OVERDUE = 2_000
 REFUSED = "refused"
 Number = tuple[str, int] | None
 """A caller, and the number of its call."""
@@ -97,7 +97,7 @@ class Jobs(Clock):
         """Ask waiters to poll by `at` if fewer than two do. Each of them is a host of its own."""
         last = at + 1.25  # waiters sleep for whole milliseconds, and a quarter
         polls = self.waiters.values()
-        if sum(self.now - LATE <= poll <= last for poll in polls) < 2:
+        if sum(self.now - OVERDUE <= poll <= last for poll in polls) < 2:
             self.waiters = {name: poll for name, poll in self.waiters.items() if poll <= last}
 
     # Dispatch and cancel

@@ -47,7 +47,7 @@ mutant(
 mutant(
     "a_waiter_that_missed_its_poll_keeps_the_time",
     "a_waiter_that_missed_its_poll_does_not_keep_the_time",
-    ("polling_between(q, q.now - CHECK_AFTER_MS,", "polling_between(q, 0,"),
+    ("polling_between(q, q.now - OVERDUE_MS,", "polling_between(q, 0,"),
 )
 mutant(
     "every_client_keeps_the_time",
@@ -129,7 +129,7 @@ mutant(
 mutant(
     "a_check_is_left_to_a_waiter_that_missed_its_poll",
     "a_check_is_not_left_to_a_waiter_that_missed_its_poll",
-    ("polling_between(q, q.now - CHECK_AFTER_MS,", "polling_between(q, 0,"),
+    ("polling_between(q, q.now - OVERDUE_MS,", "polling_between(q, 0,"),
 )
 mutant(
     "a_paused_queue_wakes_clients",

@@ -55,8 +55,9 @@ def test_poison_job_is_given_up_after_three_deaths_alone_and_its_neighbours_are_
     (given_up,) = fleet.journal.wait_for("gave up")
     assert (given_up["id"], given_up["kind"], given_up["stalls"]) == ("poison", "stall", 3)
     for id_ in neighbours:
-        (end,) = fleet.journal.wait_for("end", id=id_)
-        assert end["stalls"] == 0
+        # Two, if the process died after the end of its run, and before the report.
+        ends = fleet.journal.wait_for("end", id=id_)
+        assert {line["stalls"] for line in ends} == {0}
     starts = fleet.journal.lines("start", id="poison")
     # Each process that died ran at most half as many jobs as the one before; the last three one.
     together = [int(n) for line in worker.events("process_died") for n in RUNS.findall(line)]

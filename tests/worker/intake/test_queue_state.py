@@ -8,6 +8,7 @@ from queasy.job import Job
 from queasy.outcomes import Fail, Release
 from queasy.store.records import Ending, Taken
 from queasy.worker.execution.pace import Pace
+from queasy.worker.execution.run import RunEnding
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.queue_state import (
     MAX_ENDING_BYTES,
@@ -448,12 +449,13 @@ def test_run_stays_in_the_table_until_its_report_is_answered(
     slot = table.start_run(0, "1", 1, 7.0, 8.0)
     table.end_run(slot)
     state.leases.hold(1)
-    state.add_ending(Ending("1", 1, Release()), slot)
+    state.add_ending(RunEnding("1", 1, Release(), slot=slot))
     endings = state.take_endings()
+    assert state.unreported == 1
     state.return_endings(endings)
-    assert state.activity.unreported == len(table.entries(unreported=True)) == 1
+    assert state.unreported == len(table.entries(unreported=True)) == 1
     state.note_reported(state.take_endings())
-    assert state.activity.unreported == len(table.entries(unreported=True)) == 0
+    assert state.unreported == len(table.entries(unreported=True)) == 0
     assert table.held_of(0) == 0
 
 

@@ -25,6 +25,9 @@ local lease_range = client.lease_range
 -- A waiter that should have polled this long ago is gone.
 local WAITER_GONE_MS = 60000
 
+-- A waiter that should have polled this long ago keeps no time: most likely its host is gone.
+local OVERDUE_MS = 2000
+
 -- How many clients to look at for the first that holds a job.
 local EXPIRIES = 10
 
@@ -50,22 +53,6 @@ local FREQUENT_WAITERS = 4
 -- host, and a hyphen. Any other client counts as a host of its own.
 local function host_of(client)
   return client:match('^h%x%x%x%x%x%x%x%x%-') or client
-end
-
--- Calls `visit(client, poll_at)` for waiters, the first to poll first, until it returns true. Most
--- often the first two are enough.
-local function visit_waiters(q, visit)
-  for _, last in ipairs({ 1, CHUNK - 1 }) do
-    local waiters = redis.pcall('ZRANGE', q.waiters, 0, last, 'WITHSCORES')
-    for i = 1, waiters.err and 0 or #waiters, 2 do
-      if visit(waiters[i], tonumber(waiters[i + 1])) then
-        return
-      end
-    end
-    if waiters.err or #waiters < 2 * (last + 1) then
-      return
-    end
-  end
 end
 
 -- Sends a waiter a message and removes the waiter. Returns whether any subscriber received it; nil
@@ -110,9 +97,14 @@ local function polling_between(q, from, to)
   return found.err and {} or found
 end
 
--- The waiters that poll by `at`. One that should have polled a while ago is most likely gone.
+-- The waiters that poll by `at`, without those that are overdue.
 local function keepers(q, at)
-  return polling_between(q, q.now - CHECK_AFTER_MS, at + POLL_TOLERANCE_MS)
+  return polling_between(q, q.now - OVERDUE_MS, at + POLL_TOLERANCE_MS)
+end
+
+-- The first waiters that poll after `at`.
+local function later_waiters(q, at)
+  return polling_between(q, string.format('(%.17g', at + POLL_TOLERANCE_MS), '+inf')
 end
 
 -- Has a waiter of a host other than `host` poll soon: a message to `host` may not have been read.
@@ -125,10 +117,13 @@ local function check_soon(q, host)
       return
     end
   end
-  visit_waiters(q, function(client, poll_at)
-    local late = poll_at <= at + POLL_TOLERANCE_MS -- of `host`, or gone
-    return not late and host_of(client) ~= host and appoint(q, client, poll_at, at) ~= false
-  end)
+  found = later_waiters(q, at)
+  for i = 1, #found, 2 do
+    local client = found[i]
+    if host_of(client) ~= host and appoint(q, client, tonumber(found[i + 1]), at) ~= false then
+      return
+    end
+  end
 end
 
 -- Wakes up to `n` waiters, because there is work. A waiter that receives nothing is gone. Returns
@@ -276,7 +271,7 @@ local function keep_time(q, at)
       return
     end
   end
-  found = polling_between(q, string.format('(%.17g', at + POLL_TOLERANCE_MS), '+inf')
+  found = later_waiters(q, at)
   for i = 1, #found, 2 do
     local client, poll_at = found[i], tonumber(found[i + 1])
     if host_of(client) == first_host then

@@ -14,13 +14,20 @@ from queasy.worker.execution.thread_pool import InterruptibleCall
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import Service
 
-__all__ = ["NOT_IN_TABLE", "EndReason", "Run"]
+__all__ = ["NOT_IN_TABLE", "EndReason", "Run", "RunEnding"]
 
 EndReason = Literal["timeout", "cancel", "stop"]
 NOT_IN_TABLE = -1
 # A plain function that polls `job.cancelled` has this long to end by itself before the worker
 # interrupts it, in seconds.
 CANCEL_GRACE = 0.5
+
+
+class RunEnding(Ending, frozen=True):
+    """The outcome of a run that is in the table."""
+
+    slot: int = NOT_IN_TABLE
+    """Its place in the in-flight table, which is free when the outcome is reported."""
 
 
 class Run(msgspec.Struct, eq=False):

@@ -24,7 +24,7 @@ from queasy.trace import trace_of
 from queasy.worker.events import MAX_JOBS_LOGGED, event
 from queasy.worker.execution.executor import execute, execute_plain, outcome_of_error
 from queasy.worker.execution.pace import PACE_TICK, Pace
-from queasy.worker.execution.run import NOT_IN_TABLE, EndReason, Run
+from queasy.worker.execution.run import NOT_IN_TABLE, EndReason, Run, RunEnding
 from queasy.worker.execution.task_pool import TaskPool
 from queasy.worker.execution.thread_pool import InterruptibleCall, ThreadPool
 from queasy.worker.execution.units import Units
@@ -202,15 +202,16 @@ class Runs:
 
     def _end(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> None:
         del self._runs[run.queue, run.job.id]
-        if run.slot != NOT_IN_TABLE:
-            self._table.end_run(run.slot)
         self.used.add(-run.size, is_async=run.is_async)
         # A run that was asked to end may still finish, and then counts as finished.
         if outcome is None or (run.end_reason is not None and not isinstance(outcome, Finish)):
             outcome = _outcome_without_result(run, problem)
         self.ended_count += 1
         copied = 0 if isinstance(outcome, Finish) else len(run.job.payload)
-        self._listener.run_ended(run, Ending(run.job.id, run.job.token, outcome, copied))
+        if run.slot != NOT_IN_TABLE:
+            self._table.end_run(run.slot)
+        ending = RunEnding(run.job.id, run.job.token, outcome, copied, run.slot)
+        self._listener.run_ended(run, ending)
 
     def cancel(self, queue: int, id_: str, token: int) -> None:
         """Cancel a run, if it is here."""

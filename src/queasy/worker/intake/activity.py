@@ -26,10 +26,10 @@ class Activity:
         """Queues with a call in flight."""
         self.reserved = Units()
         """Units of capacity that are reserved for what calls may bring."""
+        self.unreported: set[int] = set()
+        """Queues with outcomes that the server has not confirmed."""
         self.requested = 0
         """How many jobs the calls in flight may bring."""
-        self.unreported = 0
-        """How many outcomes the server has not confirmed."""
         self._suspects: set[tuple[int, int]] = set()
         """Suspects that have started and are not reported: the queue and the token of each."""
         self._most_companions: int | None = None
@@ -64,13 +64,8 @@ class Activity:
         """A call was sent that may bring this many jobs; negative: they came."""
         self.requested += jobs
 
-    def note_ended(self) -> None:
-        """A job has an outcome that must be reported."""
-        self.unreported += 1
-
     def note_reported(self, queue: int, endings: Sequence[Ending]) -> None:
         """The server has confirmed these outcomes."""
-        self.unreported -= len(endings)
         if self._suspects:
             self._suspects.difference_update((queue, ending.token) for ending in endings)
             if not self._suspects:

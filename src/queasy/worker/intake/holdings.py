@@ -40,6 +40,7 @@ class Holdings:
         self.hand_off = HandOffPolicy(queues)
         self.closing = False
         """The worker takes no more jobs."""
+        self._queues = queues
         self._activity = queues[0].activity
         self._table = table
         self._capacity = capacity
@@ -68,7 +69,8 @@ class Holdings:
         return self._held() + self._activity.requested
 
     def _held(self) -> int:
-        return len(self.runs) + len(self.deferred) + self._activity.unreported
+        unreported = sum(self._queues[index].unreported for index in self._activity.unreported)
+        return len(self.runs) + len(self.deferred) + unreported
 
     def admits(self, job: Job, more: int = 0) -> bool:
         """Whether the job may start, after `more` others: if a suspect is here, or the job is one,
@@ -76,6 +78,15 @@ class Holdings:
         """
         others = self._held() + more
         return others < self._table.slots and self._activity.admits(job.companions, others)
+
+    def _admits_all(self, jobs: Sequence[Job]) -> bool:
+        """Whether all these jobs may start. In most cases they may: this is quicker than to ask
+        for each.
+        """
+        suspects = [job for job in jobs if job.companions is not None]
+        if suspects or self._activity.most_jobs is not None:
+            return False
+        return self._held() + len(jobs) <= self._table.slots
 
     def units_of(self, queue: QueueState) -> int:
         return sum(run.size for run in self.runs.of_queue(queue.index))
@@ -136,6 +147,7 @@ class Holdings:
         size = queue.size(self.runs.pace)
         # When they were requested, the worker still took such jobs, or expected to have room.
         may_start = fit and queue.serving and not self.closing
+        admits_all = self._admits_all(jobs)
         ready: list[Job] = []
         for job in jobs:
             if (earlier := self.runs.find(queue.index, job.id)) is not None:
@@ -143,7 +155,7 @@ class Holdings:
                 # another worker, before that run has ended.
                 self.runs.request_end(earlier, "stop")
                 self.deferred.add(queue, job, size)
-            elif not may_start or not self.admits(job, len(ready)):
+            elif not may_start or not (admits_all or self.admits(job, len(ready))):
                 queue.add_ending_of(job, Release())
             else:
                 ready.append(job)

@@ -27,7 +27,7 @@ from queasy.job import Job
 from queasy.outcomes import Outcome
 from queasy.store.records import Ending, Taken
 from queasy.worker.execution.pace import Pace
-from queasy.worker.execution.run import NOT_IN_TABLE
+from queasy.worker.execution.run import NOT_IN_TABLE, RunEnding
 from queasy.worker.intake.activity import Activity
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
@@ -104,8 +104,8 @@ class QueueState:
         self._reserving: set[Call] = set()
         self._arriving: dict[Call, Taken] = {}
         """Answers whose jobs are about to start."""
-        self._slots: dict[int, int] = {}
-        """The places in the table of runs that ended and are not reported, by token."""
+        self._reporting = 0
+        """How many outcomes are being reported."""
         self.skipped: int | None = None
         """How many companions the suspects may have that the last poll had to skip: the most of
         any. None if it skipped none."""
@@ -146,6 +146,11 @@ class QueueState:
     def busy(self) -> bool:
         """Whether a call is in flight, or anything is left to start or to report."""
         return bool(self._in_flight or self._endings or self._arriving)
+
+    @property
+    def unreported(self) -> int:
+        """How many outcomes the server has not confirmed."""
+        return len(self._endings) + self._reporting
 
     @property
     def has_endings(self) -> bool:
@@ -450,16 +455,12 @@ class QueueState:
 
     # Outcomes to report
 
-    def add_ending(self, ending: Ending, slot: int = NOT_IN_TABLE) -> None:
-        """Add an outcome, to be reported with the next call. `slot` is the place of its run in the
-        table: it stays there until the outcome is reported.
-        """
+    def add_ending(self, ending: Ending) -> None:
+        """Add an outcome, to be reported with the next call."""
         if not self._endings:
             self._rouse()
+            self.activity.unreported.add(self.index)
         self._endings.append(ending)
-        self.activity.note_ended()
-        if slot != NOT_IN_TABLE:
-            self._slots[ending.token] = slot
 
     def add_ending_of(self, job: Job, outcome: Outcome) -> None:
         self.add_ending(Ending(job.id, job.token, outcome))
@@ -474,17 +475,21 @@ class QueueState:
         count = next((n for n, size in enumerate(sizes, 1) if size >= MAX_ENDING_BYTES), None)
         count = min(count or MAX_ENDINGS_PER_CALL, MAX_ENDINGS_PER_CALL)
         endings, self._endings = self._endings[:count], self._endings[count:]
+        self._reporting += len(endings)
         return endings
 
     def note_reported(self, endings: list[Ending]) -> None:
-        """The server has confirmed these outcomes."""
+        """The server has confirmed these outcomes: their runs leave the table."""
         self.leases.drop(len(endings))
-        take = self._slots.pop
-        slots = [take(ending.token, NOT_IN_TABLE) for ending in endings]
-        self._table.free([slot for slot in slots if slot != NOT_IN_TABLE])
+        self._reporting -= len(endings)
+        if not self.unreported:
+            self.activity.unreported.discard(self.index)
+        runs = [ending for ending in endings if isinstance(ending, RunEnding)]
+        self._table.free([run.slot for run in runs if run.slot != NOT_IN_TABLE])
         self.activity.note_reported(self.index, endings)
 
     def return_endings(self, endings: list[Ending]) -> None:
         """Take back outcomes that could not be reported. They are reported after a pause."""
+        self._reporting -= len(endings)
         self._endings = endings + self._endings
         self.pause()

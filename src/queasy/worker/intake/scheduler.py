@@ -98,7 +98,7 @@ class Scheduler:
 
     def run_ended(self, run: Run, ending: Ending) -> None:
         queue = self.queues[run.queue]
-        queue.add_ending(ending, run.slot)
+        queue.add_ending(ending)
         for later in run.endings_after:
             queue.add_ending(later)
         if self._pending_pass is None:

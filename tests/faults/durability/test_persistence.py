@@ -153,7 +153,8 @@ class History:
             case 1:
                 leases, _ = self.h.call(self.h.commands.leases(client, b"", 1000))
                 deaths = [Ending(*lease, Died(len(leases))) for lease in leases]
-                self.h.call(self.h.commands.settle(deaths))
+                if deaths:
+                    self.h.call(self.h.commands.settle(deaths))
             case _:
                 self.h.call(self.h.commands.evict(client))
 

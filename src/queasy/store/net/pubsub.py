@@ -233,6 +233,7 @@ class AsyncListener:
         self._signals: dict[str, set[AsyncSignal]] = {}
         self._on_unwanted: dict[str, Callable[[], None]] = {}
         self._callbacks: dict[str, Callable[[bytes], None]] = {}
+        self._is_urgent: dict[str, Callable[[], bool]] = {}
 
     @contextlib.asynccontextmanager
     async def listen(
@@ -257,14 +258,22 @@ class AsyncListener:
             if not self._set_one_signal(channel) and interrupted:
                 on_abandoned()
 
-    def add_callback(self, channel: str, callback: Callable[[bytes], None]) -> None:
+    def add_callback(
+        self,
+        channel: str,
+        callback: Callable[[bytes], None],
+        is_urgent: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Calls `callback` with every message on the channel, and with b"" when messages may
-        have been missed. `subscribe` starts the messages.
+        have been missed: after a random pause, or at once if `is_urgent()`. `subscribe` starts the
+        messages.
         """
         self._callbacks[channel] = callback
+        self._is_urgent[channel] = is_urgent
 
     def remove_callback(self, channel: str) -> None:
         self._callbacks.pop(channel, None)
+        self._is_urgent.pop(channel, None)
 
     async def publish(self, channel: str, message: str) -> int:
         """Publishes a message; returns how many subscribers received it."""
@@ -320,8 +329,10 @@ class AsyncListener:
             self._on_unwanted[channel]()
 
     def on_channel_lost(self, channel: str, was_confirmed: bool, pause: float) -> None:
-        """The connection of a channel was lost. Reports that after a pause."""
+        """The connection of a channel was lost. Reports that after a pause, unless it is urgent."""
         loop = asyncio.get_running_loop()
+        if channel in self._is_urgent and self._is_urgent[channel]():
+            pause = 0.0
         loop.call_later(pause, self._report_loss, channel, was_confirmed)
 
     def _report_loss(self, channel: str, was_confirmed: bool) -> None:

@@ -276,7 +276,9 @@ class SentinelWatchThread:
         if running is not None:
             thread, stop = running
             stop.set_result(None)
-            thread.join(STOP_TIMEOUT_SECONDS)
+            # A client that was not closed may be collected in any thread, also in this one.
+            if thread is not threading.current_thread():
+                thread.join(STOP_TIMEOUT_SECONDS)
 
     def forked(self) -> None:
         """The thread is not there in this process. The next call starts another."""

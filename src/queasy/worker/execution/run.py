@@ -16,7 +16,7 @@ from queasy.worker.plan import Service
 
 __all__ = ["NOT_IN_TABLE", "EndReason", "Run", "RunEnding"]
 
-EndReason = Literal["timeout", "cancel", "stop"]
+EndReason = Literal["timeout", "cancel", "stop", "revoked"]
 NOT_IN_TABLE = -1
 # A plain function that polls `job.cancelled` has this long to end by itself before the worker
 # interrupts it, in seconds.
@@ -28,6 +28,8 @@ class RunEnding(Ending, frozen=True):
 
     slot: int = NOT_IN_TABLE
     """Its place in the in-flight table, which is free when the outcome is reported."""
+    given_back: bool = False
+    """The supervisor gave the job back before the handler was called."""
 
 
 class Run(msgspec.Struct, eq=False):
@@ -73,8 +75,8 @@ class Run(msgspec.Struct, eq=False):
         self.task = task
 
     def refuse(self) -> None:
-        """The handler is not called: another worker has the job."""
-        self.end_reason, self.task = "stop", None
+        """The handler is not called: the supervisor has given the job back."""
+        self.end_reason, self.task = "revoked", None
 
     def begin_call(self, call: InterruptibleCall) -> None:
         """A plain function is about to be called."""

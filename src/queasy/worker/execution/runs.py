@@ -210,7 +210,8 @@ class Runs:
         copied = 0 if isinstance(outcome, Finish) else len(run.job.payload)
         if run.slot != NOT_IN_TABLE:
             self._table.end_run(run.slot)
-        ending = RunEnding(run.job.id, run.job.token, outcome, copied, run.slot)
+        revoked = run.end_reason == "revoked"
+        ending = RunEnding(run.job.id, run.job.token, outcome, copied, run.slot, revoked)
         self._listener.run_ended(run, ending)
 
     def cancel(self, queue: int, id_: str, token: int) -> None:
@@ -326,5 +327,5 @@ def _outcome_of_end_reason(run: Run, problem: BaseException | None) -> Outcome:
             return TimedOut(JobError("Timeout", why, "timeout", trace or "").clean())
         case "cancel":
             return Cancel()
-        case "stop":
+        case "stop" | "revoked":
             return Release()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from queasy.outcomes import Release
 from queasy.store.records import Ending
 from queasy.worker.events import Flood, event, log
+from queasy.worker.execution.run import RunEnding
 
 __all__ = ["OutcomeLog"]
 
@@ -46,5 +46,5 @@ class OutcomeLog:
 
 
 def _was_gone(ending: Ending, word: str) -> bool:
-    """Whether a job was to go back that the worker did not hold any more: nothing is refused."""
-    return word == "lost" and isinstance(ending.outcome, Release)
+    """Whether the supervisor has given the job back already: nothing is refused."""
+    return word == "lost" and isinstance(ending, RunEnding) and ending.given_back

@@ -130,7 +130,9 @@ class Subscription:
         await run(self._commands.configure(limits=handler.options.limits))
         if handler.fail:
             await run(self._announce_fail_handler())
-        self._store.listener.add_callback(self._channel, receive)
+        # A worker that has jobs must know at once that its leases may be outdated. Otherwise it
+        # might start a job that the server has forgotten.
+        self._store.listener.add_callback(self._channel, receive, lambda: self._leases.held > 0)
         sent = time.monotonic()
         if await run(self._commands.register(self._client, IDLE_LEASE, record)) == "lost":
             raise LeaseLost(f"queue {self.state.name!r}: the server swept this worker as it joined")

@@ -132,8 +132,8 @@ class QueueCommands:
         if finishes:  # usually all of them
             others = [e for e in endings if not isinstance(e.outcome, Finish)]
         args: list[Any] = [
-            *NO_NUMBER, client, _whole_ms(lease), limit, request, waiter, round(waits * 1000),
-            len(others),
+            *NO_NUMBER, client, str(_whole_ms(lease)), str(limit), request, waiter,
+            str(round(waits * 1000)), str(len(others)),
         ]  # fmt: skip
         for ending in others:
             args.extend(ending.args())

@@ -74,10 +74,10 @@ class Ending(msgspec.Struct, frozen=True):
     """How large the payload is that the server may have to copy; 0 for a job that finished."""
 
     def args(self) -> tuple[Argument, ...]:
+        if isinstance(self.outcome, Finish):  # most of them
+            return ("finish", encode_id(self.id), str(self.token), b"")
         verb, when, error = "", "", None
         match self.outcome:
-            case Finish():
-                verb = "finish"
             case Release():
                 verb = "release"
             case Cancel():
@@ -92,8 +92,8 @@ class Ending(msgspec.Struct, frozen=True):
             case Broken(error=why):
                 verb, error = "broken", why
             case Died(started=started):
-                return ("death", encode_id(self.id), self.token, pack_death(started))
-        return (verb, encode_id(self.id), self.token, pack_ending(when, error))
+                return ("death", encode_id(self.id), str(self.token), pack_death(started))
+        return (verb, encode_id(self.id), str(self.token), pack_ending(when, error))
 
 
 class Cancelled(msgspec.Struct, frozen=True):

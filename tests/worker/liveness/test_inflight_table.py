@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.liveness.inflight_table import NOT_IN_TABLE, InflightTable
 
 WRITER = """
 import math, sys, time
@@ -87,11 +87,13 @@ def test_ended_run_counts_as_begun_and_not_as_a_run() -> None:
     table.close()
 
 
-def test_run_is_revoked_up_to_a_token_of_its_queue() -> None:
-    table = InflightTable(2, 1)
+def test_run_does_not_begin_if_the_supervisor_gave_its_job_back() -> None:
+    table = InflightTable(2, 3)
     table.revoke(1, 2**40)
-    assert [table.is_revoked(1, 2**40 + more) for more in (-1, 0, 1)] == [True, True, False]
-    assert not table.is_revoked(0, 1)
+    slots = [table.start_run(1, "a", 2**40 + more, 0.0, 0.0) for more in (-1, 0, 1)]
+    assert [slot == NOT_IN_TABLE for slot in slots] == [True, True, False]
+    assert table.start_run(0, "b", 1, 0.0, 0.0) != NOT_IN_TABLE
+    assert [entry.token for entry in table.entries()] == [1, 2**40 + 1]
     table.close()
 
 

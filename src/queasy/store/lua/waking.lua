@@ -90,11 +90,30 @@ local function appoint(q, client, poll_at, at)
   return true
 end
 
--- The first waiters that poll from `from` to `to`, and when: { client, poll_at, ... }.
+-- The first waiters that poll from `from` to `to`, and when: { client, poll_at, ... }. If the first
+-- LOOK_AT are all of one host, the first of another host follows them, if it is one of the next
+-- CHUNK.
 local function polling_between(q, from, to)
   local found = redis.pcall('ZRANGE', q.waiters, from, to, 'BYSCORE', 'LIMIT', 0, LOOK_AT,
     'WITHSCORES')
-  return found.err and {} or found
+  if found.err or #found < 2 * LOOK_AT then
+    return found.err and {} or found
+  end
+  local host = host_of(found[1])
+  for i = 3, #found, 2 do
+    if host_of(found[i]) ~= host then
+      return found
+    end
+  end
+  local more = redis.pcall('ZRANGE', q.waiters, from, to, 'BYSCORE', 'LIMIT', LOOK_AT, CHUNK,
+    'WITHSCORES')
+  for i = 1, more.err and 0 or #more, 2 do
+    if host_of(more[i]) ~= host then
+      found[#found + 1], found[#found + 2] = more[i], more[i + 1]
+      break
+    end
+  end
+  return found
 end
 
 -- The waiters that poll by `at`, without those that are overdue.

@@ -11,13 +11,12 @@ import msgspec
 from queasy.job import Job
 from queasy.store.records import Ending
 from queasy.worker.execution.thread_pool import InterruptibleCall
-from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.liveness.inflight_table import NOT_IN_TABLE, InflightTable
 from queasy.worker.plan import Service
 
-__all__ = ["NOT_IN_TABLE", "EndReason", "Run", "RunEnding"]
+__all__ = ["EndReason", "Run", "RunEnding"]
 
-EndReason = Literal["timeout", "cancel", "stop", "revoked"]
-NOT_IN_TABLE = -1
+EndReason = Literal["timeout", "cancel", "stop"]
 # A plain function that polls `job.cancelled` has this long to end by itself before the worker
 # interrupts it, in seconds.
 CANCEL_GRACE = 0.5
@@ -63,20 +62,19 @@ class Run(msgspec.Struct, eq=False):
         # Seconds: a job's options are validated when they are read.
         return self.job.options.timeout  # pyright: ignore[reportReturnType]
 
-    def begin(self, table: InflightTable, task: asyncio.Future[Any] | None = None) -> None:
+    def begin(
+        self, table: InflightTable, now: float, task: asyncio.Future[Any] | None = None
+    ) -> None:
         """The handler is about to be called, an async one in this task. The timeout counts from
-        now. The run is in the table before anything else happens.
+        `now`, of the run clock. The run is in the table before anything else happens. If it is not
+        in the table then, it must not begin: the supervisor has given the job back.
         """
-        job, now = self.job, table.run_clock()
+        job = self.job
         timeout: Any = job.options.timeout  # as in `timeout`
         if timeout is not None:
             self.deadline = now + timeout
         self.slot = table.start_run(self.queue, job.id, job.token, now, self.deadline)
         self.task = task
-
-    def refuse(self) -> None:
-        """The handler is not called: the supervisor has given the job back."""
-        self.end_reason, self.task = "revoked", None
 
     def begin_call(self, call: InterruptibleCall) -> None:
         """A plain function is about to be called."""

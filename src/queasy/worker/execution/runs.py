@@ -24,11 +24,11 @@ from queasy.trace import trace_of
 from queasy.worker.events import MAX_JOBS_LOGGED, event
 from queasy.worker.execution.executor import execute, execute_plain, outcome_of_error
 from queasy.worker.execution.pace import PACE_TICK, Pace
-from queasy.worker.execution.run import NOT_IN_TABLE, EndReason, Run, RunEnding
+from queasy.worker.execution.run import EndReason, Run, RunEnding
 from queasy.worker.execution.task_pool import TaskPool
 from queasy.worker.execution.thread_pool import InterruptibleCall, ThreadPool
 from queasy.worker.execution.units import Units
-from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.liveness.inflight_table import NOT_IN_TABLE, InflightTable
 from queasy.worker.plan import CUT_OFF, Service
 
 __all__ = ["END_GRACE", "RunListener", "Runs"]
@@ -131,8 +131,8 @@ class Runs:
             self._end(run, None, None)
             return
         call = InterruptibleCall(partial(execute_plain, run.service, run.job))
-        run.begin(self._table)
-        if self._table.is_revoked(run.queue, run.job.token):
+        run.begin(self._table, self._table.run_clock())
+        if run.slot == NOT_IN_TABLE:
             self._refuse(run)
             return
         self._in_threads += 1
@@ -153,14 +153,15 @@ class Runs:
 
     async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
         """Run an async handler. Other handlers use the same task before and after it."""
-        now = time.monotonic()
+        # In this order: a freeze between the two makes the deadline later, never earlier.
+        frozen, now = self._table.frozen_seconds, time.monotonic()
         if now > run.safe_until and self._lease_may_be_over(run, now):
             self.request_end(run, "stop")
         if run.end_reason is not None:
             self._end(run, None, None)
             return
-        run.begin(self._table, task)
-        if self._table.is_revoked(run.queue, run.job.token):
+        run.begin(self._table, now - frozen, task)
+        if run.slot == NOT_IN_TABLE:
             self._refuse(run)
             return
         if now - run.ready_at > self._longest_wait:
@@ -175,8 +176,9 @@ class Runs:
 
     def _refuse(self, run: Run) -> None:
         """End a run before its handler is called: the supervisor has given its job back."""
-        run.refuse()
-        self._end(run, None, None)
+        job = run.job
+        self.started_count -= 1
+        self._report_end(run, RunEnding(job.id, job.token, Release(), given_back=True))
 
     def _lease_may_be_over(self, run: Run, now: float) -> bool:
         """Whether another client may have the job by now.
@@ -201,17 +203,20 @@ class Runs:
             self._end(run, returned.result(), None)
 
     def _end(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> None:
-        del self._runs[run.queue, run.job.id]
-        self.used.add(-run.size, is_async=run.is_async)
+        job, copied = run.job, 0
         # A run that was asked to end may still finish, and then counts as finished.
-        if outcome is None or (run.end_reason is not None and not isinstance(outcome, Finish)):
-            outcome = _outcome_without_result(run, problem)
-        self.ended_count += 1
-        copied = 0 if isinstance(outcome, Finish) else len(run.job.payload)
+        if not isinstance(outcome, Finish):
+            if outcome is None or run.end_reason is not None:
+                outcome = _outcome_without_result(run, problem)
+            copied = len(job.payload)
         if run.slot != NOT_IN_TABLE:
             self._table.end_run(run.slot)
-        revoked = run.end_reason == "revoked"
-        ending = RunEnding(run.job.id, run.job.token, outcome, copied, run.slot, revoked)
+        self._report_end(run, RunEnding(job.id, job.token, outcome, copied, run.slot))
+
+    def _report_end(self, run: Run, ending: RunEnding) -> None:
+        del self._runs[run.queue, ending.id]
+        self.used.add(-run.size, is_async=run.is_async)
+        self.ended_count += 1
         self._listener.run_ended(run, ending)
 
     def cancel(self, queue: int, id_: str, token: int) -> None:
@@ -327,5 +332,5 @@ def _outcome_of_end_reason(run: Run, problem: BaseException | None) -> Outcome:
             return TimedOut(JobError("Timeout", why, "timeout", trace or "").clean())
         case "cancel":
             return Cancel()
-        case "stop" | "revoked":
+        case "stop":
             return Release()

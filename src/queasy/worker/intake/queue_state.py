@@ -19,6 +19,7 @@ import math
 import random
 import time
 from itertools import accumulate
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -27,11 +28,11 @@ from queasy.job import Job
 from queasy.outcomes import Outcome
 from queasy.store.records import Ending, Taken
 from queasy.worker.execution.pace import Pace
-from queasy.worker.execution.run import NOT_IN_TABLE, RunEnding
+from queasy.worker.execution.run import RunEnding
 from queasy.worker.intake.activity import Activity
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
-from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.liveness.inflight_table import NOT_IN_TABLE, InflightTable
 from queasy.worker.plan import DEFAULT_SIZE, LEASE, Service
 
 __all__ = ["RETRY_PAUSE", "Call", "Phase", "QueueState"]
@@ -40,6 +41,7 @@ CallKind = Literal["dequeue", "probe", "report", "stand_down"]
 Phase = Literal["idle", "dequeuing", "overlapping", "probing", "reporting", "standing_down"]
 MAX_ENDINGS_PER_CALL = 1000
 MAX_ENDING_BYTES = 2 * 1024 * 1024
+PAYLOAD_BYTES = attrgetter("payload_bytes")
 # A worker that could not subscribe to wake-ups polls this often, in seconds.
 POLL_WITHOUT_WAKE_UPS = 1.0
 # How long a queue is left alone after an error, in seconds. The call itself waited already.
@@ -471,10 +473,11 @@ class QueueState:
         A job that is given up is copied into the failed record and the fail queue. So the bytes of
         the payloads are bounded, too.
         """
-        sizes = accumulate(ending.payload_bytes for ending in self._endings)
-        count = next((n for n, size in enumerate(sizes, 1) if size >= MAX_ENDING_BYTES), None)
-        count = min(count or MAX_ENDINGS_PER_CALL, MAX_ENDINGS_PER_CALL)
-        endings, self._endings = self._endings[:count], self._endings[count:]
+        endings, count = self._endings, MAX_ENDINGS_PER_CALL
+        if sum(map(PAYLOAD_BYTES, endings)) >= MAX_ENDING_BYTES:  # rare, and slower to find where
+            sizes = enumerate(accumulate(map(PAYLOAD_BYTES, endings)), 1)
+            count = min(count, next(n for n, size in sizes if size >= MAX_ENDING_BYTES))
+        endings, self._endings = endings[:count], endings[count:]
         self._reporting += len(endings)
         return endings
 
@@ -484,8 +487,9 @@ class QueueState:
         self._reporting -= len(endings)
         if not self.unreported:
             self.activity.unreported.discard(self.index)
-        runs = [ending for ending in endings if isinstance(ending, RunEnding)]
-        self._table.free([run.slot for run in runs if run.slot != NOT_IN_TABLE])
+        self._table.free(
+            [run.slot for run in endings if isinstance(run, RunEnding) and run.slot != NOT_IN_TABLE]
+        )
         self.activity.note_reported(self.index, endings)
 
     def return_endings(self, endings: list[Ending]) -> None:

@@ -2,7 +2,8 @@
 
 A suspect may have only so many companions. A worker that is never that empty would skip it for
 ever. So the worker takes no other jobs for a while. If its runs take longer to end, other jobs have
-their turn for as long, and the next time lasts twice as long.
+their turn for at least half as long, and the next time lasts twice as long, up to a bound. The
+times are random, so that not all workers make room at once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ __all__ = ["SuspectRoom"]
 FIRST_HOLD = 2.0
 # It begins within this time: of several workers, most often one is enough.
 BEGIN_WITHIN = 0.5
+# It takes no other jobs for at most this long at a time, in seconds.
+LONGEST_HOLD = 16.0
 
 
 class SuspectRoom:
@@ -31,8 +34,8 @@ class SuspectRoom:
         elif self._begin is None:
             self._begin = now + random.uniform(0, BEGIN_WITHIN)
         elif now >= self._begin + self._hold:
-            self._begin = now + self._hold
-            self._hold *= 2
+            self._begin = now + self._hold * random.uniform(0.5, 4.0)
+            self._hold = min(2 * self._hold, LONGEST_HOLD)
 
     def is_made(self, now: float) -> bool:
         """Whether other jobs wait now."""

@@ -33,7 +33,7 @@ import time
 
 import msgspec
 
-__all__ = ["Entry", "InflightTable"]
+__all__ = ["NOT_IN_TABLE", "Entry", "InflightTable"]
 
 HEADER = struct.Struct("=dddIxxxx")
 QUEUE = struct.Struct("=IxxxxdddQ")
@@ -42,6 +42,7 @@ SLOT = struct.Struct("=BxHHxxQdd")
 MAX_ID = 1200
 SLOT_BYTES = SLOT.size + MAX_ID
 FLOAT, COUNT = 8, 4
+NOT_IN_TABLE = -1
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
 LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
 STOOD_DOWN = 6
@@ -103,12 +104,18 @@ class InflightTable:
     # Runs
 
     def start_run(self, queue: int, id_: str, token: int, started: float, deadline: float) -> int:
-        """Records that a run begins; returns its slot."""
+        """Records that a run begins; returns its slot. Returns NOT_IN_TABLE if it must not begin,
+        because the supervisor has given its job back.
+        """
         at = self._free.pop()
         raw = id_.encode("utf-8", "surrogateescape")[:MAX_ID]
         SLOT.pack_into(self._memory, at, FREE, queue, len(raw), token, started, deadline)
         self._memory[at + ID : at + ID + len(raw)] = raw
         self._memory[at] = RUNNING  # last: an entry is seen whole or not at all
+        # After that: the supervisor sees either the run, or that it does not begin.
+        if token <= self._longs[self._revoked_index[queue]]:
+            self.free([at])
+            return NOT_IN_TABLE
         return at
 
     def end_run(self, slot: int) -> None:
@@ -161,12 +168,6 @@ class InflightTable:
     def revoke(self, queue: int, token: int) -> None:
         """Makes the worker begin no job of the queue with this token or a lower one."""
         self._longs[_floats_of(queue) + REVOKED] = token
-
-    def is_revoked(self, queue: int, token: int) -> bool:
-        """Whether a run must not begin. Asked after `start_run`: then the supervisor sees either
-        the run, or that it does not begin.
-        """
-        return token <= self._longs[self._revoked_index[queue]]
 
     def running_queues(self) -> set[int]:
         """The queues that have a run."""
@@ -241,6 +242,11 @@ class InflightTable:
     def add_frozen(self, seconds: float) -> None:
         """Records that the supervisor froze the worker for that long, before it thaws it."""
         self._floats[FROZEN_SECONDS] += seconds
+
+    @property
+    def frozen_seconds(self) -> float:
+        """For how long the supervisor has frozen the worker: the run clock is behind by this."""
+        return self._floats[FROZEN_SECONDS]
 
     def run_clock_at(self, at: float) -> float:
         """The run clock at a time of the monotonic clock; not before the last freeze."""

@@ -70,9 +70,10 @@ class GiveBack:
         queues = [index for index in range(len(planned.queues)) if child.table.held_of(index)]
         try:
             counts = await asyncio.gather(*(self._of_queue(child, index) for index in queues))
-        except QueasyError as problem:  # the child keeps them until it continues
+        except QueasyError as problem:
             event("jobs_not_given_back", logging.WARNING, pid=child.pid, client=child.client,
                   error=problem)  # fmt: skip
+            self._done.pop(child.client, None)  # the next round of the watchdog tries again
             return
         if given_back := sum(counts):
             event("jobs_given_back", logging.WARNING, pid=child.pid, client=child.client,

@@ -1,8 +1,9 @@
 """When a worker takes no other jobs, so that a suspect gets its turn.
 
-A suspect may have only so many companions. A worker that is never that empty would skip it for
-ever. So the worker takes no other jobs for a while. If its runs take longer to end, other jobs have
-their turn for as long, and the next time lasts twice as long.
+A suspect may have only so many companions. A worker that always has more jobs would skip it for
+ever. So the worker takes no other jobs for a while, until enough of its runs have ended. If they do
+not end in that time, other jobs have their turn for as long. Then the worker tries again, for twice
+as long.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ __all__ = ["SuspectRoom"]
 
 # How long a worker takes no other jobs, at first, in seconds.
 FIRST_HOLD = 2.0
-# It begins within this time: of several workers, most often one is enough.
+# It begins after a random pause of up to this many seconds. If several workers skipped the suspect,
+# most often the first one takes it before the others begin.
 BEGIN_WITHIN = 0.5
 
 
@@ -25,7 +27,7 @@ class SuspectRoom:
         self._begin: float | None = None
 
     def update(self, now: float, *, skipped: bool) -> None:
-        """`skipped`: the last poll of a queue skipped suspects."""
+        """Note the time, and whether the last poll of any queue skipped suspects."""
         if not skipped:
             self._begin, self._hold = None, FIRST_HOLD
         elif self._begin is None:
@@ -35,7 +37,7 @@ class SuspectRoom:
             self._hold *= 2
 
     def is_made(self, now: float) -> bool:
-        """Whether other jobs wait now."""
+        """Whether the worker takes no other jobs now."""
         return self._begin is not None and self._begin <= now < self._begin + self._hold
 
     def next_change(self, now: float) -> float | None:

@@ -78,7 +78,7 @@ class InflightTable:
         self._longs = memoryview(self._memory).cast("Q")
         self._free = list(reversed(range(self._first_slot, size, SLOT_BYTES)))
         """The offset of each free slot."""
-        # Computed once: a worker reads it before every run.
+        # Computed once: a worker needs them for every run.
         self._requested_at_index = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
         self._revoked_index = [_floats_of(queue) + REVOKED for queue in range(queues)]
 

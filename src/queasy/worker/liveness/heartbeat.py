@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 from queasy.errors import ProtocolError, QueasyError
 from queasy.operation import run_operation
-from queasy.operations import forward_wakeup, until_done
+from queasy.operations import forward_wake_up, until_done
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
@@ -252,7 +252,7 @@ class Heartbeat:
         try:
             for index, commands in enumerate(worker.queues):
                 if not worker.gone and worker.table.idle_until(index):  # it serves this queue
-                    await self._store.run(forward_wakeup(commands, worker.client))
+                    await self._store.run(forward_wake_up(commands, worker.client))
         except QueasyError:  # best effort, as with every wake-up
             pass
         finally:

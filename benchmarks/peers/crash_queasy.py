@@ -1,7 +1,7 @@
 # /// script
 # [tool.crash]
 # settings = "`queasy worker --processes 1`, all defaults (10 jobs at once)"
-# governs = "the supervisor returns the jobs of a dead process at once, and each then runs alone, to find a job that kills its worker; a dead host's jobs return when the lease (13 s) ends"
+# governs = "the supervisor returns the jobs of a dead process at once, and those that had started run in groups of half as many, to find a job that kills its worker; a dead host's jobs return when the lease (13 s) ends"
 # restarts = "its supervisor"
 # ///
 """Queasy with its defaults."""

@@ -35,8 +35,8 @@ from queasy.worker.supervision.supervisor import Supervisor
 __all__ = ["main"]
 
 GRACE = 30.0
-# `docker stop` kills a container after 10 seconds. A worker needs up to 2 seconds after the grace
-# time, to interrupt its runs and to report them.
+# `docker stop` kills a container after 10 seconds. In the rest of them the worker interrupts its
+# runs, and reports them.
 GRACE_IN_CONTAINER = 7.0
 UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 

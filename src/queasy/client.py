@@ -219,7 +219,10 @@ class Client:
         check_whole(capacity, "capacity", 1, MOST_CAPACITY)
         grace_seconds = seconds(grace, "grace")
         if check_bool(run_unconfirmed, "run_unconfirmed") and processes:
-            raise InvalidOption("run_unconfirmed: expected processes=0, children are frozen")
+            raise InvalidOption(
+                f"run_unconfirmed: expected processes=0, got {processes}: a supervisor freezes its "
+                "processes instead"
+            )
         if processes:
             from queasy.worker.app import check_not_importing, reference_to
             from queasy.worker.supervision.options import SupervisorOptions

@@ -21,7 +21,7 @@ __all__ = [
     "audit",
     "drop",
     "evict",
-    "forward_wakeup",
+    "forward_wake_up",
     "leases_of",
     "requeue",
     "settle_all",
@@ -111,7 +111,7 @@ def take_one(
 
 def _subscribe(commands: QueueCommands, waiter: str) -> Subscribe:
     return Subscribe(
-        commands.keys.channel(waiter), forward_wakeup(commands), forward_wakeup(commands, waiter)
+        commands.keys.channel(waiter), forward_wake_up(commands), forward_wake_up(commands, waiter)
     )
 
 
@@ -134,7 +134,7 @@ def _wrong_codec(commands: QueueCommands, jobs: int, problem: JobError) -> Undec
     )
 
 
-def forward_wakeup(commands: QueueCommands, waiter: str = "") -> Command[Taken]:
+def forward_wake_up(commands: QueueCommands, waiter: str = "") -> Command[Taken]:
     """Forwards a wake-up that is not needed here to another waiter of the queue.
 
     With `waiter`, the client of that name stops being a waiter, and another waiter polls when jobs

@@ -121,8 +121,8 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 class Died(msgspec.Struct, frozen=True):
-    """The process died in which the job ran. The job goes back to the front of the queue, as a
-    suspect. If it ran alone, it counts as a stall.
+    """The process in which the job ran has died. The job goes back to the front of the queue, as a
+    suspect. If it ran alone, this counts as a stall.
     """
 
     started: int

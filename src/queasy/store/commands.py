@@ -224,7 +224,7 @@ class QueueCommands:
 
         def read(reply: list[Any]) -> tuple[list[tuple[str, int]], bytes]:
             flat, following, *_ = reply
-            return [(lease.id, lease.token) for lease in _cancels(flat)], following
+            return _leases(flat), following
 
         return self._read_only("leases", read, client, cursor, limit)
 
@@ -391,5 +391,10 @@ def _words(reply: list[bytes]) -> list[str]:
     return [raw.decode() for raw in reply]
 
 
+def _leases(flat: list[bytes]) -> list[tuple[str, int]]:
+    """The id and the token of each lease."""
+    return [(decode_text(flat[at]), int(flat[at + 1])) for at in range(0, len(flat), 2)]
+
+
 def _cancels(flat: list[bytes]) -> list[Cancelled]:
-    return [Cancelled(decode_text(flat[at]), int(flat[at + 1])) for at in range(0, len(flat), 2)]
+    return [Cancelled(id_, token) for id_, token in _leases(flat)]

@@ -1,4 +1,4 @@
-"""All keys of a queue, in the one order. A server function receives the first so many of them."""
+"""All keys of a queue, in the one order. Every call passes them from the first on."""
 
 from __future__ import annotations
 

@@ -116,14 +116,14 @@ class Bumped:
 
 @dataclass(frozen=True)
 class Taken:
-    """The answer to a dequeue. Its jobs are read at the first access, so that a worker which knows
-    their `count` can send its next call before.
+    """The answer to a dequeue. Its jobs are decoded at the first access: a worker needs only their
+    `count` to send its next call, and does that first.
     """
 
     state: Literal["ok", "lost", "paused", "overtaken"]
     next_in: float | None
     """For a client that waits: the seconds after which the server expects it to dequeue. Otherwise
-    the seconds until the next job is due or a client expires; None if there is neither."""
+    the seconds until the next job is due or a lease of a job expires; None if there is neither."""
     settled: list[str]
     cancels: list[Cancelled]
     count: int
@@ -132,8 +132,8 @@ class Taken:
     """How many leases the client holds; only counted if it waits for a wake-up."""
     read: Callable[[], list[Job]]
     skipped: int | None = None
-    """How many companions the suspects may have that were due and skipped: the most of any. None if
-    there are none."""
+    """How many companions a suspect that was due and skipped may have: the most of any. None if
+    none was skipped."""
 
     @cached_property
     def jobs(self) -> list[Job]:

@@ -42,7 +42,8 @@ class Worker:
     """Takes, runs and reports jobs.
 
     Calls `on_declared_dead` once if the server declares it dead. With `ends_unconfirmed` it ends
-    runs whose leases are in doubt; without it, that is left to a supervisor.
+    runs whose leases the server does not confirm. Without it they continue: a supervisor freezes
+    the process, or the application accepts that a job runs twice at once.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 -- The registered functions. Each parses its arguments and calls one module. Its header lists:
---   keys   that it needs, the first of the order in keys.lua: of a producer, all of the queue, or
---          also the first of its fail queue. More keys are accepted
+--   keys   how many it needs, in the order of keys.lua: those of a producer (PRODUCER_KEYS), all of
+--          the queue, or all and the first of its fail queue. More keys are accepted
 --   args   its arguments, in order
 --   reply  what it returns
 --   writes what it changes
@@ -82,8 +82,8 @@ end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
 --   keys   all, and the fail queue's
---   args   caller, number (of a dequeue for a client '~…': if it is carried out, or a later one of
---          this caller, a copy that arrives afterwards is overtaken, and takes nothing),
+--   args   caller, number (for a client '~…'. Once this call, or a later one of the caller, was
+--          carried out, a copy that arrives late is overtaken: it takes nothing),
 --          client, lease,
 --          limit (0: take no jobs. If the client waits, the reply or a wake-up says when a job is
 --          due. If it does not wait and a job is due, another client is woken),
@@ -105,7 +105,7 @@ end
 --            { number in the packed list of each lease that was lost },
 --            how many leases the client holds, if it becomes a waiter, else 0. If it knows of
 --            fewer, the others were handed to it in messages that were lost,
---            how many companions the suspects may have that it skipped: the most of any, or -1 }
+--            how many companions a suspect that it skipped may have: the most of any, or -1 }
 --   writes all; a client that gets nothing, holds nothing and waits has its lease extended
 function API.dequeue(keys, argv)
   local q = open_queue(keys)

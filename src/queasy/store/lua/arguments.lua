@@ -5,8 +5,8 @@ local open_calls = keys.open_calls
 
 local NO_WORDS = {}
 
--- The longest lease. A client that dies in silence holds its jobs for so long; a client that lives
--- extends its lease.
+-- The longest lease, and the longest wait. If a client dies and no other process sees it, its jobs
+-- wait until its lease ends. A client that lives extends its lease.
 local MAX_LEASE_MS = 24 * 3600 * 1000
 
 -- The remaining arguments: the ids or clients that a call is about. Bounded, as every call is.

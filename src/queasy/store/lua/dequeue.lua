@@ -11,7 +11,8 @@ local cancels_of, bump = client.cancels_of, client.bump
 local WAITER_GONE_MS, wake_waiters = waking.WAITER_GONE_MS, waking.wake_waiters
 local wake_for_suspects, next_job_at = waking.wake_for_suspects, waking.next_job_at
 local next_scheduled_at, next_event_at = waking.next_scheduled_at, waking.next_event_at
-local is_kept, rest_ms, ms_until = waking.is_kept, waking.rest_ms, waking.ms_until
+local others_keep_time, rest_ms = waking.others_keep_time, waking.rest_ms
+local ms_until = waking.ms_until
 local wake_all = endings.wake_all
 local settle = settle.settle
 local leased_to, leased_batch, find_due = take.leased_to, take.leased_batch, take.find_due
@@ -45,10 +46,10 @@ local function forward_wake_up(q)
 end
 
 -- Extends the lease of a client that sleeps and holds no job, so that it need not bump while it
--- sleeps: for `poll_in`, or for the time that it asked for, whichever is longer. The lease lasts
--- until well after its next poll. It must not be much longer: a job that is handed to the client
--- waits until then, if its host has vanished. Returns how many leases the client holds. If it holds
--- any, nothing is extended.
+-- sleeps. The client sleeps for `poll_in`, or for the time that it asked for, whichever is longer.
+-- The new lease lasts for that time and one lease more, and not longer: if the host of the client
+-- vanishes, a job that was handed to it waits until the lease ends. Returns how many leases the
+-- client holds. If it holds any, nothing is extended.
 local function extend_idle_lease(q, args, poll_in)
   local client = args.client
   if client:byte(1) == 126 then -- '~'
@@ -65,12 +66,12 @@ local function extend_idle_lease(q, args, poll_in)
   return 0
 end
 
--- Milliseconds after which a client that sleeps polls, if no message comes first: in time for the
--- next event and after the time that it asked for at the latest. If two other waiters do that, it
--- rests longer, except a client that was made for one lease.
+-- Milliseconds after which a client that sleeps polls, if no message comes first. It polls in time
+-- for the next event, and after the time that it asked for at the latest. If two other waiters keep
+-- the time, it rests longer, unless it was made for one lease.
 local function poll_delay(q, args, event_in)
   local delay = event_in >= 0 and math.min(event_in, args.waits_ms) or args.waits_ms
-  if delay == 0 or not args.waiter or not is_kept(q, args.waiter, q.now + delay) then
+  if delay == 0 or not args.waiter or not others_keep_time(q, args.waiter, q.now + delay) then
     return delay
   elseif args.client:byte(1) == 126 then -- '~'
     return args.waits_ms
@@ -166,7 +167,7 @@ end
 
 -- Wakes another client if a job is due that this one did not take. A client that took a full batch
 -- wakes the next one, which does the same: jobs that come due together wake as many clients as they
--- need, although only one keeps the time.
+-- need, although only two keep the time.
 local function wake_others(q, args, state, jobs)
   wake_all(q)
   if q.skipped then

@@ -44,6 +44,7 @@ local function hand_off(q)
   if not left or left <= 0 or left > MAX_LEASE_LEFT_MS or not is_subscribed(q, client) then
     return false
   end
+  -- As if beside infinitely many jobs: a suspect is not handed off.
   local jobs = take(q, { client = client, old_expiry = expiry, request = '' }, expiry, 1, math.huge)
   local id, token, run_at, data, info = unpack(jobs)
   if not id then

@@ -1,12 +1,12 @@
 -- Keys, settings and the clock of one queue.
 --
 -- A queue is a fixed set of keys in one slot. There is one order of keys: NAMES, then the same
--- names of the queue's fail queue. Every function receives the first so many of that order. It says
--- how many it needs, and accepts more.
+-- names of the queue's fail queue. Every call passes keys in that order, from the first on. A
+-- function says how many it needs, and accepts more.
 
 local server_time = clock.server_time
 
--- A dispatch needs the first PRODUCER_KEYS, a put that may hand off a job the first HANDOFF_KEYS.
+-- A dispatch needs the first PRODUCER_KEYS, a put that may hand off a job those up to `broken_at`.
 -- The names from `results` on are reserved. No key of that name exists yet, but clients pass them
 -- all the same: so a later revision can use them in the calls of today's clients.
 local NAMES = {

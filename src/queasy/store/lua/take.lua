@@ -91,7 +91,7 @@ end
 -- The first `limit` due jobs that may run together, beside `beside` others in the same process:
 -- ids, scores, infos. The fourth result says whether these are all such jobs. `q.none_due_left`
 -- remembers that there is none, so that a call scans the suspects only once. `q.skipped` is how
--- many companions the suspects that were skipped may have: the most of any.
+-- many companions a suspect that was skipped may have: the most of any.
 local function find_due(q, limit, beside)
   if q.none_due_left then
     return {}, {}, {}, true

@@ -6,7 +6,7 @@
 --
 -- Two waiters keep the time: they poll when the next job comes due or the next lease expires, and
 -- otherwise now and then, in case a message was lost. The others rest. If something is to happen
--- before the two poll, they are told the new time.
+-- before the two poll, a message asks two waiters to poll at that time.
 --
 -- A host may vanish with its connections open: messages to its waiters then seem to be received.
 -- So no event depends on the waiters of one host. If there are two hosts, both keep the time. If a
@@ -38,8 +38,8 @@ local CHECK_AFTER_MS = 2000
 -- one that takes hand-offs is a quarter higher.
 local POLL_TOLERANCE_MS = 1.25
 
--- How many waiters a call looks at, to find those that keep the time. The first two are enough in
--- most cases: waiters that keep the time are the first to poll.
+-- A call looks at this many waiters at most, to find those that keep the time. Two are enough in
+-- most cases: those that keep the time are the first to poll.
 local LOOK_AT = 20
 
 -- A waiter that rests polls after this time at the latest, so that it stays registered.
@@ -126,8 +126,8 @@ local function later_waiters(q, at)
   return polling_between(q, string.format('(%.17g', at + POLL_TOLERANCE_MS), '+inf')
 end
 
--- Has a waiter of a host other than `host` poll soon: a message to `host` may not have been read.
--- That waiter is not woken now. Until it polls, further wake-ups need no other check.
+-- Has a waiter of a host other than `host` poll after CHECK_AFTER_MS: perhaps nothing at `host`
+-- read the message. Until that waiter polls, further wake-ups need no other check.
 local function check_soon(q, host)
   local at = math.floor(q.now + CHECK_AFTER_MS)
   local found = keepers(q, at)
@@ -261,9 +261,9 @@ local function ms_until(q, at)
   return at and math.max(0, math.min(math.ceil(at - q.now), MAX_INTEGER)) or -1
 end
 
--- Whether `client` need not poll by `at`: two other waiters do, and it would not be the first of
--- another host.
-local function is_kept(q, client, at)
+-- Whether two other waiters poll by `at`, so that `client` need not. If both are of one host, and
+-- `client` is of another, it is needed.
+local function others_keep_time(q, client, at)
   local found, own_host = keepers(q, at), host_of(client)
   local n, first_host = 0, nil
   for i = 1, #found, 2 do
@@ -359,7 +359,7 @@ end
 
 return {
   WAITER_GONE_MS = WAITER_GONE_MS, notify = notify, is_subscribed = is_subscribed,
-  is_kept = is_kept, rest_ms = rest_ms, wake_waiters = wake_waiters,
+  others_keep_time = others_keep_time, rest_ms = rest_ms, wake_waiters = wake_waiters,
   wake_for_suspects = wake_for_suspects, next_job_at = next_job_at,
   next_scheduled_at = next_scheduled_at, next_event_at = next_event_at, ms_until = ms_until,
   ensure_timely_poll = ensure_timely_poll, wake_after_call = wake_after_call,

@@ -33,7 +33,7 @@ MAX_CONNECTIONS = 50
 LARGE_CALL_BYTES = 512 * 1024
 # How long a TLS connection may take to close properly.
 CLOSE_TIMEOUT_SECONDS = 1.0
-LEFT = "the sentinels have replaced this primary"
+PRIMARY_REPLACED = "the sentinels have replaced this primary"
 
 
 class _ServerConnections:
@@ -214,7 +214,7 @@ class AsyncTransport:
         """Ends every connection to a server other than the primary. Calls without a reply fail."""
         for wire in list(self._wires):
             if wire.endpoint.address != primary and not wire.endpoint.sentinel:
-                wire.cut(LEFT)
+                wire.cut(PRIMARY_REPLACED)
 
     def in_time(self) -> asyncio.Timeout:
         """A context that raises TimeoutError after the time that an answer may take."""

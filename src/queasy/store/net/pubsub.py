@@ -35,8 +35,10 @@ SILENCE_SECONDS = 30.0
 SILENCE_IN_GROUP_SECONDS = 5.0
 MAX_REDIRECTS = 3
 # Many clients may lose their connections at once. So a client subscribes again after a random pause
-# of up to this many seconds, and a client with many channels does that channel by channel.
+# of up to this many seconds.
 RESUBSCRIBE_WITHIN = 0.5
+# A client with many channels spreads them over a longer time: this many seconds for each channel,
+# up to a limit for all.
 RESUBSCRIBE_EACH_WITHIN = 0.05
 RESUBSCRIBE_ALL_WITHIN = 5.0
 

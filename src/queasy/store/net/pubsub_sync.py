@@ -33,7 +33,7 @@ class SyncSignal:
         self._wire: SyncWire | None = None
         self._address: Address | None = None
         self._received_at = 0.0
-        self._closed = threading.Event()
+        self._interrupted = threading.Event()
 
     def ensure_subscribed(self) -> None:
         """Subscribes, or subscribes again after the connection was lost or silent for long."""
@@ -66,7 +66,7 @@ class SyncSignal:
                     return
             except CONNECTION_PROBLEMS:
                 self.close()
-                self._closed.wait(min(left, pause_before_resubscribing()))
+                self._interrupted.wait(min(left, pause_before_resubscribing()))
 
     def _has_moved(self) -> bool:
         """Whether the queue is at another server now, where no wake-up was requested."""
@@ -77,7 +77,7 @@ class SyncSignal:
 
     def interrupt(self) -> None:
         """Ends the wait of another thread."""
-        self._closed.set()
+        self._interrupted.set()
         if (wire := self._wire) is not None:
             wire.hang_up()
 

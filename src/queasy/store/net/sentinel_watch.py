@@ -45,6 +45,7 @@ CHANNELS = (PROMOTING, PROMOTED, SWITCHED, GIVEN_UP)
 CHECK_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.1
 MAX_PAUSE_SECONDS = 5.0
+# A sentinel that the URL does not name is given up after this many failures in a row.
 MAX_FAILURES = 5
 STOP_TIMEOUT_SECONDS = 2.0
 
@@ -63,7 +64,7 @@ class SentinelWatch:
         self._warned = False
 
     def start(self) -> None:
-        """Begins to listen, in the background, unless it has begun."""
+        """Starts to listen, in the background, unless it has been started."""
         if not self._tasks:
             for sentinel in self._route.target.addresses:
                 self._begin(sentinel)
@@ -73,7 +74,7 @@ class SentinelWatch:
             self._tasks[sentinel] = asyncio.create_task(self._follow(sentinel))
 
     async def close(self) -> None:
-        """Listens no more."""
+        """Stops listening."""
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
@@ -83,8 +84,8 @@ class SentinelWatch:
     async def _follow(self, sentinel: Address) -> None:
         """Listens to one sentinel; connects again whenever the connection is lost.
 
-        Gives up one that the URL does not name, if it cannot be reached: it may have been removed,
-        or have another address here.
+        Gives up a sentinel that the URL does not name, if it cannot be reached: perhaps it was
+        removed, or has another address in this network.
         """
         failures = 0
         named = sentinel in self._route.target.addresses
@@ -112,15 +113,16 @@ class SentinelWatch:
         del self._tasks[sentinel]
 
     async def _discover(self, sentinel: Address) -> None:
-        """Listens to the sentinels that this one knows, too.
+        """Also listens to the sentinels that this one knows.
 
-        Only the sentinel that leads a failover announces the promotion before it begins.
+        Only the sentinel that leads a failover announces the promotion before it begins, and any of
+        them may lead it.
         """
         question = ("SENTINEL", "SENTINELS", self._route.target.service)
         answer: Any
         (answer,) = await self._transport.exchange(Exchange(sentinel, (question,), sentinel=True))
         if isinstance(answer, Exception):
-            return  # it is not permitted
+            return  # this user may not ask
         for words in answer:
             known = dict(zip(words[::2], words[1::2], strict=False))
             self._begin(Address(known[b"ip"].decode(), int(known[b"port"])))
@@ -193,7 +195,7 @@ class _Connection:
             raise NotSent("no answer") from late
 
     async def wait_until_lost(self) -> Exception:
-        """Returns why the connection was lost, once it is, or nothing comes over it any more."""
+        """Waits until the connection is lost, or silent for `CHECK_SECONDS`; returns why."""
         while True:
             before = self._received
             self._wire.send([("PING",)])
@@ -276,7 +278,7 @@ class SentinelWatchThread:
         if running is not None:
             thread, stop = running
             stop.set_result(None)
-            # A client that was not closed may be collected in any thread, also in this one.
+            # The garbage collector may stop a client that was not closed, even in this very thread.
             if thread is not threading.current_thread():
                 thread.join(STOP_TIMEOUT_SECONDS)
 

@@ -20,7 +20,7 @@ from queasy.store.net.server_errors import AskError, AuthenticationError, Respon
 from queasy.store.net.url import Address, Target
 
 __all__ = [
-    "Effect", "EnsureEmbedded", "Exchange", "HangUp", "Pause", "Route", "SentinelRoute", "Steps",
+    "Effect", "EnsureEmbedded", "Exchange", "HangUp", "Pause", "Route", "SentinelRoute",
     "redirected", "route_to",
 ]  # fmt: skip
 
@@ -56,7 +56,6 @@ class HangUp(msgspec.Struct, frozen=True):
 
 
 Effect = Exchange | Pause | EnsureEmbedded | HangUp
-Steps = Generator[Effect, Any, Any]
 
 
 def redirected(problem: AskError, asked: Address) -> Address:
@@ -131,7 +130,7 @@ class SentinelRoute(Route):
     While at least one sentinel is heard (`sentinel_watch.py`), the address is kept, because that
     sentinel announces a failover. While none is heard, each call asks the sentinels first.
 
-    In a sync client the sentinels are heard in another thread. No lock is needed: `_doubt` counts
+    In a sync client another thread hears the sentinels. No lock is needed: `_mark_stale` counts
     before it clears `known`, and `locate` sets `known` before it compares the count.
     """
 
@@ -147,17 +146,18 @@ class SentinelRoute(Route):
         self._heard: set[Address] = set()
         """The sentinels whose announcements arrive."""
         self._away: set[Address] = set()
-        """The sentinels that could not be reached the last time."""
+        """The sentinels that the watch could not reach the last time."""
         self._last: Address | None = None
         """The primary that was named last. It stays in use while no sentinel can be reached."""
         self._deposed: Address | None = None
         """A primary that was replaced. Some sentinels learn that late, and still name it."""
         self._held_until = 0.0
-        self._doubts = 0
+        self._stale_marks = 0
+        """How often `known` was discarded, because a sentinel may name another primary."""
 
     def use_watch(self, start: Callable[[], None]) -> None:
-        """Has `start` called whenever the sentinels are asked. It begins to listen to them, unless
-        that has been done.
+        """Has `locate` call `start` before it asks the sentinels. `start` makes the watch listen to
+        them, unless it listens already.
         """
         self._start_watch = start
 
@@ -170,11 +170,11 @@ class SentinelRoute(Route):
         while True:
             if time.monotonic() < self._held_until:
                 raise ResponseError("FAILOVER the sentinels are replacing the primary")
-            doubts = self._doubts
+            marks = self._stale_marks
             address = self._last = yield from self._ask_sentinels()
             if self._heard:
                 self.known = address
-            if doubts == self._doubts:
+            if marks == self._stale_marks:
                 return address
             self.known = None  # an announcement came after the question
 
@@ -184,10 +184,10 @@ class SentinelRoute(Route):
 
     def _connection_lost(self, address: Address) -> None:
         if self.known == address:
-            self._doubt()  # ask the sentinels before the next connection is opened
+            self._mark_stale()  # ask the sentinels before the next connection is opened
 
-    def _doubt(self) -> None:
-        self._doubts += 1
+    def _mark_stale(self) -> None:
+        self._stale_marks += 1
         self.known = None
 
     # What the sentinels announce
@@ -196,13 +196,13 @@ class SentinelRoute(Route):
         """The announcements of this sentinel arrive from now on. Earlier ones may be missed."""
         self._heard.add(sentinel)
         self._away.discard(sentinel)
-        self._doubt()
+        self._mark_stale()
 
     def sentinel_lost(self, sentinel: Address) -> None:
         """The announcements of this sentinel do not arrive any more."""
         self._heard.discard(sentinel)
         if not self._heard:
-            self._doubt()
+            self._mark_stale()
 
     def sentinel_away(self, sentinel: Address) -> None:
         """The sentinel cannot be reached."""
@@ -213,25 +213,25 @@ class SentinelRoute(Route):
         """No sentinel is heard: the process was forked, or its last event loop is gone."""
         self._heard.clear()
         self._away.clear()
-        self._doubt()
+        self._mark_stale()
 
     def hold(self) -> None:
         """A replica is about to become the primary: the old one loses what it accepts now."""
         self._held_until = time.monotonic() + HOLD_SECONDS
-        self._doubt()
+        self._mark_stale()
 
     def release(self, sentinel: Address) -> None:
         """The failover was given up."""
         self._held_until = 0.0
         self._ask_first(sentinel)
-        self._doubt()
+        self._mark_stale()
 
     def switch(self, sentinel: Address, old: Address) -> None:
         """The sentinel has replaced the primary, or has learned of it."""
         self._held_until = 0.0
         self._deposed, self._last = old, None
         self._ask_first(sentinel)
-        self._doubt()
+        self._mark_stale()
 
     def _ask_first(self, sentinel: Address) -> None:
         self._sentinels = [sentinel, *(one for one in self._sentinels if one != sentinel)]

@@ -23,10 +23,10 @@ CANCEL_GRACE = 0.5
 
 
 class RunEnding(Ending, frozen=True):
-    """The outcome of a run that is in the table."""
+    """The outcome of a run, with what the worker does once it is reported."""
 
     slot: int = NOT_IN_TABLE
-    """Its place in the in-flight table, which is free when the outcome is reported."""
+    """The run's place in the in-flight table. It is freed when the outcome is reported."""
     given_back: bool = False
     """The supervisor gave the job back before the handler was called."""
 

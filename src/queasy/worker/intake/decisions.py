@@ -90,8 +90,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     poll_at: float = 0.0
     """When to poll; 0 for at once."""
     skipped: int | None = None
-    """How many companions the suspects may have that the last poll skipped; None if it skipped
-    none."""
+    """How many companions a suspect that the last poll skipped may have: the most of any. None if
+    it skipped none."""
     paused_until: float = 0.0
     """No report or reconciliation before this time, because something failed."""
     owes_poll: bool = False

@@ -30,7 +30,7 @@ class _Deferred(msgspec.Struct, frozen=True, eq=False):
 
 
 class DeferredJobs:
-    """Keeps successors, and gives them back when they can start."""
+    """Keeps successors, and passes them on when they can start."""
 
     def __init__(self) -> None:
         self._successors: list[_Deferred] = []

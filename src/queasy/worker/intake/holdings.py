@@ -73,15 +73,17 @@ class Holdings:
         return len(self.runs) + len(self.deferred) + unreported
 
     def admits(self, job: Job, more: int = 0) -> bool:
-        """Whether the job may start, after `more` others: if a suspect is here, or the job is one,
-        only so many jobs may be.
+        """Whether the job may start, after `more` others.
+
+        The number of jobs in this process is limited if one of them, or this job, is a suspect.
         """
         others = self._held() + more
         return others < self._table.slots and self._activity.admits(job.companions, others)
 
     def _admits_all(self, jobs: Sequence[Job]) -> bool:
-        """Whether all these jobs may start. In most cases they may: this is quicker than to ask
-        for each.
+        """Whether all these jobs may start, by a check that is quicker than one for each of them.
+
+        False says only that each of them must be checked.
         """
         suspects = [job for job in jobs if job.companions is not None]
         if suspects or self._activity.most_jobs is not None:

@@ -37,7 +37,7 @@ class OutcomeLog:
         """Log what became of these runs. Of an error only its type: the message may quote data."""
         all_of_them = log.isEnabledFor(logging.DEBUG)
         for ending, word in zip(endings, words, strict=False):
-            if (word != "finished" and not _was_gone(ending, word)) or all_of_them:
+            if (word != "finished" and not _was_given_back(ending, word)) or all_of_them:
                 what, level = EVENTS.get(word, (word, logging.INFO))
                 if all_of_them or self._flood.admit():
                     error = getattr(ending.outcome, "error", None)
@@ -45,6 +45,6 @@ class OutcomeLog:
                           error=error and error.type)  # fmt: skip
 
 
-def _was_gone(ending: Ending, word: str) -> bool:
-    """Whether the supervisor has given the job back already: nothing is refused."""
+def _was_given_back(ending: Ending, word: str) -> bool:
+    """Whether the supervisor gave the job back before: "lost" is then expected."""
     return word == "lost" and isinstance(ending, RunEnding) and ending.given_back

@@ -109,8 +109,8 @@ class QueueState:
         self._reporting = 0
         """How many outcomes are being reported."""
         self.skipped: int | None = None
-        """How many companions the suspects may have that the last poll had to skip: the most of
-        any. None if it skipped none."""
+        """How many companions a suspect that the last poll skipped may have: the most of any. None
+        if it skipped none."""
         self._no_prefetch_until = 0.0
         self._paused_until = 0.0
         self._passed_over_since: float | None = None
@@ -275,7 +275,7 @@ class QueueState:
         if not self.starved:
             self._passed_over_since = None
         self.skipped = taken.skipped
-        # A single job may be a suspect, which runs alone.
+        # A full answer to a request for one job says little: perhaps a suspect limited the request.
         self.has_more = call.limit > 1 and taken.count == call.limit
         if call.limit:
             self._arriving[call] = taken

@@ -21,7 +21,7 @@ from typing import TypeVar
 from queasy.errors import EmbeddedServerError, LeaseLost, QueasyError, ServerError, Unanswered
 from queasy.job import Job, JobError
 from queasy.operation import run_operation
-from queasy.operations import evict, forward_wakeup, leases_of
+from queasy.operations import evict, forward_wake_up, leases_of
 from queasy.outcomes import Fail, Release
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
@@ -159,13 +159,13 @@ class Subscription:
     def forward_wake_up(self) -> None:
         """Have the server wake another client: this worker has no room."""
         self.state.forward_wake_up()
-        self._store.run_later(forward_wakeup(self._commands))
+        self._store.run_later(forward_wake_up(self._commands))
 
     async def stand_down(self) -> None:
         """Have the server choose another client to poll in time: this worker will not."""
         self.state.stand_down()
         with contextlib.suppress(QueasyError):  # best effort, as all wake-ups are
-            await self._store.run(forward_wakeup(self._commands, self._client))
+            await self._store.run(forward_wake_up(self._commands, self._client))
 
     async def _listen(self) -> object | None:
         """Subscribe to this queue's messages; the connection that brings them.

@@ -1,9 +1,10 @@
 """When a worker takes no other jobs, so that a suspect gets its turn.
 
-A suspect may have only so many companions. A worker that is never that empty would skip it for
-ever. So the worker takes no other jobs for a while. If its runs take longer to end, other jobs have
-their turn for at least half as long, and the next time lasts twice as long, up to a bound. The
-times are random, so that not all workers make room at once.
+A suspect may have only so many companions. A worker that always has more jobs would skip it for
+ever. So the worker takes no other jobs for a while, until enough of its runs have ended. If they do
+not end in that time, other jobs have their turn for at least half as long. Then the worker tries
+again, for twice as long, up to a bound. The pauses are random, so that not all workers of a queue
+make room at once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ __all__ = ["SuspectRoom"]
 
 # How long a worker takes no other jobs, at first, in seconds.
 FIRST_HOLD = 2.0
-# It begins within this time: of several workers, most often one is enough.
+# It begins after a random pause of up to this many seconds. If several workers skipped the suspect,
+# most often the first one takes it before the others begin.
 BEGIN_WITHIN = 0.5
 # It takes no other jobs for at most this long at a time, in seconds.
 LONGEST_HOLD = 16.0
@@ -28,7 +30,7 @@ class SuspectRoom:
         self._begin: float | None = None
 
     def update(self, now: float, *, skipped: bool) -> None:
-        """`skipped`: the last poll of a queue skipped suspects."""
+        """Note the time, and whether the last poll of any queue skipped suspects."""
         if not skipped:
             self._begin, self._hold = None, FIRST_HOLD
         elif self._begin is None:
@@ -38,7 +40,7 @@ class SuspectRoom:
             self._hold = min(2 * self._hold, LONGEST_HOLD)
 
     def is_made(self, now: float) -> bool:
-        """Whether other jobs wait now."""
+        """Whether the worker takes no other jobs now."""
         return self._begin is not None and self._begin <= now < self._begin + self._hold
 
     def next_change(self, now: float) -> float | None:

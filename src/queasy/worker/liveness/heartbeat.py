@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 from queasy.errors import ProtocolError, QueasyError
 from queasy.operation import run_operation
-from queasy.operations import forward_wakeup, until_done
+from queasy.operations import forward_wake_up, until_done
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
@@ -30,7 +30,7 @@ from queasy.worker.events import event
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import BUMP_EVERY, CUT_OFF, IDLE_LEASE, LEASE
 
-__all__ = ["Heartbeat", "WorkerLeases"]
+__all__ = ["BUSY_LOOP_BLOCKED", "Heartbeat", "WorkerLeases"]
 
 CHECK_EVERY = 0.2
 # The heartbeat bumps an idle worker when less than this is left of its lease, in seconds. More is
@@ -157,8 +157,8 @@ class WorkerLeases:
 
         Waiting does not repair them, and other queues of the worker are intact.
         """
-        in_doubt = self.table.unconfirmed_for(queue, now) > CUT_OFF
-        if in_doubt and queue in self.table.running_queues():
+        unconfirmed = self.table.unconfirmed_for(queue, now) > CUT_OFF
+        if unconfirmed and queue in self.table.running_queues():
             self._on_refused()
 
     def publish(self, now: float) -> None:
@@ -252,7 +252,7 @@ class Heartbeat:
         try:
             for index, commands in enumerate(worker.queues):
                 if not worker.gone and worker.table.idle_until(index):  # it serves this queue
-                    await self._store.run(forward_wakeup(commands, worker.client))
+                    await self._store.run(forward_wake_up(commands, worker.client))
         except QueasyError:  # best effort, as with every wake-up
             pass
         finally:

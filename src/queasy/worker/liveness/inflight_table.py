@@ -79,7 +79,7 @@ class InflightTable:
         self._longs = memoryview(self._memory).cast("Q")
         self._free = list(reversed(range(self._first_slot, size, SLOT_BYTES)))
         """The offset of each free slot."""
-        # Computed once: a worker reads it before every run.
+        # Computed once: a worker needs them for every run.
         self._requested_at_index = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
         self._revoked_index = [_floats_of(queue) + REVOKED for queue in range(queues)]
 
@@ -145,13 +145,13 @@ class InflightTable:
             if state not in wanted:
                 continue
             at = self._first_slot + number * SLOT_BYTES
-            _, queue, length, token, started, _ = SLOT.unpack_from(self._memory, at)
+            state, queue, length, token, started, _ = SLOT.unpack_from(self._memory, at)
             deadline = self._floats[(at + DEADLINE) // FLOAT]
             raw = self._memory[at + ID : at + ID + min(length, MAX_ID)]
             # The slot may have been reused while it was read. No two runs have the same token, so
             # an unchanged token proves that all fields belong to one run. A run that ended while it
             # was read is an outcome that is not reported.
-            if token == self._token_in(at, wanted):
+            if state in wanted and token == self._token_in(at, wanted):
                 id_ = raw.decode("utf-8", "surrogateescape")
                 found.append(Entry(queue, id_, token, started, deadline))
         return found

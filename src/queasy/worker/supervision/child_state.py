@@ -85,7 +85,7 @@ class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     unconfirmed: float = 0.0
     """For how many seconds the server has not confirmed the lease of a run; the longest of them."""
     is_frozen: bool = False
-    """Whether the supervisor froze it, because its leases are in doubt."""
+    """Whether the supervisor froze it, because the server did not confirm its leases."""
     stopped_since: float | None = None
     """Since when another program has stopped it (SIGSTOP); None if none has, or if that was not
     read."""
@@ -122,8 +122,9 @@ class ChildState:
         self.stopped_since: float | None = None
         """Since when another program has stopped it (SIGSTOP)."""
         self.frozen_at: float | None = None
-        """When the supervisor froze it, because its leases are in doubt; None if it is not frozen.
-        Like `thawed_at` of the monotonic clock: the child's run clock stands still meanwhile."""
+        """When the supervisor froze it, because the server did not confirm its leases. None if it
+        is not frozen. `frozen_at` and `thawed_at` are times of the monotonic clock: the child's run
+        clock stands still while it is frozen."""
         self.thawed_at = 0.0
         self._cancels: dict[RunKey, float] = {}
 
@@ -207,7 +208,7 @@ class ChildState:
             self.kill_reason, self.killed_at = reason, now
 
     def freeze(self, now: float) -> None:
-        """It is being stopped, because its leases are in doubt."""
+        """It is being stopped, because the server does not confirm its leases."""
         self.frozen_at = now
 
     def thaw(self, now: float) -> None:

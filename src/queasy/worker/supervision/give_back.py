@@ -1,6 +1,7 @@
 """Gives back jobs that a child has taken and cannot begin, because a handler blocks its event loop.
 
-The child does not know of it, and may continue at any moment. So nothing depends on what it does:
+The child does not notice this, and may continue at any moment. Each step is safe whatever the child
+does:
 
 1. The supervisor reads from the server which leases the child has.
 2. It writes the highest of their tokens into the child's table. From then on the child begins none
@@ -18,20 +19,20 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from queasy.errors import QueasyError
+from queasy.operation import run_operation
+from queasy.operations import leases_of
 from queasy.outcomes import Release
-from queasy.store.commands import QueueCommands
+from queasy.store.coalescing import CHUNK_JOBS
 from queasy.store.records import Ending
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
+from queasy.worker.liveness.heartbeat import BUSY_LOOP_BLOCKED
 from queasy.worker.supervision.child_process import ChildProcess
 
 __all__ = ["GiveBack"]
 
-# An event loop that did not turn for this long, in seconds, does not begin its jobs soon.
-BLOCKED_AFTER = 0.3
 # Long enough for a number to travel from one processor to another, in seconds.
 VISIBLE_AFTER = 0.05
-PAGE_SIZE = 1000
 
 
 class GiveBack:
@@ -45,7 +46,7 @@ class GiveBack:
         self._store = store
         self._run_task = run_task
         self._done: dict[str, float] = {}
-        """For each child, when its event loop had last turned as its jobs were given back."""
+        """When the event loop of each child had last turned before its jobs were given back."""
 
     def observe(self, child: ChildProcess, now: float) -> None:
         """Gives back the jobs of a child if it is blocked, once for each time it is blocked."""
@@ -53,7 +54,7 @@ class GiveBack:
         planned = state.planned
         if planned is None or state.is_killed or state.frozen_at is not None:
             return
-        if now - max(turned_at, state.thawed_at) < BLOCKED_AFTER:
+        if now - max(turned_at, state.thawed_at) < BUSY_LOOP_BLOCKED:
             return
         runs, held = table.run_count, table.held_total(len(planned.queues))
         if runs and held > runs and self._done.get(child.client) != turned_at:
@@ -84,7 +85,7 @@ class GiveBack:
         assert child.state.planned is not None
         name, fail = child.state.planned.queues[index]
         commands = child.state.planned.place.commands(name, fail=fail)
-        leases = await self._leases(commands, child.client)
+        leases = await run_operation(self._store, leases_of(commands, child.client))
         if not leases or child.state.is_killed:
             return 0
         child.table.revoke(index, max(token for _, token in leases))
@@ -94,16 +95,7 @@ class GiveBack:
         begun = child.table.begun(index)
         endings = [Ending(id_, token, Release()) for id_, token in leases if token not in begun]
         given_back = 0
-        for start in range(0, len(endings), PAGE_SIZE):
-            words = await self._store.run(commands.settle(endings[start : start + PAGE_SIZE]))
+        for start in range(0, len(endings), CHUNK_JOBS):
+            words = await self._store.run(commands.settle(endings[start : start + CHUNK_JOBS]))
             given_back += words.count("released")
         return given_back
-
-    async def _leases(self, commands: QueueCommands, client: str) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = []
-        cursor = b""
-        while True:
-            page, cursor = await self._store.run(commands.leases(client, cursor, PAGE_SIZE))
-            found += page
-            if not cursor:
-                return found

@@ -65,7 +65,7 @@ def _guard(parent_pipe: int, table: InflightTable) -> None:
             die()
         now, supervised = time.monotonic(), table.supervisor_ran_at
         silent = bool(supervised) and now - supervised > SUPERVISOR_SILENT
-        if table.run_count and (silent or _longest_unkept(table, now) > SELF_KILL):
+        if table.run_count and (silent or _longest_unconfirmed(table, now) > SELF_KILL):
             # Both processes may have been frozen: the supervisor has one round to run again.
             if seen_before:
                 cause = "the supervisor" if silent else "the server"
@@ -76,7 +76,7 @@ def _guard(parent_pipe: int, table: InflightTable) -> None:
             seen_before = False
 
 
-def _longest_unkept(table: InflightTable, now: float) -> float:
+def _longest_unconfirmed(table: InflightTable, now: float) -> float:
     """For how long the server has not confirmed the lease of a run; the longest of them."""
     return max((table.unconfirmed_for(queue, now) for queue in table.running_queues()), default=0.0)
 

@@ -76,7 +76,7 @@ class Retire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Freeze(msgspec.Struct, frozen=True, kw_only=True):
-    """Stop the process, or stop it again: its leases are in doubt."""
+    """Stop the process, or stop it again: the server does not confirm its leases."""
 
     unconfirmed: float
     """For how many seconds the server has not confirmed a lease."""

@@ -17,6 +17,11 @@ mutant(
     ("and not q.no_waiters and is_due(q, args.beside)", ""),
 )
 mutant(
+    "a_call_looks_at_the_first_waiters_only",
+    "a_lone_waiter_keeps_the_time_beside_a_crowd_of_another_host",
+    ("  if found.err or #found < 2 * LOOK_AT then\n", "  if true then\n"),
+)
+mutant(
     "one_host_keeps_the_time",
     "waiters_of_two_hosts_keep_the_time",
     (

@@ -51,6 +51,16 @@ def a_client_that_takes_the_last_due_job_wakes_no_other(h: Harness) -> None:
 
 
 @promise
+def a_lone_waiter_keeps_the_time_beside_a_crowd_of_another_host(h: Harness) -> None:
+    """The crowd polls sooner: the waiter of the other host is not among the first."""
+    waiters(h, [1] * 25)
+    lone = Waiter(h, "lone", host=2)
+    lone.sleep(60)
+    h.dispatch("a", after=1)
+    assert lone.heard() == b"poll:1000"
+
+
+@promise
 def waiters_of_two_hosts_keep_the_time(h: Harness) -> None:
     """One host may vanish, with all its waiters."""
     crowd = waiters(h, [1, 1, 2, 2])

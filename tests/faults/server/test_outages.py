@@ -14,6 +14,7 @@ import pytest
 
 from queasy import (
     Client,
+    Dispatch,
     NotRunning,
     ServerError,
     SyncClient,
@@ -284,4 +285,26 @@ def test_workers_survive_an_outage_longer_than_a_lease(
             counts = queue.counts()
             assert (counts.due, counts.active, counts.failed) == (0, 0, 0)
         assert several.stop() == single.stop() == 0
+    audit_all(own_server, PREFIX)
+
+
+def test_jobs_of_a_blocked_worker_are_given_back_when_a_silent_server_answers_again(
+    own_server: Server, own_fleet: Fleet, tmp_path: Path
+) -> None:
+    """Bug: the supervisor tried once. If that failed, the jobs waited until the handler ended."""
+    unblock, journal = tmp_path / "unblock", own_fleet.journal
+    with SyncClient(own_server.url, prefix=PREFIX) as client:
+        queue = client.queue("swift")
+        quick = [Dispatch(None, id=f"quick-{number}") for number in range(9)]
+        queue.dispatch_many([Dispatch({"until": str(unblock)}, id="blocks"), *quick])
+        blocked = own_fleet.serve(processes=1, app="tests.worker.swift:client")
+        journal.wait_for("start", id="blocks")
+        own_server.pause()
+        wait_until(lambda: blocked.events("jobs_not_given_back"), "the first try has failed")
+        own_server.resume()
+        wait_until(lambda: queue.counts().active == 1, "it holds only what it has begun")
+        assert blocked.events("jobs_given_back")
+        unblock.touch()
+        wait_until(lambda: queue.counts().active + queue.counts().due == 0, "all have run")
+    assert blocked.stop() == 0
     audit_all(own_server, PREFIX)

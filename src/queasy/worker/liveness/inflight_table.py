@@ -141,8 +141,8 @@ class InflightTable:
         """All runs, with `unreported` also those that ended and are not reported yet."""
         found: list[Entry] = []
         wanted = (RUNNING, UNREPORTED) if unreported else (RUNNING,)
-        for number, state in enumerate(self._memory[self._first_slot :: SLOT_BYTES]):
-            if state not in wanted:
+        for number, seen in enumerate(self._memory[self._first_slot :: SLOT_BYTES]):
+            if seen not in wanted:
                 continue
             at = self._first_slot + number * SLOT_BYTES
             state, queue, length, token, started, _ = SLOT.unpack_from(self._memory, at)

@@ -3,8 +3,8 @@
 A suspect may have only so many companions. A worker that always has more jobs would skip it for
 ever. So the worker takes no other jobs for a while, until enough of its runs have ended. If they do
 not end in that time, other jobs have their turn for at least half as long. Then the worker tries
-again, for twice as long, up to a bound. The pauses are random, so that not all workers of a queue
-make room at once.
+again, for twice as long: the suspect gets its turn however long runs last. The pauses are random,
+so that not all workers of a queue make room at once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ FIRST_HOLD = 2.0
 # It begins after a random pause of up to this many seconds. If several workers skipped the suspect,
 # most often the first one takes it before the others begin.
 BEGIN_WITHIN = 0.5
-# It takes no other jobs for at most this long at a time, in seconds.
-LONGEST_HOLD = 16.0
 
 
 class SuspectRoom:
@@ -37,7 +35,7 @@ class SuspectRoom:
             self._begin = now + random.uniform(0, BEGIN_WITHIN)
         elif now >= self._begin + self._hold:
             self._begin = now + self._hold * random.uniform(0.5, 4.0)
-            self._hold = min(2 * self._hold, LONGEST_HOLD)
+            self._hold *= 2
 
     def is_made(self, now: float) -> bool:
         """Whether the worker takes no other jobs now."""

@@ -2,7 +2,7 @@
 
 from queasy import SyncClient
 from queasy.worker.plan import LEASE
-from tests.servers import Server
+from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, wait_until_gone
 
 pytestmark = ON_ONE_SERVER
@@ -20,6 +20,7 @@ def test_process_with_runs_of_a_damaged_queue_does_not_stay_frozen(
     server.call("SET", f"{prefix}:{{plain}}:cancels", "junk")
 
     wait_until_gone([start["pid"]], LEASE)
+    wait_until(lambda: worker.events("process_died"), "the supervisor has logged it")
     assert "why=lost" in worker.events("process_died")[0]
     (end,) = fleet.journal.wait_for("end", id="healthy")
     assert (end["stalls"], end["pid"]) == (0, *worker.children())

@@ -47,7 +47,7 @@ def commands() -> list[Command[Any]]:
 
 @pytest.mark.parametrize("number", range(len(commands())))
 def test_no_function_takes_a_time_from_its_caller(shipped: redis.Redis, number: int) -> None:
-    """Bug: anyone who may dispatch could set the clock of a queue to 2096, for good."""
+    """Bug: a user that may dispatch could set the clock of a queue to 2096, for good."""
     verb, name, count, *rest = commands()[number].words()
     keys, args = rest[: int(count)], rest[int(count) :]
     with contextlib.suppress(redis.RedisError):

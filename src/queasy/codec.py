@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from queasy.errors import InvalidOption, InvalidPayload, UndecodablePayload
+from queasy.errors import InvalidOption, InvalidPayload
 
 __all__ = ["Codec", "CodecName", "JsonCodec", "RawCodec"]
 
@@ -125,13 +125,6 @@ def encode_many(codec: Codec, data: Sequence[object], limit: int) -> Sequence[by
     if payloads is None or max(map(len, payloads)) > limit:
         return None
     return payloads
-
-
-def decode(codec: Codec, payload: bytes, queue: str, job_id: str) -> Any:
-    try:
-        return codec.decode(payload)
-    except Exception as error:
-        raise UndecodablePayload(f"job {job_id!r} of queue {queue!r}: {error}") from error
 
 
 def _holds_nan(data: object) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from queasy.codec import Codec, decode
+from queasy.codec import Codec
+from queasy.errors import UndecodablePayload
 from queasy.options import EARLIEST_EPOCH, LATEST_EPOCH, JobOptions
 from queasy.trace import trace_of
 
@@ -73,8 +73,8 @@ def _clean(value: object) -> str:
     return _text(value).encode("utf-8", "backslashreplace").decode()
 
 
-@dataclass(slots=True, eq=False)
-class CancelFlag:
+# A struct, as `Job`: one is made for each job that runs.
+class CancelFlag(msgspec.Struct, eq=False, gc=False):
     """Whether the cancellation of a run was requested. It may be set while the job runs."""
 
     on: bool = False
@@ -125,7 +125,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """False when its record on the server cannot be decoded; `error` says why."""
     companions: int | None = None
     """For a suspect: how many other jobs may run in its process. None if it is not a suspect."""
-    flag: CancelFlag = NOT_CANCELLED
+    flag: CancelFlag = msgspec.field(default_factory=lambda: NOT_CANCELLED)
     """Set by the worker that runs it; read `cancelled` instead."""
     origin: Job | None = None
     """In a fail queue: the job that was given up."""
@@ -152,7 +152,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """The payload decoded; raises UndecodablePayload when that fails."""
         if self.codec is None:
             return self.payload
-        return decode(self.codec, self.payload, self.queue, self.id)
+        try:
+            return self.codec.decode(self.payload)
+        except Exception as error:
+            # A codec is the user's code: any exception means that the payload cannot be decoded.
+            why = f"job {self.id!r} of queue {self.queue!r}: {error}"
+            raise UndecodablePayload(why) from error
 
     @property
     def cancelled(self) -> bool:

@@ -15,11 +15,12 @@ from queasy import (
     Client,
     InvalidOption,
     InvalidPayload,
+    Job,
     JsonCodec,
     RawCodec,
     UndecodablePayload,
 )
-from queasy.codec import codec_of, decode, encode, encode_many
+from queasy.codec import codec_of, encode, encode_many
 from tests.fuzz.strategies import JSON, ODD
 from tests.unit.ids import short
 
@@ -157,12 +158,15 @@ def test_any_exception_of_a_codec_means_not_encodable() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+LETTERS = JsonCodec(Letter)
+
+
 def test_payload_that_cannot_be_decoded_names_its_job_and_queue() -> None:
     with pytest.raises(UndecodablePayload, match=r"'a'.*'emails'") as caught:
-        decode(JSON_CODEC, b"{not json", "emails", "a")
+        _ = Job(id="a", queue="emails", state="due", payload=b"{not json", codec=JSON_CODEC).data
     assert isinstance(caught.value.__cause__, msgspec.DecodeError)
     with pytest.raises(UndecodablePayload, match=r"\$\.to"):
-        decode(JsonCodec(Letter), b'{"to":7}', "emails", "a")
+        _ = Job(id="a", queue="emails", state="due", payload=b'{"to":7}', codec=LETTERS).data
 
 
 # Many at once

@@ -13,8 +13,8 @@ from queasy.store import library
 __all__ = ["Argument", "Command"]
 
 T = TypeVar("T")
-Argument = str | bytes | int | float
-TEXT = {str, bytes}
+Argument = str | bytes
+"""Never a number: if a signal handler raises while hiredis packs one, the process crashes."""
 
 
 # A struct, because one is made for each call: a frozen dataclass takes ten times as long to make.
@@ -46,18 +46,11 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
             self.unclear_when_repeated,
         )
 
-    def words(self) -> tuple[str | bytes, ...]:
-        """The command as the server reads it.
-
-        Numbers become text here: if a signal handler raises while hiredis packs a number, hiredis
-        crashes the process.
-        """
+    def words(self) -> tuple[Argument, ...]:
+        """The command as the server reads it."""
         keys = self.keys
         fcall = "FCALL_RO" if self.read_only else "FCALL"
-        args: Any = self.args
-        if not TEXT.issuperset(map(type, args)):  # a call with a thousand jobs has no numbers
-            args = [arg if isinstance(arg, (str, bytes)) else repr(arg) for arg in args]
-        return (fcall, library.PREFIX + self.function, str(len(keys)), *keys, *args)
+        return (fcall, library.PREFIX + self.function, str(len(keys)), *keys, *self.args)
 
     def answer(self, reply: Any) -> T:
         """The value of a reply; raises a reply that is an error."""

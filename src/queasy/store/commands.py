@@ -124,15 +124,12 @@ class QueueCommands:
         `accepts_hand_off`, the server may lease a job to it and send that job instead: see
         `handed`. If it holds no job either, its lease is extended until well after its wait.
         """
-        finishes = [ending for ending in endings if isinstance(ending.outcome, Finish)]
+        finishes, others = _divide(endings)
         packed = pack_finishes(finishes)
         if packed is None:
-            finishes, packed = [], b""
-        others = endings
-        if finishes:  # usually all of them
-            others = [e for e in endings if not isinstance(e.outcome, Finish)]
-        args: list[Any] = [
-            *NO_NUMBER, client, str(_whole_ms(lease)), str(limit), request, waiter,
+            finishes, others, packed = (), endings, b""
+        args: list[Argument] = [
+            *NO_NUMBER, client, _whole_ms(lease), str(limit), request, waiter,
             str(round(waits * 1000)), str(len(others)),
         ]  # fmt: skip
         for ending in others:
@@ -170,7 +167,7 @@ class QueueCommands:
 
     def settle(self, endings: Sequence[Ending]) -> Command[list[str]]:
         """End leases; the result of each, or 'lost'."""
-        args: list[Any] = []
+        args: list[Argument] = []
         for ending in endings:
             args.extend(ending.args())
         return Command(
@@ -180,7 +177,7 @@ class QueueCommands:
 
     def extend(self, id_: str, token: int, lease: float) -> Command[str]:
         """Extend a lease: ok, cancel (its cancellation was requested) or lost."""
-        args = (encode_id(id_), token, _whole_ms(lease))
+        args = (encode_id(id_), str(token), _whole_ms(lease))
         return Command("extend", self.keys.all, args, _word)
 
     # Clients
@@ -226,7 +223,7 @@ class QueueCommands:
             flat, following, *_ = reply
             return _leases(flat), following
 
-        return self._read_only("leases", read, client, cursor, limit)
+        return self._read_only("leases", read, client, cursor, str(limit))
 
     def clients(self, offset: int = 0, limit: int = 100) -> Command[list[ClientInfo]]:
         def read(reply: list[Any]) -> list[ClientInfo]:
@@ -235,7 +232,7 @@ class QueueCommands:
                 for client, left, leases, worker, *_ in reply
             ]
 
-        return self._read_only("clients", read, offset, limit)
+        return self._read_only("clients", read, str(offset), str(limit))
 
     # The whole queue
 
@@ -254,7 +251,7 @@ class QueueCommands:
         lua/settings.lua.
         """
         if fail_handler is not None and not isinstance(fail_handler, bool):
-            fail_handler = _whole_ms(fail_handler)
+            fail_handler = _milliseconds(fail_handler)
         given = {
             "limits": None if limits is None else options_on_wire(limits),
             "fail_handler": fail_handler,
@@ -291,7 +288,7 @@ class QueueCommands:
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:
         """Keep the newest records only; call again while it answers more than 0."""
-        return Command("trim", self.keys.all, (kind, keep), int)
+        return Command("trim", self.keys.all, (kind, str(keep)), int)
 
     # Reading
 
@@ -320,7 +317,7 @@ class QueueCommands:
         def read(reply: list[Any]) -> tuple[list[Job], bytes]:
             return [self._jobs.row(row) for row in reply[0]], reply[1]
 
-        return self._read_only("list", read, state, cursor, limit)
+        return self._read_only("list", read, state, cursor, str(limit))
 
     def stats(self) -> Command[list[Stat]]:
         def read(reply: list[Any]) -> list[Stat]:
@@ -338,10 +335,10 @@ class QueueCommands:
             problems, tallies, sizes, *_ = reply
             return AuditPage([decode_text(problem) for problem in problems], tallies, sizes)
 
-        args = (offset, limit)
+        args = (str(offset), str(limit))
         return Command("audit", self.keys.all, args, read, read_only=True)
 
-    def _read_only(self, function: str, read: Any, *args: Any) -> Command[Any]:
+    def _read_only(self, function: str, read: Any, *args: Argument) -> Command[Any]:
         return Command(function, self.keys.all, args, read, read_only=True)
 
 
@@ -370,6 +367,14 @@ def _in_order(endings: Sequence[Ending], of_finishes: list[str], of_others: list
     ]
 
 
+def _divide(endings: Sequence[Ending]) -> tuple[Sequence[Ending], Sequence[Ending]]:
+    """Those that finished, and the others."""
+    finishes = [ending for ending in endings if isinstance(ending.outcome, Finish)]
+    if len(finishes) == len(endings):
+        return finishes, ()
+    return finishes, [ending for ending in endings if not isinstance(ending.outcome, Finish)]
+
+
 def _flag(value: bool) -> str:
     return "1" if value else "0"
 
@@ -379,8 +384,12 @@ def _seconds_until(ms: int) -> float | None:
     return None if ms < 0 else ms / 1000
 
 
-def _whole_ms(seconds: float) -> int:
+def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
+
+
+def _whole_ms(seconds: float) -> str:
+    return str(_milliseconds(seconds))
 
 
 def _word(raw: bytes) -> Any:

@@ -56,10 +56,24 @@ class _Note(msgspec.Struct):
 
 _info_decoder = msgspec.msgpack.Decoder(_Info)
 _note_decoder = msgspec.msgpack.Decoder(_Note)
+_read_ints = msgspec.json.Decoder(list[int]).decode
+_read_floats = msgspec.json.Decoder(list[float]).decode
 _double = struct.Struct(">d")
 _NO_INFO = _Info()
 _NO_NOTE = _Note()
 _NO_OPTIONS = JobOptions()
+
+
+def _numbers(tokens: list[bytes], run_ats: list[bytes]) -> tuple[list[int], list[float]] | None:
+    """All these tokens and times, read twice as fast as one by one; None if one is invalid."""
+    try:
+        ints = _read_ints(b"[" + b",".join(tokens) + b"]")
+        floats = _read_floats(b"[" + b",".join(run_ats) + b"]")
+    except msgspec.DecodeError:  # a time may be infinite, too, which is no JSON
+        return None
+    if not len(ints) == len(tokens) == len(floats):
+        return None
+    return ints, floats
 
 
 def _read_options(wire: dict[str, float], limits: JobOptions) -> JobOptions:
@@ -133,9 +147,13 @@ class JobReader:
 
     def taken(self, flat: list[bytes], client: str) -> list[Job]:
         """The jobs of a flat list, leased to `client`."""
-        each = iter(flat)
-        rows = zip(each, each, each, each, each, strict=True)
-        return [self._taken(client, *row) for row in rows]
+        ids, tokens, run_ats, payloads, infos = (flat[n::5] for n in range(5))
+        numbers = _numbers(tokens, run_ats)
+        if numbers is None:  # `_job` records which one is invalid
+            rows = zip(ids, tokens, run_ats, payloads, infos, strict=True)
+            return [self._leased_job(client, *row) for row in rows]
+        rows = zip(ids, *numbers, payloads, infos, strict=True)
+        return [self._leased(client, *row) for row in rows]
 
     def handed(self, message: bytes, client: str) -> Job:
         """The job of a hand-off message, leased to `client`.
@@ -146,31 +164,34 @@ class JobReader:
         _, token, run_at, id_length, info_length, rest = message.split(b":", 5)
         info_at = int(id_length)
         data_at = info_at + int(info_length)
-        if not 0 < info_at <= data_at <= len(rest) or int(token) < 1:
+        number, milliseconds = int(token), float(run_at)
+        if not 0 < info_at <= data_at <= len(rest) or number < 1:
             raise ValueError("not a hand-off of the server")
-        float(run_at)
         info, payload = rest[info_at:data_at], rest[data_at:]
-        return self._taken(client, rest[:info_at], token, run_at, payload, info)
+        return self._leased(client, rest[:info_at], number, milliseconds, payload, info)
 
-    def _taken(
-        self, client: str, id_: bytes, token: bytes, run_at: bytes, payload: bytes, info: bytes
+    def _leased(
+        self, client: str, id_: bytes, token: int, run_at: float, payload: bytes, info: bytes
     ) -> Job:
         # Nearly every job has no info, or only the one that `SCHEDULED` describes. A worker reads
         # many: keep it fast.
-        scheduled = len(info) == SCHEDULED_BYTES and info.startswith(SCHEDULED)
-        if not info or scheduled:
-            try:
-                due = put = float(run_at) / 1000
-                if scheduled:
-                    (milliseconds,) = _double.unpack_from(info, len(SCHEDULED))
-                    put = milliseconds / 1000 or due
-                return Job(
-                    id=id_.decode("utf-8", "surrogateescape"), queue=self._queue, state="active",
-                    payload=payload, token=int(token), client=client, options=self._limits,
-                    flag=CancelFlag(), run_at_epoch=due, dispatched_at_epoch=put, codec=self._codec,
-                )  # fmt: skip
-            except ValueError:
-                pass  # `_job` records what is wrong
+        due = put = run_at / 1000
+        if info:
+            if len(info) != SCHEDULED_BYTES or not info.startswith(SCHEDULED):
+                return self._leased_job(client, id_, token, run_at, payload, info)
+            (milliseconds,) = _double.unpack_from(info, len(SCHEDULED))
+            put = milliseconds / 1000 or due
+        return Job(
+            id=id_.decode("utf-8", "surrogateescape"), queue=self._queue, state="active",
+            payload=payload, token=token, client=client, options=self._limits,
+            flag=CancelFlag(), run_at_epoch=due, dispatched_at_epoch=put, codec=self._codec,
+        )  # fmt: skip
+
+    def _leased_job(
+        self, client: str, id_: bytes, token: bytes | int, run_at: bytes | float, payload: bytes,
+        info: bytes,
+    ) -> Job:  # fmt: skip
+        """A leased job with any info. A job with an invalid token or time is not readable."""
         return self._job(
             id_, "active", run_at, token, client, info, payload, b"", self._limits, CancelFlag()
         )
@@ -184,7 +205,7 @@ class JobReader:
         )  # fmt: skip
 
     def _job(
-        self, id_: bytes, state: State, run_at: bytes, token_word: bytes, client: str,
+        self, id_: bytes, state: State, run_at: bytes | float, token_word: bytes | int, client: str,
         info_record: bytes, payload: bytes, note_record: bytes, limits: JobOptions,
         flag: CancelFlag,
     ) -> Job:  # fmt: skip

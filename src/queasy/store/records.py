@@ -208,9 +208,13 @@ _encoder = msgspec.msgpack.Encoder()
 
 def pack_finishes(finishes: Sequence[Ending]) -> bytes | None:
     """Finished leases in the shortest form; None when an id is not valid text."""
-    words: list[str] = []
-    for ending in finishes:
-        words += (ending.id, str(ending.token))
+    if not finishes:
+        return b""
+    # The text of all tokens at once: `str` of each would take twice as long.
+    tokens = msgspec.json.encode([ending.token for ending in finishes])[1:-1].decode()
+    words = [""] * (2 * len(finishes))
+    words[::2] = [ending.id for ending in finishes]
+    words[1::2] = tokens.split(",")
     try:
         return _encoder.encode(words)
     except UnicodeEncodeError:

@@ -11,7 +11,7 @@ import msgspec
 from queasy.job import Job
 from queasy.store.records import Ending
 from queasy.worker.execution.thread_pool import InterruptibleCall
-from queasy.worker.liveness.inflight_table import NOT_IN_TABLE, InflightTable
+from queasy.worker.liveness.inflight_table import GIVEN_BACK, NOT_IN_TABLE, InflightTable
 from queasy.worker.plan import Service
 
 __all__ = ["EndReason", "Run", "RunEnding"]
@@ -23,12 +23,15 @@ CANCEL_GRACE = 0.5
 
 
 class RunEnding(Ending, frozen=True):
-    """The outcome of a run, with what the worker does once it is reported."""
+    """The outcome of a job in a worker, with what the worker does once it is reported."""
 
     slot: int = NOT_IN_TABLE
     """The run's place in the in-flight table. It is freed when the outcome is reported."""
-    given_back: bool = False
-    """The supervisor gave the job back before the handler was called."""
+
+    @property
+    def given_back(self) -> bool:
+        """Whether the supervisor gave the job back before the handler was called."""
+        return self.slot == GIVEN_BACK
 
 
 class Run(msgspec.Struct, eq=False):
@@ -53,7 +56,7 @@ class Run(msgspec.Struct, eq=False):
     end_reason: EndReason | None = None
     """Why it was asked to end, if it was."""
     interrupt_at: float = math.inf
-    endings_after: tuple[Ending, ...] = ()
+    endings_after: tuple[RunEnding, ...] = ()
     """Endings of other leases of the same id that the server still remembers. They are reported
     after this run has ended: earlier, another worker could start the job beside it."""
 
@@ -66,8 +69,8 @@ class Run(msgspec.Struct, eq=False):
         self, table: InflightTable, now: float, task: asyncio.Future[Any] | None = None
     ) -> None:
         """The handler is about to be called, an async one in this task. The timeout counts from
-        `now`, of the run clock. The run is in the table before anything else happens. If it is not
-        in the table then, it must not begin: the supervisor has given the job back.
+        `now`, of the run clock. The run is in the table before anything else happens. If its slot
+        is GIVEN_BACK then, it must not begin: the supervisor has given the job back.
         """
         job = self.job
         timeout: Any = job.options.timeout  # as in `timeout`
@@ -84,7 +87,7 @@ class Run(msgspec.Struct, eq=False):
         """A thread calls the plain function; this is done when it returned."""
         self.task = returned
 
-    def report_after(self, ending: Ending) -> None:
+    def report_after(self, ending: RunEnding) -> None:
         self.endings_after += (ending,)
 
     def request_end(self, reason: EndReason, now: float) -> None:

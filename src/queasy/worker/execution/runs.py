@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from queasy.job import Job, JobError
 from queasy.outcomes import Cancel, Finish, Outcome, Release, RetryLater, TimedOut
-from queasy.store.records import Ending
 from queasy.trace import trace_of
 from queasy.worker.events import MAX_JOBS_LOGGED, event
 from queasy.worker.execution.executor import execute, execute_plain, outcome_of_error
@@ -28,7 +28,7 @@ from queasy.worker.execution.run import EndReason, Run, RunEnding
 from queasy.worker.execution.task_pool import TaskPool
 from queasy.worker.execution.thread_pool import InterruptibleCall, ThreadPool
 from queasy.worker.execution.units import Units
-from queasy.worker.liveness.inflight_table import NOT_IN_TABLE, InflightTable
+from queasy.worker.liveness.inflight_table import GIVEN_BACK, NOT_IN_TABLE, InflightTable
 from queasy.worker.plan import CUT_OFF, Service
 
 __all__ = ["END_GRACE", "RunListener", "Runs"]
@@ -37,12 +37,13 @@ __all__ = ["END_GRACE", "RunListener", "Runs"]
 END_GRACE = 1.0
 # If a tick is later than this, in seconds, the worker logs that the event loop was blocked.
 REPORT_LATENESS = 1.0
+RELEASE = Release()
 
 
 class RunListener(Protocol):
     """Receives events about runs. The scheduler is one."""
 
-    def run_ended(self, run: Run, ending: Ending) -> None:
+    def run_ended(self, run: Run, ending: RunEnding) -> None:
         """A run ended. Report `ending` to the server, and then the run's `endings_after`. The run
         stays in the table until the report is confirmed.
         """
@@ -64,16 +65,19 @@ class Runs:
         self.pace = Pace()
         self.used = Units()
         """Units of capacity that runs occupy."""
-        self.started_count = 0
-        """How many runs have started."""
+        self.accepted_count = 0
+        """How many runs were to start."""
+        self.given_back_count = 0
+        """How many of them did not: the supervisor gave their jobs back first."""
         self.ended_count = 0
-        """How many runs have ended."""
+        """How many runs have ended, or were given back."""
         self._wanted_more = False
         self._table = table
         self._threads = ThreadPool(capacity)
         self._tasks = TaskPool(self._perform)
         self._listener = listener
-        self._runs: dict[tuple[int, str], Run] = {}
+        self._runs: dict[int, dict[str, Run]] = defaultdict(dict)
+        """The runs of each queue, by job id."""
         self._in_threads = 0
         self._longest_wait = 0.0
         """The longest time that an async handler waited for its start, since the last tick."""
@@ -83,16 +87,26 @@ class Runs:
         self._ends_unconfirmed = False
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return self.accepted_count - self.ended_count
 
     def __iter__(self) -> Iterator[Run]:
-        return iter(list(self._runs.values()))
+        return iter([run for runs in self._runs.values() for run in runs.values()])
+
+    @property
+    def started_count(self) -> int:
+        """How many runs have started, or are about to."""
+        return self.accepted_count - self.given_back_count
 
     def of_queue(self, queue: int) -> list[Run]:
-        return [run for run in self._runs.values() if run.queue == queue]
+        return list(self._runs[queue].values())
 
     def find(self, queue: int, id_: str) -> Run | None:
-        return self._runs.get((queue, id_))
+        return self._runs[queue].get(id_)
+
+    def has_any(self, queue: int, jobs: Iterable[Job]) -> bool:
+        """Whether one of these jobs still has an earlier run here."""
+        running = self._runs[queue]
+        return bool(running) and not running.keys().isdisjoint([job.id for job in jobs])
 
     def note_unmet_demand(self) -> None:
         """The worker would have taken more jobs if there had been room."""
@@ -110,8 +124,8 @@ class Runs:
         is_async = service.function.is_async
         safe_until = self._table.requested_at(queue) + CUT_OFF
         runs = [Run(queue, service, is_async, job, size, now, safe_until) for job in jobs]
-        self._runs.update({(queue, run.job.id): run for run in runs})
-        self.started_count += len(runs)
+        self._runs[queue].update({run.job.id: run for run in runs})
+        self.accepted_count += len(runs)
         self.used.add(size * len(runs), is_async=is_async)
         if not self._ticking:
             self._start_ticking()
@@ -132,8 +146,8 @@ class Runs:
             return
         call = InterruptibleCall(partial(execute_plain, run.service, run.job))
         run.begin(self._table, self._table.run_clock())
-        if run.slot == NOT_IN_TABLE:
-            self._refuse(run)
+        if run.slot == GIVEN_BACK:
+            self._end(run, RELEASE, None)
             return
         self._in_threads += 1
         run.begin_call(call)
@@ -161,8 +175,8 @@ class Runs:
             self._end(run, None, None)
             return
         run.begin(self._table, now - frozen, task)
-        if run.slot == NOT_IN_TABLE:
-            self._refuse(run)
+        if run.slot == GIVEN_BACK:
+            self._end(run, RELEASE, None)
             return
         if now - run.ready_at > self._longest_wait:
             self._longest_wait = now - run.ready_at
@@ -173,12 +187,6 @@ class Runs:
         else:
             self._end(run, outcome, None)
         self._last_ended = run.job.id
-
-    def _refuse(self, run: Run) -> None:
-        """End a run before its handler is called: the supervisor has given its job back."""
-        job = run.job
-        self.started_count -= 1
-        self._report_end(run, RunEnding(job.id, job.token, Release(), given_back=True))
 
     def _lease_may_be_over(self, run: Run, now: float) -> bool:
         """Whether another client may have the job by now.
@@ -203,25 +211,24 @@ class Runs:
             self._end(run, returned.result(), None)
 
     def _end(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> None:
-        job, copied = run.job, 0
+        job, slot, copied = run.job, run.slot, 0
         # A run that was asked to end may still finish, and then counts as finished.
         if not isinstance(outcome, Finish):
             if outcome is None or run.end_reason is not None:
                 outcome = _outcome_without_result(run, problem)
             copied = len(job.payload)
-        if run.slot != NOT_IN_TABLE:
-            self._table.end_run(run.slot)
-        self._report_end(run, RunEnding(job.id, job.token, outcome, copied, run.slot))
-
-    def _report_end(self, run: Run, ending: RunEnding) -> None:
-        del self._runs[run.queue, ending.id]
+        if slot >= 0:
+            self._table.end_run(slot)
+        elif slot == GIVEN_BACK:
+            self.given_back_count += 1
+        del self._runs[run.queue][job.id]
         self.used.add(-run.size, is_async=run.is_async)
         self.ended_count += 1
-        self._listener.run_ended(run, ending)
+        self._listener.run_ended(run, RunEnding(job.id, job.token, outcome, copied, slot))
 
     def cancel(self, queue: int, id_: str, token: int) -> None:
         """Cancel a run, if it is here."""
-        run = self._runs.get((queue, id_))
+        run = self.find(queue, id_)
         if run is not None and run.job.token == token:
             run.job.flag.raise_flag()
             self.request_end(run, "cancel")
@@ -257,13 +264,13 @@ class Runs:
         if now - expected > REPORT_LATENESS:
             self._log_blocked_loop(now - expected)
         waited, self._last_ended, self._longest_wait = self._longest_wait, None, 0.0
-        if not self._runs:
+        if not self:
             self._ticking = False
             return
         self._table.loop_turned(time.monotonic())
         if self._ends_unconfirmed:
             self._end_unconfirmed(time.monotonic())
-        for run in list(self._runs.values()):
+        for run in self:
             if now >= run.deadline:
                 self.request_end(run, "timeout")
             run.interrupt_if_due(now)

@@ -8,13 +8,14 @@ go on in the next one. Nothing that a handler leaves in its task can reach anoth
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import sys
-import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from contextvars import copy_context
+from sys import getrefcount
+from time import monotonic
 from typing import Any, Generic, TypeVar
+from weakref import getweakrefcount
 
 __all__ = ["TaskPool"]
 
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 # How long handlers that do not await may occupy the event loop without a break, in seconds.
 MAX_TURN = 0.005
+# Before Python 3.13 a task that is not `cancelling()` any more may still receive a cancellation.
+MAY_CANCEL_LATE = sys.version_info < (3, 13)
 
 
 class TaskPool(Generic[T]):
@@ -31,7 +34,7 @@ class TaskPool(Generic[T]):
         self, perform: Callable[[T, asyncio.Task[Any]], Coroutine[Any, Any, None]]
     ) -> None:
         self._perform = perform
-        self._context = contextvars.copy_context()
+        self._context = copy_context()
         self._waiting: deque[T] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._next: asyncio.Handle | None = None
@@ -76,29 +79,24 @@ class TaskPool(Generic[T]):
         """Perform items until one awaits, leaves something in the task, or the turn is over."""
         task = asyncio.current_task()
         assert task is not None
-        turn, clean, references = self._turn, contextvars.copy_context(), _references_to(task)
-        over_at = time.monotonic() + MAX_TURN
+        turn, clean = self._turn, copy_context()
+        # A handler may leave a reference to its task, such as a timer or a generator with a timeout
+        # in it. That would later cancel another handler that runs in the same task.
+        references, weak_references = getrefcount(task), getweakrefcount(task)
+        over_at = monotonic() + MAX_TURN
         while self._waiting:
             await self._perform(self._waiting.popleft(), task)
             awaited = self._turn != turn
-            if awaited or task.cancelling() or contextvars.copy_context() != clean:
+            if awaited or task.cancelling() or copy_context() != clean:
                 break
-            if _references_to(task) != references or getattr(task, "_must_cancel", False):
+            if getrefcount(task) != references or getweakrefcount(task) != weak_references:
                 break
-            if time.monotonic() > over_at:
+            if MAY_CANCEL_LATE and getattr(task, "_must_cancel", False):
+                break
+            if monotonic() > over_at:
                 break
         self.go()
 
     def close(self) -> None:
         """Drop the items that have not started."""
         self._waiting.clear()
-
-
-def _references_to(task: asyncio.Task[Any]) -> tuple[int, int]:
-    """How many strong and weak references to a task exist.
-
-    A handler may leave a reference to its task, such as a timer or a generator with a timeout in
-    it. That would later cancel another handler that runs in the same task. Before Python 3.13 a
-    task that is not `cancelling()` any more may also still receive a cancellation.
-    """
-    return sys.getrefcount(task), weakref.getweakrefcount(task)

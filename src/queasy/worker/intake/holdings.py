@@ -143,29 +143,48 @@ class Holdings:
         """Start jobs, defer them, or release them."""
         jobs_left = self.jobs_left
         if jobs_left is not None and len(jobs) > jobs_left:
-            for job in jobs[jobs_left:]:
-                queue.add_ending_of(job, Release())
+            self._release(queue, jobs[jobs_left:])
             jobs = jobs[:jobs_left]
         size = queue.size(self.runs.pace)
+        if self.runs.has_any(queue.index, jobs):
+            jobs = self._defer_successors(queue, jobs, size)
         # When they were requested, the worker still took such jobs, or expected to have room.
-        may_start = fit and queue.serving and not self.closing
-        admits_all = self._admits_all(jobs)
-        ready: list[Job] = []
+        if not (fit and queue.serving and not self.closing):
+            self._release(queue, jobs)
+        elif ready := jobs if self._admits_all(jobs) else self._admit_each(queue, jobs):
+            self.hand_off.note_jobs(queue)
+            self.runs.start(queue.index, queue.service, ready, size)
+
+    def _defer_successors(self, queue: QueueState, jobs: Sequence[Job], size: int) -> list[Job]:
+        """Defer each job that has an earlier run here; return the others.
+
+        The earlier run has lost its lease. The job must not start again, here or in another worker,
+        before that run has ended.
+        """
+        others: list[Job] = []
         for job in jobs:
-            if (earlier := self.runs.find(queue.index, job.id)) is not None:
-                # The earlier run has lost its lease. The job must not start again, here or in
-                # another worker, before that run has ended.
+            if (earlier := self.runs.find(queue.index, job.id)) is None:
+                others.append(job)
+            else:
                 self.runs.request_end(earlier, "stop")
                 self.deferred.add(queue, job, size)
-            elif not may_start or not (admits_all or self.admits(job, len(ready))):
-                queue.add_ending_of(job, Release())
-            else:
+        return others
+
+    def _admit_each(self, queue: QueueState, jobs: Sequence[Job]) -> list[Job]:
+        """Release each job that may not start beside the others; return the rest."""
+        ready: list[Job] = []
+        for job in jobs:
+            if self.admits(job, len(ready)):
                 ready.append(job)
                 if job.companions is not None:
                     self._note_suspect(queue, job, job.companions)
-        if ready:
-            self.hand_off.note_jobs(queue)
-            self.runs.start(queue.index, queue.service, ready, size)
+            else:
+                self._release(queue, [job])
+        return ready
+
+    def _release(self, queue: QueueState, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            queue.add_ending_of(job, Release())
 
     def _note_suspect(self, queue: QueueState, job: Job, companions: int) -> None:
         self._activity.note_suspect(queue.index, job.token, companions)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from queasy.store.records import Ending
 from queasy.worker.events import Flood, event, log
 from queasy.worker.execution.run import RunEnding
 
@@ -33,9 +32,11 @@ class OutcomeLog:
         self._queue = queue
         self._flood = Flood(log, f"queue={queue}: jobs retried, failed or broken")
 
-    def log(self, endings: Sequence[Ending], words: Sequence[str]) -> None:
+    def log(self, endings: Sequence[RunEnding], words: Sequence[str]) -> None:
         """Log what became of these runs. Of an error only its type: the message may quote data."""
         all_of_them = log.isEnabledFor(logging.DEBUG)
+        if not all_of_them and words.count("finished") == len(words):
+            return
         for ending, word in zip(endings, words, strict=False):
             if (word != "finished" and not _was_given_back(ending, word)) or all_of_them:
                 what, level = EVENTS.get(word, (word, logging.INFO))
@@ -45,6 +46,6 @@ class OutcomeLog:
                           error=error and error.type)  # fmt: skip
 
 
-def _was_given_back(ending: Ending, word: str) -> bool:
+def _was_given_back(ending: RunEnding, word: str) -> bool:
     """Whether the supervisor gave the job back before: "lost" is then expected."""
-    return word == "lost" and isinstance(ending, RunEnding) and ending.given_back
+    return word == "lost" and ending.given_back

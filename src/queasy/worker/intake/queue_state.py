@@ -26,13 +26,13 @@ import msgspec
 
 from queasy.job import Job
 from queasy.outcomes import Outcome
-from queasy.store.records import Ending, Taken
+from queasy.store.records import Taken
 from queasy.worker.execution.pace import Pace
 from queasy.worker.execution.run import RunEnding
 from queasy.worker.intake.activity import Activity
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
-from queasy.worker.liveness.inflight_table import NOT_IN_TABLE, InflightTable
+from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import DEFAULT_SIZE, LEASE, Service
 
 __all__ = ["RETRY_PAUSE", "Call", "Phase", "QueueState"]
@@ -101,7 +101,7 @@ class QueueState:
         self.activity = activity or Activity()
         """What the queues of this worker do now, all together."""
         self._table = table
-        self._endings: list[Ending] = []
+        self._endings: list[RunEnding] = []
         self._in_flight: list[Call] = []
         self._reserving: set[Call] = set()
         self._arriving: dict[Call, Taken] = {}
@@ -457,7 +457,7 @@ class QueueState:
 
     # Outcomes to report
 
-    def add_ending(self, ending: Ending) -> None:
+    def add_ending(self, ending: RunEnding) -> None:
         """Add an outcome, to be reported with the next call."""
         if not self._endings:
             self._rouse()
@@ -465,9 +465,9 @@ class QueueState:
         self._endings.append(ending)
 
     def add_ending_of(self, job: Job, outcome: Outcome) -> None:
-        self.add_ending(Ending(job.id, job.token, outcome))
+        self.add_ending(RunEnding(job.id, job.token, outcome))
 
-    def take_endings(self) -> list[Ending]:
+    def take_endings(self) -> list[RunEnding]:
         """Remove and return as many outcomes as one call may report: at least one, if there is one.
 
         A job that is given up is copied into the failed record and the fail queue. So the bytes of
@@ -481,18 +481,16 @@ class QueueState:
         self._reporting += len(endings)
         return endings
 
-    def note_reported(self, endings: list[Ending]) -> None:
+    def note_reported(self, endings: list[RunEnding]) -> None:
         """The server has confirmed these outcomes: their runs leave the table."""
         self.leases.drop(len(endings))
         self._reporting -= len(endings)
         if not self.unreported:
             self.activity.unreported.discard(self.index)
-        self._table.free(
-            [run.slot for run in endings if isinstance(run, RunEnding) and run.slot != NOT_IN_TABLE]
-        )
+        self._table.free([ending.slot for ending in endings if ending.slot >= 0])
         self.activity.note_reported(self.index, endings)
 
-    def return_endings(self, endings: list[Ending]) -> None:
+    def return_endings(self, endings: list[RunEnding]) -> None:
         """Take back outcomes that could not be reported. They are reported after a pause."""
         self._reporting -= len(endings)
         self._endings = endings + self._endings

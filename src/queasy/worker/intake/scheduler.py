@@ -19,9 +19,9 @@ from typing import Any
 
 from queasy.job import Job
 from queasy.outcomes import Release
-from queasy.store.records import Ending, Taken, decode_text
+from queasy.store.records import Taken, decode_text
 from queasy.worker.events import event
-from queasy.worker.execution.run import Run
+from queasy.worker.execution.run import Run, RunEnding
 from queasy.worker.intake.decisions import (
     Action,
     Dequeue,
@@ -96,7 +96,7 @@ class Scheduler:
 
     # Events from runs
 
-    def run_ended(self, run: Run, ending: Ending) -> None:
+    def run_ended(self, run: Run, ending: RunEnding) -> None:
         queue = self.queues[run.queue]
         queue.add_ending(ending)
         for later in run.endings_after:

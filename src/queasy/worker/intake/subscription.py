@@ -28,7 +28,7 @@ from queasy.store.commands import QueueCommands
 from queasy.store.records import Ending, Taken
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
-from queasy.worker.execution.run import Run
+from queasy.worker.execution.run import Run, RunEnding
 from queasy.worker.intake.connectivity import Connectivity
 from queasy.worker.intake.lease_ledger import LeaseKey, StaleMark
 from queasy.worker.intake.outcome_log import OutcomeLog
@@ -62,7 +62,7 @@ class _DequeueAttempt:
         limit: int,
         wait_seconds: float,
         hand_off: bool,
-        endings: list[Ending],
+        endings: list[RunEnding],
         others: Callable[[], int],
         mark: StaleMark,
     ) -> None:
@@ -302,7 +302,7 @@ class Subscription:
         self.state.note_reported(endings)
         self._outcomes.log(endings, words)
 
-    async def _settle_each(self, endings: list[Ending], problem: Exception) -> None:
+    async def _settle_each(self, endings: list[RunEnding], problem: Exception) -> None:
         """Report outcomes one by one, because the server refused them together.
 
         If the server refuses an outcome by itself, its job fails, so that it does not hold up the
@@ -406,7 +406,7 @@ class Subscription:
               token=token)  # fmt: skip
         self._leases.note_released(lease)
         self.state.poll_now()  # if it was handed off, this worker is not a waiter any more
-        ending = Ending(id_, token, Release())
+        ending = RunEnding(id_, token, Release())
         if run is None:
             self.state.add_ending(ending)
         else:

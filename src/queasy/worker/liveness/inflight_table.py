@@ -33,7 +33,7 @@ import time
 
 import msgspec
 
-__all__ = ["NOT_IN_TABLE", "Entry", "InflightTable"]
+__all__ = ["GIVEN_BACK", "NOT_IN_TABLE", "Entry", "InflightTable"]
 
 HEADER = struct.Struct("=dddIxxxx")
 QUEUE = struct.Struct("=IxxxxdddQ")
@@ -41,8 +41,12 @@ SLOT = struct.Struct("=BxHHxxQdd")
 # In bytes. The longest ids are those of a fail queue: an id of 512 bytes, a token, and separators.
 MAX_ID = 1200
 SLOT_BYTES = SLOT.size + MAX_ID
+# A slot with an id of at most SHORT_ID bytes, as nearly all are: it is written in one step.
+SHORT_ID = 64
+ENTRY = struct.Struct(f"{SLOT.format}{SHORT_ID}s")
 FLOAT, COUNT = 8, 4
-NOT_IN_TABLE = -1
+# No slot: the run is not in the table, or must not begin because its job was given back.
+NOT_IN_TABLE, GIVEN_BACK = -1, -2
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
 LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
 STOOD_DOWN = 6
@@ -104,18 +108,19 @@ class InflightTable:
     # Runs
 
     def start_run(self, queue: int, id_: str, token: int, started: float, deadline: float) -> int:
-        """Records that a run begins; returns its slot. Returns NOT_IN_TABLE if it must not begin,
+        """Records that a run begins; returns its slot. Returns GIVEN_BACK if it must not begin,
         because the supervisor has given its job back.
         """
-        at = self._free.pop()
+        at, memory = self._free.pop(), self._memory
         raw = id_.encode("utf-8", "surrogateescape")[:MAX_ID]
-        SLOT.pack_into(self._memory, at, FREE, queue, len(raw), token, started, deadline)
-        self._memory[at + ID : at + ID + len(raw)] = raw
-        self._memory[at] = RUNNING  # last: an entry is seen whole or not at all
+        ENTRY.pack_into(memory, at, FREE, queue, len(raw), token, started, deadline, raw)
+        if len(raw) > SHORT_ID:
+            memory[at + ID : at + ID + len(raw)] = raw
+        memory[at] = RUNNING  # last: an entry is seen whole or not at all
         # After that: the supervisor sees either the run, or that it does not begin.
         if token <= self._longs[self._revoked_index[queue]]:
             self.free([at])
-            return NOT_IN_TABLE
+            return GIVEN_BACK
         return at
 
     def end_run(self, slot: int) -> None:

@@ -132,7 +132,7 @@ class Worker:
                 try:
                     await self._join(subscription)
                 except ProtocolError as problem:
-                    self._connectivity.failed(queue.name, problem)
+                    self._connectivity.damaged(queue.name, problem)
                     return problem
         return None
 

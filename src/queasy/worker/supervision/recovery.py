@@ -51,7 +51,8 @@ class GoneChild(msgspec.Struct, frozen=True, kw_only=True):
     overdue_at: float | None
     """When the supervisor killed the child for runs that did not end; None if it did not. Of the
     child's run clock, as are the deadlines of its runs."""
-    held_jobs: bool
+    held: frozenset[int]
+    """The queues of which the child may have held jobs."""
 
 
 async def recover_jobs(store: AsyncStore, child: GoneChild) -> int:
@@ -67,15 +68,17 @@ async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -
 
     Tries until the server answers, or until the leases have run out.
     """
-    retry_for = RETRY_FOR if child.held_jobs else RETRY_FOR_IF_NOTHING_HELD
+    held = index in child.held
+    retry_for = RETRY_FOR if held else RETRY_FOR_IF_NOTHING_HELD
     give_up_at = time.monotonic() + retry_for
     while True:
         try:
             return await _recover(store, child, index)
         except QueasyError as problem:
             if time.monotonic() > give_up_at:
-                why = "the server did not answer; they come back when the lease runs out"
-                event("jobs_not_returned", logging.WARNING, error=problem, why=why)
+                if held:
+                    why = "the server did not answer; they come back when the lease runs out"
+                    event("jobs_not_returned", logging.WARNING, error=problem, why=why)
                 return 0
             await asyncio.sleep(random.uniform(0.1, 1.0))
 

@@ -110,7 +110,7 @@ class ServerLink:
                 runs_are_suspect=state.runs_are_suspect,
                 cancelled=frozenset(state.cancels),
                 overdue_at=state.killed_at if state.kill_reason == "overdue" else None,
-                held_jobs=child.table.held_total(len(planned.queues)) > 0,
+                held=frozenset(filter(child.table.held_of, range(len(planned.queues)))),
             ),
         )
         if returned:

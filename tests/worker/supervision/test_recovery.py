@@ -9,6 +9,7 @@ from queasy import Client, Dispatch
 from queasy.store.store import AsyncStore
 from queasy.worker.liveness.inflight_table import Entry
 from queasy.worker.plan import Place
+from queasy.worker.supervision.child_state import run_key
 from queasy.worker.supervision.messages import Planned
 from queasy.worker.supervision.recovery import GoneChild, recover_jobs
 from tests.servers import Server
@@ -31,10 +32,10 @@ async def _take_all(client: Client, store: AsyncStore, place: Place) -> list[Ent
 
 
 @pytest.mark.parametrize(
-    ("overdue_at", "state", "expected"),
+    ("overdue", "state", "expected"),
     [
-        (None, "due", {"companions": math.ceil(JOBS / 2) - 1, "stall_count": 0}),
-        (3.0, "scheduled", {"companions": None, "timeout_count": 1}),
+        (False, "due", {"companions": math.ceil(JOBS / 2) - 1, "stall_count": 0}),
+        (True, "scheduled", {"companions": None, "timeout_count": 1}),
     ],
     ids=["suspects", "overdue"],
 )
@@ -42,7 +43,7 @@ async def test_more_than_a_thousand_runs_of_a_dead_process_come_back_at_once(
     server: Server,
     prefix: str,
     client: Client,
-    overdue_at: float | None,
+    overdue: bool,
     state: Any,
     expected: dict[str, Any],
 ) -> None:
@@ -53,8 +54,9 @@ async def test_more_than_a_thousand_runs_of_a_dead_process_come_back_at_once(
     try:
         runs = await _take_all(client, store, planned.place)
         child = GoneChild(
-            client="c1", planned=planned, runs=runs, runs_are_suspect=overdue_at is None,
-            cancelled=frozenset(), overdue_at=overdue_at, held=frozenset({0}),
+            client="c1", planned=planned, runs=runs, runs_are_suspect=not overdue,
+            timed_out=frozenset(map(run_key, runs)) if overdue else frozenset(),
+            held=frozenset({0}),
         )  # fmt: skip
         assert await recover_jobs(store, child) == JOBS
     finally:
@@ -75,8 +77,8 @@ async def test_only_queues_of_which_jobs_may_have_been_held_are_logged_as_not_re
     for held, lines in ((frozenset({0}), 1), (frozenset[int](), 0)):
         caplog.clear()
         child = GoneChild(
-            client="c1", planned=planned, runs=[], runs_are_suspect=True, cancelled=frozenset(),
-            overdue_at=None, held=held,
+            client="c1", planned=planned, runs=[], runs_are_suspect=True, timed_out=frozenset(),
+            held=held,
         )  # fmt: skip
         assert await recover_jobs(store, child) == 0
         assert caplog.text.count("jobs_not_returned") == lines

@@ -94,6 +94,16 @@ class Runs:
     def find(self, queue: int, id_: str) -> Run | None:
         return self._runs.get((queue, id_))
 
+    def on_loop(self, loop: asyncio.AbstractEventLoop) -> Run | None:
+        """The run whose async handler is on the event loop now. Safe to call from any thread.
+
+        None if there is none, or if the handler is in a task that it started itself.
+        """
+        task = asyncio.current_task(loop)
+        if task is None:
+            return None
+        return next((run for run in self if run.call is None and run.task is task), None)
+
     def note_unmet_demand(self) -> None:
         """The worker would have taken more jobs if there had been room."""
         self._wanted_more = True
@@ -254,7 +264,8 @@ class Runs:
     def _tick(self, expected: float) -> None:
         """Check deadlines and leases, and how late this tick is, while anything runs."""
         now = self._table.run_clock()  # a freeze neither makes a run overdue nor this tick late
-        if now - expected > REPORT_LATENESS:
+        was_blocked = now - expected > REPORT_LATENESS
+        if was_blocked:
             self._log_blocked_loop(now - expected)
         waited, self._last_ended, self._longest_wait = self._longest_wait, None, 0.0
         if not self._runs:
@@ -263,10 +274,14 @@ class Runs:
         self._table.loop_turned(time.monotonic())
         if self._ends_unconfirmed:
             self._end_unconfirmed(time.monotonic())
+        # If a handler has blocked the loop, others may have only one step left to take. Those that
+        # have not ended by the next tick are asked to end.
+        due_until = expected if was_blocked else now
         for run in list(self._runs.values()):
-            if now >= run.deadline:
+            if due_until >= run.deadline:
                 self.request_end(run, "timeout")
             run.interrupt_if_due(now)
+        self._table.deadlines_checked(due_until)
         # A handler's wait counts double, because another worker could have run the job meanwhile.
         late = max(now - expected, 2 * waited)
         self.pace.tick(late, self._in_threads, wanted_more=self._wanted_more)

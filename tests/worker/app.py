@@ -118,6 +118,10 @@ def journalled(data: Any, job: Job) -> Any:
     return result
 
 
+async def _act_later(data: Any, job: Job) -> Any:
+    return act(data, job)
+
+
 async def journalled_async(data: Any, job: Job) -> Any:
     data = this_time(data, job)
     note("start", job, data=data)
@@ -128,6 +132,12 @@ async def journalled_async(data: Any, job: Job) -> Any:
             note("cancelled", job, asked=job.cancelled)
             raise
         result = None
+    elif isinstance(data, dict) and "await" in data:
+        while not Path(data["await"]).exists():
+            await asyncio.sleep(0.02)
+        result = None
+    elif isinstance(data, dict) and "subtask" in data:
+        result = await asyncio.create_task(_act_later(data["subtask"], job))
     elif isinstance(data, dict) and "exit_after" in data:
         asyncio.get_running_loop().call_soon(os._exit, data["exit_after"])
         result = None

@@ -132,7 +132,7 @@ class Worker:
                 try:
                     await self._join(subscription)
                 except ProtocolError as problem:
-                    self._connectivity.failed(queue.name, problem)
+                    self._connectivity.damaged(queue.name, problem)
                     return problem
         return None
 
@@ -286,6 +286,13 @@ class Worker:
     def ready(self) -> bool:
         """Whether the worker takes jobs, and the server answers."""
         return self._started and not self._holdings.closing and self._connectivity.answers
+
+    def run_on_loop(self, loop: asyncio.AbstractEventLoop) -> tuple[int, int] | None:
+        """The queue and the token of the run whose handler is on the event loop now; None if there
+        is none. Safe to call from any thread.
+        """
+        run = self._runs.on_loop(loop)
+        return None if run is None else (run.queue, run.job.token)
 
     @property
     def running(self) -> list[Job]:

@@ -155,6 +155,36 @@ async def test_worker_resumes_when_a_silent_server_answers_again(
 
 
 @ON_ONE_SERVER
+async def test_outage_is_counted_from_the_first_call_that_was_not_answered(
+    proxy: Proxy, prefix: str, direct: SyncClient, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Bug: it was counted from the event `server_unreachable`, which is logged only when the call
+    has been tried for the client's timeout.
+    """
+    monkeypatch.setattr("queasy.store.net.pubsub.SILENCE_SECONDS", 0.3)
+    caplog.set_level("INFO", logger="queasy.worker")
+
+    def logged(event: str) -> list[Any]:
+        return [record for record in caplog.records if getattr(record, "event", "") == event]
+
+    async def deafen(_: None) -> None:
+        proxy.deaf()  # the report of this job is not answered
+
+    client = Client(proxy.url, prefix=prefix, timeout=TIMEOUT)
+    client.queue("q").handler(deafen)
+    async with working(client):
+        direct.queue("q").dispatch(None)
+        await until(lambda: logged("server_unreachable"))
+        proxy.calm()
+        await until(lambda: logged("server_reachable"))
+        await until(lambda: not direct.queue("q").counts().active)
+    (unreachable,), (reachable,) = logged("server_unreachable"), logged("server_reachable")
+    seconds_between = reachable.created - unreachable.created
+    assert reachable.fields["seconds"] > seconds_between + TIMEOUT / 2
+
+
+@ON_ONE_SERVER
 async def test_lease_abandoned_in_a_stall_takes_no_job_afterwards(
     proxy: Proxy, prefix: str, direct: SyncClient
 ) -> None:

@@ -47,9 +47,10 @@ def assert_undisturbed(fleet: Fleet, ids: list[str], child: int) -> None:
         assert start["pid"] == end["pid"] == child
 
 
-def test_handler_that_holds_the_gil_is_killed_two_seconds_after_its_timeout(
+def test_process_with_a_handler_that_holds_the_gil_is_killed_two_seconds_after_a_timeout(
     fleet: Fleet, sync_client: SyncClient
 ) -> None:
+    """No thread of the process can say which run it is, so that all become suspects."""
     worker = fleet.serve(processes=1)
     neighbours = start_neighbours(fleet, sync_client, 3)
     timed = sync_client.queue("timed")
@@ -62,9 +63,7 @@ def test_handler_that_holds_the_gil_is_killed_two_seconds_after_its_timeout(
     print(f"dead {took:.2f} s after its start")
     assert took < 4
 
-    (again,) = fleet.journal.wait_for("start", id="job", timeouts=1)
-    assert again["stalls"] == again["retries"] == 0
-    for id_ in neighbours:
+    for id_ in ["job", *neighbours]:
         (end,) = fleet.journal.wait_for("end", id=id_)
         first, second = fleet.journal.lines("start", id=id_)
         assert first["pid"] == child != second["pid"] == end["pid"]
@@ -73,8 +72,9 @@ def test_handler_that_holds_the_gil_is_killed_two_seconds_after_its_timeout(
     for name in ("plain", "waits"):
         counted = totals(sync_client.queue(name))
         assert counted["finished"] == 3
-        assert not {"stalled", "timed_out", "failed"} & counted.keys()
-    assert totals(timed)["timed_out"] == totals(timed)["finished"] == 1
+        assert counted["stalled"] == 3
+        assert not {"timed_out", "failed"} & counted.keys()
+    assert totals(timed)["stalled"] == totals(timed)["finished"] == 1
 
 
 @together

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from queasy.worker.liveness.inflight_table import GIVEN_BACK, InflightTable
+from queasy.worker.liveness.inflight_table import GIVEN_BACK, InflightTable, OnLoop
 
 WRITER = """
 import math, sys, time
@@ -84,6 +84,19 @@ def test_ended_run_counts_as_begun_and_not_as_a_run() -> None:
     assert table.begun(0) == set()
     table.free(ended[:1])  # it is reported
     assert table.begun(1) == {2, 3}
+    table.close()
+
+
+def test_what_is_on_the_loop_is_known_only_until_the_loop_turns() -> None:
+    table = InflightTable(1, 3)
+    table.loop_turned(1.0)
+    assert table.on_loop is None
+    table.set_on_loop((0, 2**40), 1.5, 2.5)
+    assert table.on_loop == OnLoop((0, 2**40), 1.5, 2.5)
+    table.set_on_loop(None, 3.0, 3.0)
+    assert table.on_loop == OnLoop(None, 3.0, 3.0)
+    table.loop_turned(4.0)
+    assert table.on_loop is None
     table.close()
 
 

@@ -46,7 +46,7 @@ def test_a_child_that_is_ending_is_not_retired_and_one_that_is_killed_not_draine
     state.drain()
     state.retire()
     assert state.phase is Phase.DRAINING
-    state.kill("memory", NOW)
+    state.kill("memory")
     state.drain()
     state.stop()
     assert state.phase is Phase.KILLED
@@ -62,9 +62,10 @@ def test_a_child_has_settled_when_it_served_and_is_not_new() -> None:
 
 def test_the_first_reason_for_a_kill_counts() -> None:
     state = ChildState(NOW)
-    state.kill("overdue", NOW)
-    state.kill("stop", NOW + 1)
-    assert (state.kill_reason, state.killed_at) == ("overdue", NOW)
+    runs = frozenset({(0, "a", 1)})
+    state.kill("overdue", runs)
+    state.kill("stop")
+    assert (state.kill_reason, state.timed_out) == ("overdue", runs)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_the_first_reason_for_a_kill_counts() -> None:
         (None, False, True),
         ("memory", False, True),
         ("sigstop", False, True),
-        ("overdue", False, False),
+        ("overdue", False, True),
         ("blocked", False, False),
         ("lost", False, False),
         ("stop", True, False),
@@ -84,10 +85,16 @@ def test_runs_are_suspect_if_one_may_have_caused_the_end(
 ) -> None:
     state = ChildState(NOW)
     if reason is not None:
-        state.kill(reason, NOW)
+        state.kill(reason)
     assert (state.ended_in_order, state.runs_are_suspect) == (in_order, suspect)
     state.announce_exit()
     assert (state.ended_in_order, state.runs_are_suspect) == (True, False)
+
+
+def test_runs_are_not_suspect_if_it_is_known_which_of_them_did_not_end() -> None:
+    state = ChildState(NOW)
+    state.kill("overdue", frozenset({(0, "a", 1)}))
+    assert not state.runs_are_suspect
 
 
 def test_a_cancelled_run_is_forgotten_when_it_has_ended() -> None:

@@ -9,11 +9,13 @@ from queasy import Client, Dispatch
 from queasy.store.store import AsyncStore
 from queasy.worker.liveness.inflight_table import Entry
 from queasy.worker.plan import Place
+from queasy.worker.supervision.child_state import run_key
 from queasy.worker.supervision.messages import Planned
 from queasy.worker.supervision.recovery import GoneChild, recover_jobs
 from tests.servers import Server
 
 JOBS = 1100
+NOTHING_LISTENS = "redis://127.0.0.1:1"
 
 
 async def _take_all(client: Client, store: AsyncStore, place: Place) -> list[Entry]:
@@ -30,10 +32,10 @@ async def _take_all(client: Client, store: AsyncStore, place: Place) -> list[Ent
 
 
 @pytest.mark.parametrize(
-    ("overdue_at", "state", "expected"),
+    ("overdue", "state", "expected"),
     [
-        (None, "due", {"companions": math.ceil(JOBS / 2) - 1, "stall_count": 0}),
-        (3.0, "scheduled", {"companions": None, "timeout_count": 1}),
+        (False, "due", {"companions": math.ceil(JOBS / 2) - 1, "stall_count": 0}),
+        (True, "scheduled", {"companions": None, "timeout_count": 1}),
     ],
     ids=["suspects", "overdue"],
 )
@@ -41,7 +43,7 @@ async def test_more_than_a_thousand_runs_of_a_dead_process_come_back_at_once(
     server: Server,
     prefix: str,
     client: Client,
-    overdue_at: float | None,
+    overdue: bool,
     state: Any,
     expected: dict[str, Any],
 ) -> None:
@@ -52,8 +54,9 @@ async def test_more_than_a_thousand_runs_of_a_dead_process_come_back_at_once(
     try:
         runs = await _take_all(client, store, planned.place)
         child = GoneChild(
-            client="c1", planned=planned, runs=runs, runs_are_suspect=overdue_at is None,
-            cancelled=frozenset(), overdue_at=overdue_at, held_jobs=True,
+            client="c1", planned=planned, runs=runs, runs_are_suspect=not overdue,
+            timed_out=frozenset(map(run_key, runs)) if overdue else frozenset(),
+            held=frozenset({0}),
         )  # fmt: skip
         assert await recover_jobs(store, child) == JOBS
     finally:
@@ -61,3 +64,22 @@ async def test_more_than_a_thousand_runs_of_a_dead_process_come_back_at_once(
     assert (await queue.counts()).waiting == JOBS
     async for job in queue.jobs(state):
         assert {name: getattr(job, name) for name in expected} == expected
+
+
+async def test_only_queues_of_which_jobs_may_have_been_held_are_logged_as_not_returned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: each queue was, also if the process had never reached the server."""
+    for name in ("RETRY_FOR", "RETRY_FOR_IF_NOTHING_HELD"):
+        monkeypatch.setattr(f"queasy.worker.supervision.recovery.{name}", 0.0)
+    planned = Planned(NOTHING_LISTENS, "p", 1.0, None, [("held", False), ("idle", False)])
+    store = planned.place.store()
+    for held, lines in ((frozenset({0}), 1), (frozenset[int](), 0)):
+        caplog.clear()
+        child = GoneChild(
+            client="c1", planned=planned, runs=[], runs_are_suspect=True, timed_out=frozenset(),
+            held=held,
+        )  # fmt: skip
+        assert await recover_jobs(store, child) == 0
+        assert caplog.text.count("jobs_not_returned") == lines
+    await store.close()

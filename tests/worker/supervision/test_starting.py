@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,23 @@ def test_script_that_starts_workers_on_import_gets_advice(
             process.kill()
     assert process.returncode not in (0, None)
     assert 'if __name__ == "__main__"' in errors
+
+
+def test_death_of_a_process_that_never_reached_the_server_is_not_about_jobs(fleet: Fleet) -> None:
+    """Bug: with a wrong URL, `jobs_not_returned` was logged for each queue of each process that
+    ended before it could say why it could not start.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        fleet.environment["TEST_URL"] = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        worker = fleet.start("--processes", "1")
+        # The supervisor connects as soon as the process has said what it serves, as it does.
+        connections = [silent.accept()[0] for _ in range(2)]
+        os.kill(worker.children()[0], signal.SIGKILL)
+        wait_until(lambda: bool(worker.events("process_died")), "the supervisor sees its end")
+    for connection in connections:
+        connection.close()
+    assert worker.process.wait(60) == 1  # the next process is refused, and says why
+    assert worker.events("jobs_not_returned") == []
 
 
 def test_module_given_to_listen_brings_its_handler_and_fail_handler(

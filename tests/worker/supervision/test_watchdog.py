@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from queasy.worker.liveness.inflight_table import Entry
+from queasy.worker.liveness.inflight_table import Entry, OnLoop
 from queasy.worker.plan import CUT_OFF, LEASE
 from queasy.worker.supervision.child_state import ChildSnapshot
 from queasy.worker.supervision.watchdog import (
     INTERRUPT_TIMEOUT,
     KILL_AFTER_GRACE,
+    LOOK_TIMEOUT,
     Action,
     DrainThenKill,
     Freeze,
@@ -35,7 +36,7 @@ def run(id_: str, deadline: float = NOW + 100, token: int = 1) -> Entry:
 def child(*entries: Entry, **fields: Any) -> ChildSnapshot:
     """A child that runs these, holds nothing else, and has an event loop that turns."""
     fields = {"runs": len(entries), "held": len(entries), "now": NOW, "last_beat": NOW,
-              **fields}  # fmt: skip
+              "checked_until": fields.get("last_beat", NOW), **fields}  # fmt: skip
     return ChildSnapshot(entries=entries, **fields)
 
 
@@ -71,22 +72,91 @@ def test_a_draining_process_is_killed_when_its_other_jobs_are_reported() -> None
     waiting = child(run("a", OVERDUE), kill_by=NOW + 1, held=2)
     assert decided(waiting) == []
     done = child(run("a", OVERDUE), kill_by=NOW + 1, held=1)
-    assert decided(done) == [Kill(reason="overdue", job="a", overdue=1, others=0)]
+    assert decided(done) == [Kill(reason="overdue", runs=(run("a", OVERDUE),), others=0)]
 
 
 def test_a_draining_process_is_killed_when_its_time_is_up() -> None:
-    snapshot = child(run("a", OVERDUE), run("b"), run("c", OVERDUE), kill_by=NOW - 0.1)
-    assert decided(snapshot) == [Kill(reason="overdue", job="a", overdue=2, others=1)]
+    overdue = run("a", OVERDUE), run("c", OVERDUE)
+    (kill,) = decided(child(overdue[0], run("b"), overdue[1], kill_by=NOW - 0.1))
+    assert kill == Kill(reason="overdue", runs=overdue, others=1)
+    assert (kill.job, kill.overdue) == ("a", 2)
 
 
 def test_a_draining_process_lives_on_if_the_overdue_run_ends_after_all() -> None:
     assert decided(child(run("b"), kill_by=NOW - 0.1)) == []
 
 
-def test_a_blocked_event_loop_is_not_drained_but_killed() -> None:
+# A blocked event loop
+
+
+BLOCKED = NOW - 5
+"""When the loop last turned."""
+
+
+def blocked(*entries: Entry, **fields: Any) -> ChildSnapshot:
+    return child(*entries, **{"last_beat": BLOCKED, **fields})
+
+
+def seen(token: int | None, since: float = BLOCKED + 0.5, seen: float = NOW) -> OnLoop:
+    return OnLoop((0, token) if token else None, since, seen)
+
+
+def test_the_process_of_a_run_that_was_overdue_before_the_loop_was_blocked_is_not_drained() -> None:
     """A process with a blocked event loop could not report its other jobs."""
-    snapshot = child(run("a", OVERDUE), run("b"), last_beat=NOW - 2)
-    assert decided(snapshot) == [Kill(reason="overdue", job="a", overdue=1, others=1)]
+    overdue = run("a", BLOCKED - 2)
+    for on_loop in (None, seen(2), seen(None)):
+        snapshot = blocked(overdue, run("b", token=2), on_loop=on_loop)
+        assert decided(snapshot) == [Kill(reason="overdue", runs=(overdue,), others=1)]
+
+
+def test_a_run_that_blocks_the_loop_past_its_deadline_is_the_only_guilty_one() -> None:
+    waits, blocks = run("a", OVERDUE), run("b", OVERDUE, token=2)
+    snapshot = blocked(waits, blocks, on_loop=seen(2))
+    assert decided(snapshot) == [Kill(reason="overdue", runs=(blocks,), others=1)]
+
+
+def test_a_run_may_block_the_loop_until_its_deadline_whatever_waits_for_it() -> None:
+    cancels = {(0, "c", 3): OVERDUE}
+    waiting = run("a", OVERDUE), run("c", token=3)
+    snapshot = blocked(*waiting, run("b", token=2), on_loop=seen(2), cancels=cancels)
+    assert decided(snapshot) == []
+
+
+def test_a_loop_that_one_handler_after_the_other_blocks_is_left_alone() -> None:
+    entries = run("a", OVERDUE), run("b", OVERDUE, token=2)
+    assert decided(blocked(*entries, on_loop=seen(2, since=NOW - 0.5))) == []
+
+
+@pytest.mark.parametrize(
+    "on_loop",
+    [None, seen(None), seen(2, seen=NOW - LOOK_TIMEOUT - 0.1)],
+    ids=["GIL held", "no run", "GIL held later"],
+)
+def test_all_runs_are_suspects_if_the_one_that_blocks_the_loop_is_not_known(
+    on_loop: OnLoop | None,
+) -> None:
+    entries = run("a", OVERDUE), run("b", OVERDUE, token=2), run("c", token=3)
+    assert decided(blocked(*entries, on_loop=on_loop)) == [Kill(reason="overdue", suspects=3)]
+    alone = run("a", OVERDUE)
+    assert decided(blocked(alone, on_loop=on_loop)) == [
+        Kill(reason="overdue", runs=(alone,), others=0)
+    ]
+
+
+def test_the_supervisor_waits_until_a_thread_has_had_time_to_look() -> None:
+    entries = run("a", OVERDUE), run("b", OVERDUE, token=2)
+    assert decided(child(*entries, last_beat=NOW - 1.1, checked_until=NOW - 2)) == []
+
+
+def test_a_cancelled_run_is_killed_if_it_may_be_the_one_that_blocks_the_loop() -> None:
+    cancelled = run("a", token=2)
+    snapshot = blocked(cancelled, run("b", OVERDUE), cancels={(0, "a", 2): OVERDUE})
+    assert decided(snapshot) == [Kill(reason="overdue", runs=(cancelled,), others=1)]
+
+
+def test_a_run_that_the_worker_has_not_asked_to_end_is_not_overdue() -> None:
+    """The loop was blocked past its deadline, and turns again."""
+    assert decided(child(run("a", OVERDUE), run("b"), checked_until=OVERDUE - 0.1)) == []
 
 
 def test_a_blocked_event_loop_without_an_overdue_run_is_left_alone() -> None:

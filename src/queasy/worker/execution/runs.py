@@ -28,7 +28,7 @@ from queasy.worker.execution.run import EndReason, Run, RunEnding
 from queasy.worker.execution.task_pool import TaskPool
 from queasy.worker.execution.thread_pool import InterruptibleCall, ThreadPool
 from queasy.worker.execution.units import Units
-from queasy.worker.liveness.inflight_table import GIVEN_BACK, NOT_IN_TABLE, InflightTable
+from queasy.worker.liveness.inflight_table import GIVEN_BACK, InflightTable
 from queasy.worker.plan import CUT_OFF, Service
 
 __all__ = ["END_GRACE", "RunListener", "Runs"]
@@ -90,7 +90,12 @@ class Runs:
         return self.accepted_count - self.ended_count
 
     def __iter__(self) -> Iterator[Run]:
-        return iter([run for runs in self._runs.values() for run in runs.values()])
+        found: list[Run] = []
+        for runs in list(self._runs.values()):
+            found += (
+                runs.values()
+            )  # in one step: another thread may read while this one starts runs
+        return iter(found)
 
     @property
     def started_count(self) -> int:
@@ -107,6 +112,16 @@ class Runs:
         """Whether one of these jobs still has an earlier run here."""
         running = self._runs[queue]
         return bool(running) and not running.keys().isdisjoint([job.id for job in jobs])
+
+    def on_loop(self, loop: asyncio.AbstractEventLoop) -> Run | None:
+        """The run whose async handler is on the event loop now. Safe to call from any thread.
+
+        None if there is none, or if the handler is in a task that it started itself.
+        """
+        task = asyncio.current_task(loop)
+        if task is None:
+            return None
+        return next((run for run in self if run.call is None and run.task is task), None)
 
     def note_unmet_demand(self) -> None:
         """The worker would have taken more jobs if there had been room."""
@@ -242,7 +257,7 @@ class Runs:
             return
         now = self._table.run_clock()
         if reason != "stop":
-            if run.slot != NOT_IN_TABLE:
+            if run.slot >= 0:
                 self._table.set_deadline(run.slot, min(run.deadline, now))
             event("run_interrupted", why=reason, queue=run.service.name, job=run.job.id)
         run.request_end(reason, now)
@@ -261,7 +276,8 @@ class Runs:
     def _tick(self, expected: float) -> None:
         """Check deadlines and leases, and how late this tick is, while anything runs."""
         now = self._table.run_clock()  # a freeze neither makes a run overdue nor this tick late
-        if now - expected > REPORT_LATENESS:
+        was_blocked = now - expected > REPORT_LATENESS
+        if was_blocked:
             self._log_blocked_loop(now - expected)
         waited, self._last_ended, self._longest_wait = self._longest_wait, None, 0.0
         if not self:
@@ -270,10 +286,14 @@ class Runs:
         self._table.loop_turned(time.monotonic())
         if self._ends_unconfirmed:
             self._end_unconfirmed(time.monotonic())
+        # If a handler has blocked the loop, others may have only one step left to take. Those that
+        # have not ended by the next tick are asked to end.
+        due_until = expected if was_blocked else now
         for run in self:
-            if now >= run.deadline:
+            if due_until >= run.deadline:
                 self.request_end(run, "timeout")
             run.interrupt_if_due(now)
+        self._table.deadlines_checked(due_until)
         # A handler's wait counts double, because another worker could have run the job meanwhile.
         late = max(now - expected, 2 * waited)
         self.pace.tick(late, self._in_threads, wanted_more=self._wanted_more)

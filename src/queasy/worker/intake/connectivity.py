@@ -24,18 +24,22 @@ class Connectivity:
     def answers(self) -> bool:
         return not self._unreachable_since
 
-    def failed(self, queue: str, problem: Exception) -> None:
-        """A call about this queue failed."""
+    def failed(self, queue: str, problem: Exception, began: float) -> None:
+        """A call about this queue, which began then, failed after all its tries."""
         if isinstance(problem, ProtocolError):  # the server answers: this queue's keys are damaged
-            if queue not in self._unusable:
-                self._unusable.add(queue)
-                event("queue_unusable", logging.ERROR, queue=queue, client=self._client,
-                      error=problem)  # fmt: skip
+            self.damaged(queue, problem)
         elif not self._unreachable_since:
-            self._unreachable_since = time.monotonic()
+            self._unreachable_since = began
             denied = isinstance(problem, AccessDenied)
             what = "server_access_denied" if denied else "server_unreachable"
             event(what, logging.WARNING, client=self._client, error=problem)
+
+    def damaged(self, queue: str, problem: ProtocolError) -> None:
+        """The server cannot read the keys of this queue."""
+        if queue not in self._unusable:
+            self._unusable.add(queue)
+            event("queue_unusable", logging.ERROR, queue=queue, client=self._client,
+                  error=problem)  # fmt: skip
 
     def cannot_subscribe(self, problem: Exception) -> None:
         if not self._reported_no_wake_ups:

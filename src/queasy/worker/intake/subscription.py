@@ -327,10 +327,11 @@ class Subscription:
     ) -> T:
         """Repeat a call until the server answers it. Raise GivenUp if `may_repeat` says not to."""
         while True:
+            began = time.monotonic()
             try:
                 answer = await call()
             except (ServerError, EmbeddedServerError) as problem:
-                self._connectivity.failed(self.state.name, problem)
+                self._connectivity.failed(self.state.name, problem, began)
                 self._leases.mark_stale()
                 if not may_repeat():
                     raise GivenUp from problem

@@ -8,7 +8,9 @@ hint, and only the table of a dead worker is final. A hint never mixes two value
 written in one piece (`struct` would write zeros first), and a run that ended while it was read is
 left out.
 
-    header   loop turned (f64), supervisor ran (f64), frozen seconds (f64), stood down (u32)
+    header   loop turned (f64), supervisor ran (f64), frozen seconds (f64), stood down (u32),
+             on the loop: since (f64), seen (f64), token (u64), queue (u64),
+             deadlines checked until (f64)
     queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64), revoked (u64)
     slots    queue, token, started, deadline, id; the first byte says whether it is free, of a run,
              or of an outcome that is not reported
@@ -33,9 +35,9 @@ import time
 
 import msgspec
 
-__all__ = ["GIVEN_BACK", "NOT_IN_TABLE", "Entry", "InflightTable"]
+__all__ = ["GIVEN_BACK", "NOT_IN_TABLE", "Entry", "InflightTable", "OnLoop"]
 
-HEADER = struct.Struct("=dddIxxxx")
+HEADER = struct.Struct("=dddIxxxxddQQd")
 QUEUE = struct.Struct("=IxxxxdddQ")
 SLOT = struct.Struct("=BxHHxxQdd")
 # In bytes. The longest ids are those of a fail queue: an id of 512 bytes, a token, and separators.
@@ -50,6 +52,7 @@ NOT_IN_TABLE, GIVEN_BACK = -1, -2
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
 LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
 STOOD_DOWN = 6
+ON_LOOP_SINCE, ON_LOOP_SEEN, ON_LOOP_TOKEN, ON_LOOP_QUEUE, CHECKED_UNTIL = 4, 5, 6, 7, 8
 IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT, REVOKED = 1, 2, 3, 4
 DEADLINE, ID = SLOT.size - 8, SLOT.size
 # The first byte of a slot.
@@ -67,6 +70,17 @@ class Entry(msgspec.Struct, frozen=True):
     token: int
     started: float
     deadline: float
+
+
+class OnLoop(msgspec.Struct, frozen=True):
+    """What was on the event loop when a thread of the worker last looked."""
+
+    run: tuple[int, int] | None
+    """The queue and the token of the run; None if it was no run, or a task that a run started."""
+    since: float
+    """When it was first seen there."""
+    seen: float
+    """When it was last seen there."""
 
 
 class InflightTable:
@@ -234,6 +248,34 @@ class InflightTable:
     def loop_turned_at(self) -> float:
         """When the worker's event loop last turned."""
         return self._floats[LOOP_TURNED]
+
+    def deadlines_checked(self, until: float) -> None:
+        """Records that the worker has asked runs to end if their deadline is not later than this.
+
+        It is a time of the run clock.
+        """
+        self._floats[CHECKED_UNTIL] = until
+
+    @property
+    def deadlines_checked_until(self) -> float:
+        """Up to which deadline, of the run clock, the worker has asked runs to end."""
+        return self._floats[CHECKED_UNTIL]
+
+    def set_on_loop(self, run: tuple[int, int] | None, since: float, seen: float) -> None:
+        """Records what is on the event loop: the queue and the token of a run, or no run."""
+        # In this order: a reader may take the last run for this one, but not as there for longer.
+        self._floats[ON_LOOP_SINCE] = since
+        self._longs[ON_LOOP_QUEUE], self._longs[ON_LOOP_TOKEN] = run or (0, 0)
+        self._floats[ON_LOOP_SEEN] = seen
+
+    @property
+    def on_loop(self) -> OnLoop | None:
+        """What is on the event loop; None if no thread has looked since the loop last turned."""
+        run = self._longs[ON_LOOP_QUEUE], self._longs[ON_LOOP_TOKEN]
+        since, seen = self._floats[ON_LOOP_SINCE], self._floats[ON_LOOP_SEEN]
+        if seen <= self.loop_turned_at:
+            return None
+        return OnLoop(run if run[1] else None, since, seen)
 
     def supervisor_ran(self, now: float) -> None:
         """Records that the supervisor runs and keeps the leases."""

@@ -17,6 +17,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from queasy.worker.logs import set_up
 from queasy.worker.plan import Plan, job_sizes, safety_interval
 from queasy.worker.record import WorkerRecord
 from queasy.worker.supervision.guard import die, start_guard
+from queasy.worker.supervision.loop_watch import LoopWatch
 from queasy.worker.supervision.messages import (
     MAX_LINE,
     CancelRun,
@@ -63,7 +65,8 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     sys.path[:] = config.path
     table = InflightTable(config.max_queues, config.capacity, config.table)
-    start_guard(config.parent_pipe, table)
+    loop_watch = LoopWatch(table)
+    start_guard(config.parent_pipe, table, loop_watch)
     try:
         with importing(config.app):
             plan = load(config.app).plan(config.queues)
@@ -83,7 +86,7 @@ def main() -> None:
     # back. The loop has little to do but has to do it often: Python's 5 ms would all but stop it.
     sys.setswitchinterval(SWITCH_INTERVAL)
     with runner:
-        all_ended = runner.run(work(config, plan, table))
+        all_ended = runner.run(work(config, plan, table, loop_watch))
     logging.shutdown()
     sys.stdout.flush()
     if not all_ended:
@@ -97,9 +100,13 @@ def _cannot_start(problem: BaseException) -> CannotStart:
     return CannotStart(f"{type(problem).__name__}: {problem}", trace)
 
 
-async def work(config: ChildConfig, plan: Plan, table: InflightTable) -> bool:
+async def work(
+    config: ChildConfig, plan: Plan, table: InflightTable, loop_watch: LoopWatch
+) -> bool:
     """Works until it is stopped; whether all runs have ended."""
-    return await Child(config, plan, table).run()
+    child = Child(config, plan, table)
+    loop_watch.begin(partial(child.run_on_loop, asyncio.get_running_loop()))
+    return await child.run()
 
 
 def _new_runner() -> asyncio.Runner:
@@ -147,6 +154,10 @@ class Child:
                 async with asyncio.timeout(CLIENT_CLOSE_SECONDS):
                     await self._store.close()
                     await self._writer.wait_closed()
+
+    def run_on_loop(self, loop: asyncio.AbstractEventLoop) -> tuple[int, int] | None:
+        """The queue and the token of the run whose handler is on the event loop now."""
+        return self._worker.run_on_loop(loop)
 
     async def _work(self) -> bool:
         place = self._plan.place

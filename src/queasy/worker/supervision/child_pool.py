@@ -34,6 +34,7 @@ from queasy.worker.supervision.messages import (
 from queasy.worker.supervision.options import SupervisorOptions
 from queasy.worker.supervision.server_link import ServerLink
 from queasy.worker.supervision.start_backoff import StartBackoff
+from queasy.worker.supervision.watchdog import overdue_runs
 
 __all__ = ["ChildPool"]
 
@@ -111,21 +112,22 @@ class ChildPool:
             task = self._run_task(self._run_child())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        self._kill_condemned(missing - room)
+        self._hasten_condemned(missing - room)
 
-    def _kill_condemned(self, excess: int) -> None:
-        """Kills children that would be killed later anyway, so that others can start."""
+    def _hasten_condemned(self, excess: int) -> None:
+        """Ends the grace time of children that would be killed later anyway, so that others can
+        start.
+        """
         killed = [child for child in self._children if child.state.phase is Phase.KILLED]
-        condemned = [
-            (child.state.kill_by, child)
-            for child in self._children
-            if child.state.kill_by is not None and child.state.phase is not Phase.KILLED
-        ]
-        condemned.sort(key=lambda pair: pair[0])
-        for _, child in condemned[: max(0, excess - len(killed))]:
-            event("process_killing", logging.WARNING, pid=child.pid, client=child.client,
-                  why="overdue", others=child.table.run_count)  # fmt: skip
-            child.kill("overdue")
+        condemned: list[tuple[float, float, ChildProcess]] = []
+        for child in self._children:
+            if child.state.kill_by is not None and child.state.phase is not Phase.KILLED:
+                seen = child.observe(time.monotonic())
+                if overdue_runs(seen):
+                    condemned.append((child.state.kill_by, seen.now, child))
+        condemned.sort(key=lambda entry: entry[0])
+        for kill_by, now, child in condemned[: max(0, excess - len(killed))]:
+            child.state.condemn(min(kill_by, now))
 
     def retire(self, child: ChildProcess, why: str) -> None:
         """Starts another child in place of this one.

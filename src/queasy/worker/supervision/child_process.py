@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from queasy.dispatch import new_client_id
-from queasy.worker.liveness.inflight_table import InflightTable
+from queasy.worker.liveness.inflight_table import InflightTable, OnLoop
 from queasy.worker.supervision.child_state import ChildSnapshot, ChildState, KillReason, RunKey
 from queasy.worker.supervision.messages import (
     MAX_LINE,
@@ -172,9 +172,9 @@ class ChildProcess:
         if not self.state.is_ending:
             self.drain()
 
-    def kill(self, reason: KillReason) -> None:
-        """Kills it at once, with all processes that it started."""
-        self.state.kill(reason, self._run_clock(time.monotonic()))
+    def kill(self, reason: KillReason, timed_out: frozenset[RunKey] = frozenset()) -> None:
+        """Kills it at once, perhaps for these runs, with all processes that it started."""
+        self.state.kill(reason, timed_out)
         self.kill_group()
 
     def kill_group(self) -> None:
@@ -234,6 +234,8 @@ class ChildProcess:
             entries=entries,
             held=held,
             last_beat=last_beat,
+            checked_until=table.deadlines_checked_until,
+            on_loop=self._on_loop(),
             cancels=dict(state.cancels),
             killed=state.kill_reason is not None,
             kill_by=state.kill_by,
@@ -247,6 +249,13 @@ class ChildProcess:
             memory=self._memory() if with_memory else 0,
             is_settled=state.is_settled(now),
         )
+
+    def _on_loop(self) -> OnLoop | None:
+        """What is on its event loop, in times of its run clock."""
+        found, thawed_at, clock = self.table.on_loop, self.state.thawed_at, self.table.run_clock_at
+        if found is None or found.seen <= thawed_at:
+            return None
+        return OnLoop(found.run, clock(max(found.since, thawed_at)), clock(found.seen))
 
     def _memory(self) -> int:
         """Bytes of its resident memory; 0 on systems without /proc."""

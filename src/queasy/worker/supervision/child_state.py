@@ -19,11 +19,19 @@ from typing import Literal
 
 import msgspec
 
-from queasy.worker.liveness.inflight_table import Entry
+from queasy.worker.liveness.inflight_table import Entry, OnLoop
 from queasy.worker.plan import LEASE
 from queasy.worker.supervision.messages import Planned
 
-__all__ = ["LOOP_BLOCKED", "ChildSnapshot", "ChildState", "KillReason", "Phase", "RunKey"]
+__all__ = [
+    "LOOP_BLOCKED",
+    "ChildSnapshot",
+    "ChildState",
+    "KillReason",
+    "Phase",
+    "RunKey",
+    "run_key",
+]
 
 KillReason = Literal["stop", "overdue", "memory", "sigstop", "blocked", "lost"]
 """Why the supervisor killed a child.
@@ -35,6 +43,12 @@ longer than a lease while nothing ran. lost: its leases are gone.
 
 RunKey = tuple[int, str, int]
 """Queue, id and token of a run."""
+
+
+def run_key(entry: Entry) -> RunKey:
+    """The key of a run in the table."""
+    return entry.queue, entry.id, entry.token
+
 
 # An event loop that did not turn for this long is blocked, in seconds.
 LOOP_BLOCKED = 1.0
@@ -74,7 +88,11 @@ class ChildSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     held: int
     """How many jobs it may hold: those that run, wait for a slot, or wait to be reported."""
     last_beat: float
-    """When its event loop last turned."""
+    """When its event loop last turned, or when it was thawed."""
+    checked_until: float
+    """It has asked each run to end whose deadline is not later than this."""
+    on_loop: OnLoop | None = None
+    """What was on its event loop; None if no thread has looked since the loop last turned."""
     cancels: Mapping[RunKey, float] = MappingProxyType({})
     """Runs that it was asked to cancel, and when."""
     killed: bool = False
@@ -112,7 +130,9 @@ class ChildState:
         """The child reported that it exits, so no job is to blame for its end."""
         self.kill_reason: KillReason | None = None
         """Why it was killed; None if it was not."""
-        self.killed_at = 0.0
+        self.timed_out: frozenset[RunKey] = frozenset()
+        """The runs for which it was killed: they did not end after their deadline, and caused
+        that."""
         self.kill_by: float | None = None
         """When the child is killed, because a run does not end. It is killed earlier once its other
         jobs have ended."""
@@ -161,7 +181,11 @@ class ChildState:
     @property
     def runs_are_suspect(self) -> bool:
         """Whether one of its runs may have caused its end."""
-        return not self.announced_exit and self.kill_reason in (None, "memory", "sigstop")
+        if self.announced_exit:
+            return False
+        if self.kill_reason == "overdue":  # any of them, if it is not known which
+            return not self.timed_out
+        return self.kill_reason in (None, "memory", "sigstop")
 
     @property
     def cancels(self) -> Mapping[RunKey, float]:
@@ -201,11 +225,11 @@ class ChildState:
         """A run does not end: the child is killed at `kill_by`, with whatever still runs."""
         self.kill_by = kill_by
 
-    def kill(self, reason: KillReason, now: float) -> None:
-        """It was sent SIGKILL; the first reason counts."""
+    def kill(self, reason: KillReason, timed_out: frozenset[RunKey] = frozenset()) -> None:
+        """It was sent SIGKILL, perhaps for these runs; the first reason counts."""
         self._end(Phase.KILLED)
         if self.kill_reason is None:
-            self.kill_reason, self.killed_at = reason, now
+            self.kill_reason, self.timed_out = reason, timed_out
 
     def freeze(self, now: float) -> None:
         """It is being stopped, because the server does not confirm its leases."""
@@ -250,7 +274,7 @@ class ChildState:
         names it again, repeats the request to the child.
         """
         if self._cancels:
-            running = {(entry.queue, entry.id, entry.token) for entry in entries}
+            running = set(map(run_key, entries))
             for run, at in list(self._cancels.items()):
                 if run not in running and now - at > LEASE:
                     del self._cancels[run]

@@ -3,6 +3,8 @@
 1. The supervisor has ended: the kernel says so (Linux), or the pipe to it ends.
 2. The supervisor is alive, but has not run for almost a lease, so that nothing kept the leases.
 3. The server has not confirmed the lease of a run for almost a lease's time.
+
+Its thread also looks at the event loop when that does not turn (`loop_watch`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import NoReturn
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.logs import UnblockedFile
 from queasy.worker.plan import BUMP_EVERY, LEASE, SELF_KILL
+from queasy.worker.supervision.loop_watch import LoopWatch
 
 __all__ = ["die", "start_guard"]
 
@@ -42,20 +45,21 @@ def die() -> NoReturn:
     os._exit(1)
 
 
-def start_guard(parent_pipe: int, table: InflightTable) -> None:
+def start_guard(parent_pipe: int, table: InflightTable, loop_watch: LoopWatch) -> None:
     """Starts the thread that kills this process when it may not run on."""
     _die_with_parent()
-    threading.Thread(target=_guard_or_die, args=(parent_pipe, table), daemon=True).start()
+    arguments = (parent_pipe, table, loop_watch)
+    threading.Thread(target=_guard_or_die, args=arguments, daemon=True).start()
 
 
-def _guard_or_die(parent_pipe: int, table: InflightTable) -> None:
+def _guard_or_die(parent_pipe: int, table: InflightTable, loop_watch: LoopWatch) -> None:
     try:
-        _guard(parent_pipe, table)
+        _guard(parent_pipe, table, loop_watch)
     finally:  # a process without a guard must not hold a lease
         die()
 
 
-def _guard(parent_pipe: int, table: InflightTable) -> None:
+def _guard(parent_pipe: int, table: InflightTable, loop_watch: LoopWatch) -> None:
     """Never returns: kills this process when the supervisor is gone, or leases are not kept."""
     seen_before = False
     poll = select.poll()
@@ -74,6 +78,7 @@ def _guard(parent_pipe: int, table: InflightTable) -> None:
             seen_before = True
         else:
             seen_before = False
+        loop_watch.look(now)
 
 
 def _longest_unconfirmed(table: InflightTable, now: float) -> float:

@@ -1,9 +1,10 @@
 """Returns jobs to their queues after the child that held them is gone.
 
 If the supervisor killed the child for runs past their deadline, those runs count as timed out. If
-the child crashed, or was killed for its memory or because it was stopped, each job that had started
-and was not reported becomes a suspect: it next runs with at most half as many others. If only one
-had started, it counts as a stall. All other jobs are released, which does not count as an attempt.
+the child crashed, or was killed for its memory, because it was stopped, or because one of its runs
+blocked it and the supervisor does not know which, each job that had started and was not reported
+becomes a suspect: it next runs with at most half as many others. If only one had started, it counts
+as a stall. All other jobs are released, which does not count as an attempt.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from queasy.store.records import Ending
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
 from queasy.worker.liveness.inflight_table import Entry
-from queasy.worker.supervision.child_state import RunKey
+from queasy.worker.supervision.child_state import RunKey, run_key
 from queasy.worker.supervision.messages import Planned
 
 __all__ = ["GoneChild", "recover_jobs"]
@@ -46,12 +47,10 @@ class GoneChild(msgspec.Struct, frozen=True, kw_only=True):
     """The runs that had started and were not reported."""
     runs_are_suspect: bool
     """Whether one of these runs may have caused the end of the child."""
-    cancelled: frozenset[RunKey]
-    """Runs that the child was asked to cancel."""
-    overdue_at: float | None
-    """When the supervisor killed the child for runs that did not end; None if it did not. Of the
-    child's run clock, as are the deadlines of its runs."""
-    held_jobs: bool
+    timed_out: frozenset[RunKey]
+    """The runs for which the supervisor killed the child, because they did not end."""
+    held: frozenset[int]
+    """The queues of which the child may have held jobs."""
 
 
 async def recover_jobs(store: AsyncStore, child: GoneChild) -> int:
@@ -67,15 +66,17 @@ async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -
 
     Tries until the server answers, or until the leases have run out.
     """
-    retry_for = RETRY_FOR if child.held_jobs else RETRY_FOR_IF_NOTHING_HELD
+    held = index in child.held
+    retry_for = RETRY_FOR if held else RETRY_FOR_IF_NOTHING_HELD
     give_up_at = time.monotonic() + retry_for
     while True:
         try:
             return await _recover(store, child, index)
         except QueasyError as problem:
             if time.monotonic() > give_up_at:
-                why = "the server did not answer; they come back when the lease runs out"
-                event("jobs_not_returned", logging.WARNING, error=problem, why=why)
+                if held:
+                    why = "the server did not answer; they come back when the lease runs out"
+                    event("jobs_not_returned", logging.WARNING, error=problem, why=why)
                 return 0
             await asyncio.sleep(random.uniform(0.1, 1.0))
 
@@ -97,14 +98,6 @@ def _outcome(child: GoneChild, entry: Entry) -> Outcome | None:
     """What became of a run; None if its job is released. If its cancellation was requested, the
     server records that instead.
     """
-    if _was_overdue(child, entry):
+    if run_key(entry) in child.timed_out:
         return TimedOut(KILLED)
     return Died(len(child.runs)) if child.runs_are_suspect else None
-
-
-def _was_overdue(child: GoneChild, entry: Entry) -> bool:
-    """Whether this run is one of those for which the supervisor killed the child."""
-    if child.overdue_at is None:
-        return False
-    cancelled = (entry.queue, entry.id, entry.token) in child.cancelled
-    return cancelled or entry.deadline <= child.overdue_at

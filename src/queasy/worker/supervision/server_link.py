@@ -108,9 +108,8 @@ class ServerLink:
                 planned=planned,
                 runs=child.table.entries(unreported=True),
                 runs_are_suspect=state.runs_are_suspect,
-                cancelled=frozenset(state.cancels),
-                overdue_at=state.killed_at if state.kill_reason == "overdue" else None,
-                held_jobs=child.table.held_total(len(planned.queues)) > 0,
+                timed_out=state.timed_out,
+                held=frozenset(filter(child.table.held_of, range(len(planned.queues)))),
             ),
         )
         if returned:

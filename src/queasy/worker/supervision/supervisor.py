@@ -34,6 +34,7 @@ from queasy.worker.signals import stop_on_signals
 from queasy.worker.supervision import machine
 from queasy.worker.supervision.child_pool import ChildPool
 from queasy.worker.supervision.child_process import ChildProcess
+from queasy.worker.supervision.child_state import run_key
 from queasy.worker.supervision.messages import ChildConfig, Instruction, Serve, Unserve
 from queasy.worker.supervision.options import SupervisorOptions, child_config
 from queasy.worker.supervision.reload import watch_code
@@ -175,8 +176,8 @@ class Supervisor:
             case Kill():
                 event("process_killing", logging.WARNING, **fields, why=action.reason,
                       job=action.job, overdue=action.overdue, others=action.others,
-                      bytes=action.bytes)  # fmt: skip
-                child.kill(action.reason)
+                      suspects=action.suspects, bytes=action.bytes)  # fmt: skip
+                child.kill(action.reason, frozenset(map(run_key, action.runs)))
             case DrainThenKill():
                 event("process_draining", logging.WARNING, **fields, job=action.job, why="overdue")
                 child.condemn(action.kill_by)

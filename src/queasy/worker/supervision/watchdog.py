@@ -7,17 +7,21 @@ out.
    before another client can get the job. When all leases of its runs are confirmed, it is thawed.
 2. If a run does not end after it was interrupted, its process is killed. Before that, the other
    jobs of the process have the grace time to end and be reported, unless the event loop is blocked.
+3. If the event loop is blocked, runs whose deadline has passed since then may only wait for it. The
+   run that is on the loop is guilty, once its own deadline has passed. If that run is not known and
+   there are several, the process is killed, and all of them are suspects.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from queasy.worker.liveness.inflight_table import Entry
 from queasy.worker.plan import CUT_OFF, LEASE
-from queasy.worker.supervision.child_state import ChildSnapshot, KillReason
+from queasy.worker.supervision.child_state import ChildSnapshot, KillReason, run_key
 
 __all__ = [
     "KILL_AFTER_GRACE",
@@ -30,10 +34,14 @@ __all__ = [
     "Thaw",
     "decide",
     "outstays_stop",
+    "overdue_runs",
 ]
 
 # A run that was interrupted has this long to end, in seconds.
 INTERRUPT_TIMEOUT = 1.0
+# If the thread that looks at a blocked event loop has not done so for this long, in seconds, a
+# handler holds the GIL. It looks every half second.
+LOOK_TIMEOUT = 1.5
 # After the grace time of a stop, a child has this long to interrupt its runs and report them before
 # it is killed, in seconds.
 KILL_AFTER_GRACE = 10.0
@@ -51,15 +59,26 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """Kill the process now; the other fields are for the log."""
+    """Kill the process now. Only `runs` has consequences; the other fields are for the log."""
 
     reason: KillReason
-    job: str | None = None
-    overdue: int | None = None
-    """How many runs do not end."""
+    runs: tuple[Entry, ...] = ()
+    """The runs that do not end: they are charged with a timeout."""
     others: int | None = None
     """How many other runs end with them."""
+    suspects: int | None = None
+    """How many runs there are, if one of them blocks the process and it is not known which."""
     bytes: int | None = None
+
+    @property
+    def job(self) -> str | None:
+        """The first of the runs that do not end."""
+        return self.runs[0].id if self.runs else None
+
+    @property
+    def overdue(self) -> int | None:
+        """How many runs do not end."""
+        return len(self.runs) or None
 
 
 class DrainThenKill(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,26 +139,62 @@ def outstays_stop(child: ChildSnapshot, late: float) -> bool:
 
 
 def _about_overdue_runs(child: ChildSnapshot, grace: float) -> Action | None:
-    """Something runs: is a run past its deadline, or past its cancellation?"""
-    now = child.now
-    overdue = [entry for entry in child.entries if now > _due(child, entry) + INTERRUPT_TIMEOUT]
+    """Something runs: does a run not end, although its deadline or its cancellation is over?"""
+    overdue = overdue_runs(child)
+    if child.is_blocked:
+        return _about_blocked_loop(child, overdue)
     if not overdue:
         return None
-    job = overdue[0].id
-    all_else_is_reported = child.held <= len(overdue)
-    time_is_up = child.kill_by is not None and (all_else_is_reported or child.kill_by < now)
-    if child.is_blocked or time_is_up:
-        others = len(child.entries) - len(overdue)
-        return Kill(reason="overdue", job=job, overdue=len(overdue), others=others)
     if child.kill_by is None:
-        return DrainThenKill(job=job, kill_by=now + grace)
+        return DrainThenKill(job=overdue[0].id, kill_by=child.now + grace)
+    all_else_is_reported = child.held <= len(overdue)
+    if all_else_is_reported or child.kill_by < child.now:
+        return _kill_for(child, overdue)
     return None
+
+
+def overdue_runs(child: ChildSnapshot) -> list[Entry]:
+    """The runs that the worker has asked to end, and that did not end in time."""
+    return [entry for entry in _late_runs(child) if _due(child, entry) <= child.checked_until]
+
+
+def _late_runs(child: ChildSnapshot) -> list[Entry]:
+    """The runs that should have ended by now. Some may only wait for the event loop."""
+    return [entry for entry in child.entries if child.now > _due(child, entry) + INTERRUPT_TIMEOUT]
+
+
+def _kill_for(child: ChildSnapshot, runs: Sequence[Entry]) -> Kill:
+    return Kill(reason="overdue", runs=tuple(runs), others=len(child.entries) - len(runs))
+
+
+def _about_blocked_loop(child: ChildSnapshot, overdue: list[Entry]) -> Kill | None:
+    """The event loop is blocked, so that late runs cannot be asked to end: which run is guilty?
+
+    It is one that was asked before, or the one on the loop. All others may have ended, or would
+    have. The one on the loop may stay until its own deadline, whatever waits for it.
+    """
+    late, on_loop = _late_runs(child), child.on_loop
+    if not late:
+        return None
+    if child.now - (child.last_beat if on_loop is None else on_loop.seen) > LOOK_TIMEOUT:
+        blocking = None
+    elif on_loop is None or child.now - on_loop.since <= INTERRUPT_TIMEOUT:
+        return None  # one handler after the other may keep the loop busy: look again
+    else:
+        blocking = on_loop.run
+    guilty = [e for e in late if e in overdue or (e.queue, e.token) == blocking]
+    if not guilty and blocking is None:
+        # A run that was cancelled is to end in any case, and is charged with nothing.
+        guilty = [entry for entry in late if run_key(entry) in child.cancels]
+        if not guilty and len(child.entries) > 1:
+            return Kill(reason="overdue", suspects=len(child.entries))
+        guilty = guilty or late
+    return _kill_for(child, guilty) if guilty else None
 
 
 def _due(child: ChildSnapshot, entry: Entry) -> float:
     """When a run should end: at its deadline, or when it was asked to cancel."""
-    run = (entry.queue, entry.id, entry.token)
-    return min(entry.deadline, child.cancels.get(run, entry.deadline))
+    return min(entry.deadline, child.cancels.get(run_key(entry), entry.deadline))
 
 
 def _about_reports(child: ChildSnapshot) -> Action | None:

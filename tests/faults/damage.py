@@ -265,7 +265,8 @@ MISSING = [
     zrem("broken_at", "odd", "broken: "),
     *(Damage(f"no {name}", lambda s, name=name: s.redis.delete(s.key(name)), says)
       for name, says in [
-          ("meta", None), ("stats", None), ("waiters", None), ("blocked", None), ("info", None),
+          ("meta", None), ("stats", None), ("waiters", None), ("waiter_info", None),
+          ("blocked", None), ("info", None),
           ("requests", None), ("workers", None), ("cancels", "not in both active and cancels"),
       ]),
 ]  # fmt: skip
@@ -277,6 +278,7 @@ EXTRA = [
     hset("blocked", "nobody", b"x", "blocked: "),
     hset("requests", "nobody", b"r 1 2", "requests: "),
     hset("workers", "nobody", b"{}", "workers: "),
+    hset("waiter_info", "nobody", map_of(hand=True), "waiter_info: "),
     hset("failed", "nobody", b"\x80x", "failed: "),
     hset("broken", "nobody", b"\x80x", "broken: "),
     zadd("waiting", "nobody", "1", "waiting job nobody has no payload"),
@@ -288,6 +290,7 @@ EXTRA = [
     zadd("clients", "w1:runs", "1", None),
     zadd("clients", "", "1", None),
     zadd("waiters", "no body", "1", None),
+    zadd("waiters", "no body", "1.5", "not in whole milliseconds"),
     zadd("failed_at", "nobody", "1", "no record"),
     zadd("broken_at", "nobody", "1", "no record"),
     zadd("waiting", "runs", "1", "job runs is waiting and active"),
@@ -307,6 +310,9 @@ GARBAGE = [
     *(hset("meta", "limits", value) for value in LIMITS),
     *(hset("requests", WORKER, value) for value in REQUESTS),
     *(hset("workers", WORKER, value) for value in WORKERS),
+    *(hset("waiter_info", WORKER, value)
+      for value in (*BYTES, *(map_of(**{name: value}) for name in ("beside", "hand")
+                              for value in NUMBERS))),
     *(zadd("waiting", id_, score) for id_ in ("waits", "later") for score in SCORES),
     *(zadd(key, member, score) for key, member in (
         ("leases", "w1:runs"), ("cancels", "w1:stopped"), ("clients", "w1"), ("waiters", "x"),

@@ -122,6 +122,7 @@ def _normal(raw: dict[str, dict[str, bytes]]) -> State:
         name: unpack(value) if name == "limits" else float(value)
         for name, value in raw["meta"].items()
     }
+    state["waiter_info"] = {name: unpack(value) for name, value in raw["waiter_info"].items()}
     stats = raw["stats"].items()
     state["stats"] = {
         kind.removeprefix("total:"): int(value)
@@ -239,7 +240,10 @@ def state_of(queue: Queue) -> State:
         }
         | dict.fromkeys(queue.swept, ("swept", None)),
         "workers": queue.workers,
-        "waiters": queue.waiters,
+        "waiters": {name: waiter.at for name, waiter in queue.waiters.items()},
+        "waiter_info": {
+            name: record for name, waiter in queue.waiters.items() if (record := waiter.record())
+        },
         "calls": queue.calls,
         "callers": {caller: call.noted for caller, call in queue.calls.items()},
         "meta": _meta(queue),

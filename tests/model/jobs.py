@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.model.clock import Clock
-from tests.model.values import Call, Dispatch, Held, Item, Job, Run
+from tests.model.values import Call, Dispatch, Held, Item, Job, Run, Waiter
 
 DEFAULTS = {
     "max_retries": 10, "max_stalls": 3, "max_timeouts": 3,
@@ -37,7 +37,7 @@ class Jobs(Clock):
         self.fail = fail
         self.waiting: dict[str, Job] = {}
         self.active: dict[str, Run] = {}
-        self.waiters: dict[str, float] = {}
+        self.waiters: dict[str, Waiter] = {}
         self.calls: dict[str, Call] = {}
         self.records: dict[str, dict[str, tuple[dict[str, Any], bytes]]]
         self.records = {"failed": {}, "broken": {}}  # oldest first
@@ -62,8 +62,8 @@ class Jobs(Clock):
             self.new_due = self.new_due or run_at <= self.time
 
     def wake_for_suspects(self) -> None:
-        """Wake the waiters that run nothing else: their times are whole milliseconds."""
-        self.waiters = {name: at for name, at in self.waiters.items() if at % 1}
+        """Wake the waiters that run nothing else."""
+        self.waiters = {name: waiter for name, waiter in self.waiters.items() if waiter.beside}
 
     def next_event(self, leases: bool = True, passed: bool = False) -> float | None:
         """When the next job is due or, with `leases`, the next lease expires. With `passed`, jobs
@@ -95,10 +95,11 @@ class Jobs(Clock):
 
     def keep_time(self, at: float) -> None:
         """Ask waiters to poll by `at` if fewer than two do. Each of them is a host of its own."""
-        last = at + 1.25  # waiters sleep for whole milliseconds, and a quarter
-        polls = self.waiters.values()
+        last = at + 1  # waiters sleep for whole milliseconds
+        polls = [waiter.at for waiter in self.waiters.values()]
         if sum(self.now - OVERDUE <= poll <= last for poll in polls) < 2:
-            self.waiters = {name: poll for name, poll in self.waiters.items() if poll <= last}
+            in_time = {name: waiter for name, waiter in self.waiters.items() if waiter.at <= last}
+            self.waiters = in_time
 
     # Dispatch and cancel
 

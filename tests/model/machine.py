@@ -105,6 +105,7 @@ MOVES: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "waits": st.integers(0, 3),
             "ended": no_endings,
             "beside": beside,
+            "hand": st.booleans(),
             "call": calls,
         },
     ),
@@ -236,7 +237,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def dequeue(
         self, client: str, lease: int, limit: int, again: bool, waits: int, ended: list[Any],
-        beside: int = 0, call: Number = None,
+        beside: int = 0, hand: bool = False, call: Number = None,
     ) -> None:  # fmt: skip
         if not again and not client.startswith("~") and not self.model.alive(client):
             self.step("register", client=client, lease=lease, worker=b"")
@@ -246,7 +247,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.step(
             "dequeue", client=client, lease=lease, limit=limit, request=request,
             waiter=waiter, waits=0 if waits == 1 else 3000, endings=self.endings(ended),
-            beside=beside,
+            beside=beside, hand=hand,
             call=self.call(call) if client.startswith("~") else None,
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.model.clock import CALL_EVERY, OUTAGE
 from tests.model.jobs import BYTES, Jobs, Number
-from tests.model.values import Ending, Run
+from tests.model.values import Ending, Run, Waiter
 
 SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
 FEW_LEASES, READ_TOGETHER = 100, 5
@@ -182,7 +182,8 @@ class Queue(Jobs):
 
     def dequeue(
         self, now: float, client: str, lease: int, limit: int, request: str, waiter: str,
-        waits: int, endings: Sequence[Ending], beside: int = 0, call: Number = None,
+        waits: int, endings: Sequence[Ending], beside: int = 0, hand: bool = False,
+        call: Number = None,
     ) -> tuple[str, int, list[str], list[Any], list[tuple[str, int]]]:  # fmt: skip
         self.open(now)
         settled = self.end_all(endings)
@@ -198,7 +199,10 @@ class Queue(Jobs):
         next_poll = self.next_in(beside) if state != "lost" and needs_time else -1
         if sleeps:  # no other waiter has a subscription, so it keeps the time
             next_poll = waits if next_poll < 0 else min(next_poll, waits)
-        self.set_waiter(waiter, next_poll if sleeps else None, beside)
+        if sleeps:
+            self.set_waiter(waiter, math.floor(now + next_poll), beside, hand)
+        elif self.waiters.pop(waiter, None) is not None:
+            self.write()
         self.wake()
         if self.passed:
             self.wake_for_suspects()
@@ -291,15 +295,15 @@ class Queue(Jobs):
     def has_due_job(self, beside: int = 0) -> bool:
         return not self.settings.get("paused") and bool(self.due(1, beside))
 
-    def set_waiter(self, waiter: str, poll_in: float | None, beside: int) -> None:
-        if waiter and poll_in is not None:
-            gone = [name for name, at in self.waiters.items() if at <= self.now - WAITER_GONE]
-            for name in gone:
-                del self.waiters[name]
-            self.waiters[waiter] = math.floor(self.now + poll_in) - (0.5 if beside else 0)
-            self.write()
-        elif self.waiters.pop(waiter, None) is not None:
-            self.write()
+    def set_waiter(self, waiter: str, at: float, beside: int, hand: bool) -> None:
+        if not waiter:
+            return
+        for name in [
+            name for name, known in self.waiters.items() if known.at <= self.now - WAITER_GONE
+        ]:
+            del self.waiters[name]
+        self.waiters[waiter] = Waiter(at, beside, hand)
+        self.write()
 
     def next_event(self, leases: bool = True, passed: bool = False) -> float | None:
         job_due = super().next_event(passed=passed)

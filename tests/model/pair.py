@@ -163,7 +163,7 @@ def _endings(endings: Sequence[Ending]) -> Args:
 
 def _dequeue(
     client: str, lease: int, limit: int, request: str, waiter: str, waits: int,
-    endings: Sequence[Ending], beside: int = 0, *, short: bool,
+    endings: Sequence[Ending], beside: int = 0, hand: bool = False, *, short: bool,
 ) -> Wire:  # fmt: skip
     """With `short`, the finishes at the end of the endings are sent as one packed list."""
     full = len(endings)
@@ -173,7 +173,8 @@ def _dequeue(
     args: Args = [
         "", "", client, lease, limit, request, waiter, waits, full, *_endings(endings[:full]),
     ]  # fmt: skip
-    args += [f"beside={beside}" if beside else "", _packed(finishes or None)]
+    words = [f"beside={beside}"] * bool(beside) + ["hand"] * hand
+    args += [" ".join(words), _packed(finishes or None)]
     return Wire(args, partial(_read_dequeue, finishes=len(finishes) // 2))
 
 

@@ -26,6 +26,19 @@ class Call(NamedTuple):
     replies: list[str]
 
 
+class Waiter(NamedTuple):
+    """A client that sleeps: when it polls, its other jobs, whether it takes hand-offs."""
+
+    at: float
+    beside: int
+    hand: bool
+
+    def record(self) -> dict[str, Any]:
+        """What is not default."""
+        facts = {"beside": self.beside, "hand": self.hand}
+        return {name: fact for name, fact in facts.items() if fact}
+
+
 class Ending(NamedTuple):
     verb: str
     id: str

@@ -50,6 +50,7 @@ def calls() -> list[Command[Any]]:
         version(),
         queue.configure(limits=JobOptions(max_retries=3), failed_limit=9, paused=False),
         queue.register("worker", 30, b"{}"),
+        take("worker", request="0", waiter="worker", waits=8, beside=1, accepts_hand_off=True),
         put(1, DispatchItem("one", b"1")),
         put(2, DispatchItem("two", b"2"), DispatchItem("three", b"3")),
         put(3, DispatchItem("four", b"4", "+60000", "1t10", OPTIONS)),

@@ -14,6 +14,7 @@ pytest.register_assert_rewrite(
     "tests.store.promises_protocol",
     "tests.store.promises_server",
     "tests.store.promises_suspects",
+    "tests.store.promises_waiters",
     "tests.store.promises_waking",
     "tests.store.faults",
 )

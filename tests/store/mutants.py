@@ -180,7 +180,7 @@ mutant(
 mutant(
     "a_client_that_sleeps_until_an_event_is_woken_for_it",
     "a_client_that_sleeps_until_a_lease_expires_is_not_woken_early",
-    ("local POLL_TOLERANCE_MS = 1.25", "local POLL_TOLERANCE_MS = 0"),
+    ("local POLL_TOLERANCE_MS = 1\n", "local POLL_TOLERANCE_MS = 0\n"),
 )
 mutant(
     "an_idle_lease_lasts_for_two_polls",

@@ -36,7 +36,7 @@ mutant(
 mutant(
     "every_waiter_gets_hand_offs",
     "a_waiter_that_does_not_take_hand_offs_is_woken",
-    ("% 0.5 == 0.25", "% 0.5 >= 0"),
+    ("  return record and record.hand\n", "  return true\n"),
 )
 mutant(
     "a_hand_off_shortens_the_lease",
@@ -61,5 +61,5 @@ mutant(
 mutant(
     "a_hand_off_waiter_is_woken_early",
     "a_hand_off_waiter_that_sleeps_until_a_lease_expires_is_not_woken_early",
-    ("local POLL_TOLERANCE_MS = 1.25", "local POLL_TOLERANCE_MS = 1"),
+    ("local POLL_TOLERANCE_MS = 1\n", "local POLL_TOLERANCE_MS = 0\n"),
 )

@@ -50,7 +50,10 @@ mutant(
 mutant(
     "a_client_that_stops_waiting_ignores_other_waiters",
     "a_client_that_got_a_job_is_not_a_waiter",
-    ("if not poll_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then", "if not poll_at then"),
+    (
+        "  if #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then\n    q.no_waiters",
+        "  if true then\n    q.no_waiters",
+    ),
 )
 mutant(
     "the_long_entry_overwrites_a_job_with_that_id",

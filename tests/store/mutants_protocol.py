@@ -13,9 +13,9 @@ mutant(
     ("elseif #keys < least then", "elseif #keys ~= least then"),
 )
 mutant(
-    "calls_of_older_revisions_are_carried_out",
-    "a_call_of_a_revision_before_8_is_refused",
-    ("if argv[1] == '' and argv[2] ~= '' then", "if false then"),
+    "keys_in_another_order_are_accepted",
+    "a_call_with_the_keys_of_a_revision_before_9_is_refused",
+    ("if ninth and ninth:sub(-12) ~= ':waiter_info' then", "if false then"),
 )
 mutant(
     "an_unknown_option_is_ignored",

@@ -26,7 +26,7 @@ mutant(
 mutant(
     "a_client_that_waits_again_counts_as_gone",
     "a_client_that_waits_again_after_a_long_time_is_still_woken",
-    ("      if gone[i] ~= waiter then\n", "      if true then\n"),
+    ("    if gone[i] ~= waiter then\n", "      if true then\n"),
 )
 mutant(
     "tokens_do_not_follow_the_clock",

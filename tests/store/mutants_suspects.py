@@ -160,7 +160,7 @@ mutant(
 mutant(
     "suspects_wake_waiters_that_are_busy",
     "a_suspect_that_must_run_alone_wakes_only_an_idle_waiter",
-    ("tonumber(waiters[i + 1]) % 1 < 0.5 and notify", "notify"),
+    ("n > 0 and not busy[i] and notify", "n > 0 and notify"),
 )
 mutant(
     "suspects_wake_any_waiter",

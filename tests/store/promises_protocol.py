@@ -49,14 +49,14 @@ def a_call_may_name_more_keys_than_it_needs(h: Harness) -> None:
 
 
 @promise
-def a_call_of_a_revision_before_8_is_refused(h: Harness) -> None:
-    """Such a call begins with an empty argument. Nothing is written, and the error says why."""
+def a_call_with_the_keys_of_a_revision_before_9_is_refused(h: Harness) -> None:
+    """They are in another order. Nothing is written, and the error says why."""
     h.dispatch()
     before = h.dump()
     for command in _calls(h):
-        args = command.args[2:] if command.args[:2] == ("", "") else command.args
-        with refused("before 8: update its client"):
-            h.call(msgspec.structs.replace(command, args=("", *args)))
+        keys = [key for key in (*command.keys, *h.keys.all) if not key.endswith(":waiter_info")]
+        with refused("before 9, or in no known order: update its client"):
+            h.call(msgspec.structs.replace(command, keys=tuple(keys[: len(command.keys)])))
     assert h.dump() == before
 
 

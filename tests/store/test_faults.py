@@ -139,4 +139,5 @@ def _classify(stage: Stage, seen: Seen, clean: Seen) -> str:
 
 
 def _without_waiters(state: Dump) -> Dump:
-    return {label: content for label, content in state.items() if not label.endswith(":waiters")}
+    of_waiters = (":waiters", ":waiter_info")
+    return {label: content for label, content in state.items() if not label.endswith(of_waiters)}

@@ -19,6 +19,7 @@ from tests.store import (
     mutants_protocol,
     mutants_server,
     mutants_suspects,
+    mutants_waiters,
     mutants_waking,
     promises,
     promises_bounds,
@@ -32,6 +33,7 @@ from tests.store import (
     promises_protocol,
     promises_server,
     promises_suspects,
+    promises_waiters,
     promises_waking,
 )
 from tests.store.harness import Harness, load
@@ -41,10 +43,10 @@ from tests.store.promise import PROMISES
 ENLISTED = (  # importing them registers mutants and promises
     mutants, mutants_bounds, mutants_dispatch, mutants_given_up, mutants_handoff,
     mutants_idempotency, mutants_order, mutants_outages, mutants_plain, mutants_protocol,
-    mutants_server, mutants_suspects, mutants_waking,
+    mutants_server, mutants_suspects, mutants_waiters, mutants_waking,
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
     promises_idempotency, promises_order, promises_outages, promises_plain, promises_protocol,
-    promises_server, promises_suspects, promises_waking,
+    promises_server, promises_suspects, promises_waiters, promises_waking,
 )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ STATUSES: dict[bytes, DispatchStatus] = {word.encode(): word for word in get_arg
 # The names of the audit's counts, in the order of TALLIES in lua/audit.lua.
 AUDIT_TALLIES = (
     "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
-    "requests", "workers", "cancels", "calls",
+    "requests", "workers", "cancels", "calls", "waiters", "waiter_info",
 )  # fmt: skip
 
 

@@ -13,13 +13,13 @@ RESERVED = (
 )  # fmt: skip
 # The same order as NAMES in lua/keys.lua; a test compares the two.
 NAMES = (
-    "waiting", "data", "info", "active", "blocked", "meta", "stats", "waiters", "calls", "callers",
-    "leases", "clients", "requests", "workers", "broken", "broken_at",
+    "waiting", "data", "info", "active", "blocked", "meta", "stats", "waiters", "waiter_info",
+    "calls", "callers", "leases", "clients", "requests", "workers", "broken", "broken_at",
     "cancels", "failed", "failed_at", *RESERVED,
 )  # fmt: skip
-PRODUCER_KEYS = 10
-HAND_OFF_KEYS = 16
-FAIL_KEYS = 8
+PRODUCER_KEYS = 11
+HAND_OFF_KEYS = 17
+FAIL_KEYS = 9
 
 
 @dataclass(frozen=True)

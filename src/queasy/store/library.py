@@ -13,16 +13,16 @@ LIBRARY = f"queasy_v{PROTOCOL}"
 PREFIX = f"{LIBRARY}_"
 FIRST_MARKED = 3
 """The first revision that registers a function named after itself."""
-LEAST = 8
+LEAST = 9
 """The first published revision. Every later one understands what clients of it send."""
 
 # Each file is a module. It ends with a table of its exports, and binds the exports that it needs of
 # earlier modules to locals at its head: a table lookup at each use would cost 0.7 percent of the
 # instructions of a job life. `prelude` is not a module: all modules see the names it declares.
 MODULES = (
-    "clock", "keys", "stats", "batch", "job", "arguments", "client", "idempotency", "waking",
-    "cancel", "dispatch", "records", "settings", "endings", "settle", "lease", "take", "handoff",
-    "sweep", "dequeue", "inspect", "audit", "failure", "api",
+    "clock", "keys", "stats", "batch", "job", "arguments", "waiters", "client", "idempotency",
+    "waking", "cancel", "dispatch", "records", "settings", "endings", "settle", "lease", "take",
+    "handoff", "sweep", "dequeue", "inspect", "audit", "failure", "api",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from queasy import Client, Job, Queue, SyncClient
@@ -78,16 +79,21 @@ async def until_it_accepts_handoffs(
     """Waits until the worker accepts hand-offs of this queue, as it does for the queue of its last
     job. Returns the ids of the jobs this took.
     """
-    emails, waiters = direct.queue("emails"), f"{prefix}:{{emails}}:waiters"
+    emails, key = direct.queue("emails"), f"{prefix}:{{emails}}:waiter_info"
     had: list[str] = []
     for n in range(50):
         had.append(emails.dispatch(0, id=f"before-{n}").id)
         await seen.runs(len(had))
         await until_empty_and_waiting(direct)
-        found = await asyncio.to_thread(server.call, "ZRANGE", waiters, 0, 0, "WITHSCORES")
-        if found and float(found[1]) % 0.5 == 0.25:
+        records = await asyncio.to_thread(records_of_waiters, server, key)
+        if any(record.get("hand") for record in records):
             return had
     raise AssertionError("the worker never accepted hand-offs")
+
+
+def records_of_waiters(server: Server, key: str) -> list[dict[str, Any]]:
+    with server.client(decode_responses=False) as connection:
+        return [msgspec.msgpack.decode(raw) for raw in connection.hvals(key)]
 
 
 async def until_empty_and_waiting(direct: SyncClient) -> None:

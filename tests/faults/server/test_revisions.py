@@ -1,9 +1,9 @@
 """Clients of one revision and the library of another.
 
 `tests/revisions/` has the assembled library of each revision, and recorded calls of its clients. A
-later library understands every call of revision 8 or later, and a later client works with those
-libraries. Revision 7 was never published, and its calls have another form: a client of 7 and a
-library of 8 refuse each other, with an error that says which side to update, and nothing is lost.
+later library understands every call of revision 9 or later, and a later client works with those
+libraries. Revision 8 was never published, and its calls have another form: a client of 8 and a
+library of 9 refuse each other, with an error that says which side to update, and nothing is lost.
 """
 
 import json

@@ -8,6 +8,7 @@
 
 local PRODUCER_KEYS, QUEUE_KEYS, CHUNK = keys.PRODUCER_KEYS, keys.QUEUE_KEYS, keys.CHUNK
 local refuse, open_queue, open_calls = keys.refuse, keys.open_queue, keys.open_calls
+local waiter_info_key = keys.waiter_info_key
 local read_stats = stats.read_stats
 local new_batch = batch.new
 local rest_args, count_arg = arguments.rest_args, arguments.count_arg
@@ -35,7 +36,7 @@ local explain = failure.explain
 
 local API = {}
 
-local VERSION = { 1, 8 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 9 } -- protocol, revision: a loader never replaces a higher revision
 
 -- dispatch: create or update jobs.
 --   keys   of a producer
@@ -312,6 +313,7 @@ function API.audit(keys, argv)
   end
   local q = open_queue(keys)
   open_calls(q)
+  q.waiter_info = waiter_info_key(q)
   return audit(q, offset, limit)
 end
 
@@ -331,11 +333,13 @@ local ARGUMENTS = {
   get = 1, list = 3, leases = 3, clients = 2, stats = 0, audit = 2, version = 0,
 }
 
--- Refuses a call that names too few keys, or has the form of a revision before 8. Such a call began
--- with an empty argument; today a call begins with two or with none.
+-- Refuses a call that names too few keys, or names them in another order. Revisions before 9 have
+-- another key in the place of `waiter_info`.
 local function check_form(keys, argv, least, arguments)
-  if argv[1] == '' and argv[2] ~= '' then
-    error({ err = 'QUEASYOLD this call has the form of a revision before 8: update its client' })
+  local ninth = keys[9]
+  if ninth and ninth:sub(-12) ~= ':waiter_info' then
+    error({ err = 'QUEASYOLD this call names its keys in the order of a revision before 9, or in '
+      .. 'no known order: update its client' })
   elseif #keys < least then
     refuse('expected the first ' .. least .. ' keys of the queue, or more, got ' .. #keys)
   elseif arguments and #argv ~= arguments then

@@ -7,11 +7,12 @@ local SETTINGS, stored_number = keys.SETTINGS, keys.stored_number
 local unpack_table, are_options, read_info = job.unpack_table, job.are_options, job.read_info
 local split_payload, read_held, read_active = job.split_payload, job.read_held, job.read_active
 local read_call = idempotency.read_call
+local read_record = waiters.read_record
 
 local TYPES = {
   waiting = 'zset', data = 'hash', info = 'hash', active = 'hash', blocked = 'hash',
-  meta = 'hash', stats = 'hash', waiters = 'zset', leases = 'zset', clients = 'zset',
-  requests = 'hash', cancels = 'zset', workers = 'hash', failed = 'hash',
+  meta = 'hash', stats = 'hash', waiters = 'zset', waiter_info = 'hash', leases = 'zset',
+  clients = 'zset', requests = 'hash', cancels = 'zset', workers = 'hash', failed = 'hash',
   failed_at = 'zset', broken = 'hash', broken_at = 'zset', calls = 'hash', callers = 'zset',
 }
 
@@ -133,6 +134,22 @@ function CHECKS.clients(q, offset, limit, report, tally)
   end
 end
 
+-- The entry of a waiter is a time, and every record belongs to a waiter.
+function CHECKS.waiters(q, offset, limit, report, tally)
+  local found = redis.call('ZRANGE', q.waiters, offset, offset + limit - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local record = redis.call('HGET', q.waiter_info, found[i])
+    tally.waiters = tally.waiters + 1
+    tally.waiter_info = tally.waiter_info + (record and 1 or 0)
+    if tonumber(found[i + 1]) % 1 ~= 0 then
+      report('the time of waiter ' .. found[i] .. ' is not in whole milliseconds')
+    end
+    if record and not read_record(record) then
+      report('the record of waiter ' .. found[i] .. ' cannot be read')
+    end
+  end
+end
+
 -- The last call of every noted caller is stored, and no other.
 function CHECKS.calls(q, offset, limit, report, tally)
   local callers = redis.call('ZRANGE', q.callers, offset, offset + limit - 1, 'WITHSCORES')
@@ -147,7 +164,7 @@ end
 
 local TALLIES = {
   'waiting', 'data', 'info', 'leases', 'active', 'blocked', 'failed', 'broken', 'clients',
-  'requests', 'workers', 'cancels', 'calls',
+  'requests', 'workers', 'cancels', 'calls', 'waiters', 'waiter_info',
 }
 
 local IS_TIME = { time = true, gap_from = true, grace_until = true, heard = true, back_at = true }
@@ -194,6 +211,7 @@ local function audit(q, offset, limit)
   CHECKS.records(q, 'broken', offset, limit, report, tally)
   CHECKS.clients(q, offset, limit, report, tally)
   CHECKS.calls(q, offset, limit, report, tally)
+  CHECKS.waiters(q, offset, limit, report, tally)
   if offset == 0 then
     CHECKS.meta(q, report)
   end

@@ -3,6 +3,7 @@
 local CHUNK = keys.CHUNK
 local new_batch = batch.new
 local read_active = job.read_active
+local forget_waiter = waiters.forget
 
 -- In `requests`: a sweep has returned some jobs of this client and will return the rest. The client
 -- is dead already, although `clients` still has its lease.
@@ -32,6 +33,12 @@ local function record_request(q, client, request, old)
   batch:commit(q)
 end
 
+-- The host of a client: its id may begin with `h`, eight hexadecimal digits that stand for the
+-- host, and a hyphen. Any other client counts as a host of its own.
+local function host_of(client)
+  return client:match('^h%x%x%x%x%x%x%x%x%-') or client
+end
+
 -- In `leases` and `cancels`, the jobs of one client are a range of names.
 local function lease_name(client, id)
   return client .. ':' .. id
@@ -59,10 +66,7 @@ local function forget_client(q, batch, client)
   if worker then
     batch:del(q.workers, client, worker)
   end
-  local since = redis.call('ZSCORE', q.waiters, client)
-  if since then
-    batch:rem(q.waiters, client, since)
-  end
+  forget_waiter(q, batch, client)
 end
 
 -- The requested cancels of a client's runs: id and token of each.
@@ -137,7 +141,7 @@ end
 
 return {
   SWEPT = SWEPT, lease_expiry = lease_expiry, is_overtaken = is_overtaken,
-  record_request = record_request, lease_name = lease_name, id_of = id_of,
+  record_request = record_request, host_of = host_of, lease_name = lease_name, id_of = id_of,
   lease_range = lease_range, forget_client = forget_client, cancels_of = cancels_of, bump = bump,
   register_client = register_client, extend_lease = extend_lease,
 }

@@ -8,8 +8,9 @@ local is_late, note_dequeue = idempotency.is_late, idempotency.note_dequeue
 local lease_expiry, is_overtaken = client.lease_expiry, client.is_overtaken
 local record_request, lease_range = client.record_request, client.lease_range
 local cancels_of, bump = client.cancels_of, client.bump
-local WAITER_GONE_MS, wake_waiters = waking.WAITER_GONE_MS, waking.wake_waiters
-local wake_for_suspects, next_job_at = waking.wake_for_suspects, waking.next_job_at
+local add_waiter, leave_waiters = waiters.add, waiters.leave
+local wake_waiters, wake_for_suspects = waking.wake_waiters, waking.wake_for_suspects
+local next_job_at = waking.next_job_at
 local next_scheduled_at, next_event_at = waking.next_scheduled_at, waking.next_event_at
 local others_keep_time, rest_ms = waking.others_keep_time, waking.rest_ms
 local ms_until = waking.ms_until
@@ -79,38 +80,6 @@ local function poll_delay(q, args, event_in)
   local rest = rest_ms(q, args.waits_ms)
   extend_idle_lease(q, args, rest)
   return rest
-end
-
--- With `poll_at`, the latest time of the client's next poll: adds the client to the waiters, and
--- removes up to 100 waiters that are gone. Without `poll_at`: removes the client from the waiters.
-local function update_waiter(q, args, poll_at)
-  local waiter = args.waiter
-  if not poll_at and #redis.call('ZRANGE', q.waiters, 0, 0) == 0 then
-    q.no_waiters = true -- `ensure_timely_poll` need not read them
-    return
-  end
-  local before = redis.call('ZSCORE', q.waiters, waiter)
-  local batch, any = new_batch(), false
-  if poll_at then
-    local gone = redis.call('ZRANGE', q.waiters, '-inf', q.now - WAITER_GONE_MS, 'BYSCORE',
-      'LIMIT', 0, 100, 'WITHSCORES')
-    for i = 1, #gone, 2 do
-      if gone[i] ~= waiter then
-        batch:rem(q.waiters, gone[i], gone[i + 1])
-      end
-    end
-    -- The fraction says what the waiter accepts: see waking.lua.
-    local entry = math.floor(poll_at) - (args.beside > 0 and 0.5 or 0)
-    entry = entry + (args.takes_handoffs and 0.25 or 0)
-    batch:add(q.waiters, waiter, entry, before)
-    any = true
-  elseif before then
-    batch:rem(q.waiters, waiter, before)
-    any = true
-  end
-  if any then
-    batch:commit(q)
-  end
 end
 
 -- Sweeps, then takes jobs for a client that is alive. Returns the state of the client, and the
@@ -201,8 +170,10 @@ local function dequeue(q, args, argv, call)
   if waits then
     next_poll_in = poll_delay(q, args, next_poll_in)
   end
-  if args.waiter then
-    update_waiter(q, args, waits and q.now + next_poll_in)
+  if args.waiter and waits then
+    add_waiter(q, args, q.now + next_poll_in)
+  elseif args.waiter then
+    leave_waiters(q, args.waiter)
   end
   wake_others(q, args, state, jobs)
   local cancels = cancels_of(q, client)

@@ -8,6 +8,7 @@
 local lease_expiry = client.lease_expiry
 local notify, is_subscribed = waking.notify, waking.is_subscribed
 local ensure_timely_poll, wake_after_call = waking.ensure_timely_poll, waking.wake_after_call
+local takes_handoffs = waiters.takes_handoffs
 local settle = settle.settle
 local take = take.take
 
@@ -19,12 +20,6 @@ local MAX_HANDOFF_BYTES = 65536
 -- has a lease of 21 seconds.
 local MAX_LEASE_LEFT_MS = 22000
 
--- Waiters that take hand-offs have a quarter of a millisecond in their score in `waiters`: see
--- `update_waiter` in dequeue.lua.
-local function is_handoff_waiter(poll_at)
-  return (tonumber(poll_at) or 0) % 0.5 == 0.25
-end
-
 -- Makes the job wait as before, without a wake-up: no client received a message about it.
 local function undo_lease(q, id, token)
   settle(q, { 'release', id, token, '' }, 1, 1)
@@ -32,9 +27,8 @@ end
 
 -- Hands the one job that became due in this call to the first waiter. Returns whether it did.
 local function hand_off(q)
-  local first = redis.call('ZRANGE', q.waiters, 0, 0, 'WITHSCORES')
-  local client = first[1]
-  if not client or not is_handoff_waiter(first[2]) then
+  local client = redis.call('ZRANGE', q.waiters, 0, 0)[1]
+  if not client or not takes_handoffs(q, client) then
     return false
   end
   -- The client is idle, so its lease lasts until after its next poll and need not be extended.

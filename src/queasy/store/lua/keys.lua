@@ -10,17 +10,17 @@ local server_time = clock.server_time
 -- The names from `results` on are reserved. No key of that name exists yet, but clients pass them
 -- all the same: so a later revision can use them in the calls of today's clients.
 local NAMES = {
-  'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters', 'calls', 'callers',
-  'leases', 'clients', 'requests', 'workers', 'broken', 'broken_at',
+  'waiting', 'data', 'info', 'active', 'blocked', 'meta', 'stats', 'waiters', 'waiter_info',
+  'calls', 'callers', 'leases', 'clients', 'requests', 'workers', 'broken', 'broken_at',
   'cancels', 'failed', 'failed_at',
   'results', 'results_at', 'lanes', 'lane_counts', 'schedules', 'schedules_at',
   'outbox', 'outbox_at',
 }
-local PRODUCER_KEYS = 10
+local PRODUCER_KEYS = 11
 local QUEUE_KEYS = #NAMES
-local USED_KEYS = 19
+local USED_KEYS = 20
 -- How many keys of its fail queue a call needs to dispatch a job there.
-local FAIL_KEYS = 8
+local FAIL_KEYS = 9
 
 -- The smallest step of a score. A double can represent it, in milliseconds, until the year 2109. No
 -- server accepts two jobs within a microsecond, so scores do not run ahead of the clock.
@@ -166,7 +166,7 @@ end
 -- call.
 local function open_queue(keys, first, now)
   first = first or 1
-  local waiting, data, info, active, blocked, meta_key, stats, waiters, _, _, leases, clients,
+  local waiting, data, info, active, blocked, meta_key, stats, waiters, _, _, _, leases, clients,
     requests, workers, broken, broken_at, cancels, failed, failed_at =
     unpack(keys, first, first == 1 and USED_KEYS or first + FAIL_KEYS - 1)
   local clock = redis.call('HMGET', meta_key, unpack(CLOCK))
@@ -207,7 +207,12 @@ end
 
 -- Names the keys by which a repeated call is recognised: few calls need them.
 local function open_calls(q)
-  q.calls, q.callers = q.keys[9], q.keys[10]
+  q.calls, q.callers = q.keys[10], q.keys[11]
+end
+
+-- The key of the records of waiters, in a queue or in a fail queue: few calls need it.
+local function waiter_info_key(q)
+  return q.keys[q.waiters == q.keys[8] and 9 or QUEUE_KEYS + 9]
 end
 
 -- The time of this call, if it is to be stored apart from the highest time seen: the clock was set
@@ -298,7 +303,7 @@ return {
   FORMAT = FORMAT, CLOCK = CLOCK, SETTINGS = SETTINGS, refuse = refuse, parse_number = parse_number,
   stored_number = stored_number, in_chunks = in_chunks, hmget_sparse = hmget_sparse,
   presized = presized, open_queue = open_queue, open_calls = open_calls,
-  heard_apart = heard_apart, settings_of = settings_of,
+  waiter_info_key = waiter_info_key, heard_apart = heard_apart, settings_of = settings_of,
   fail_queue_of = fail_queue_of, tick = tick, in_grace = in_grace, expiry_cutoff = expiry_cutoff,
   schedule = schedule, channel_of = channel_of,
 }

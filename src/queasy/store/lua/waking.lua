@@ -13,17 +13,13 @@
 -- waiter is woken for a job, a waiter of another host polls soon after, and takes the job if it is
 -- still due.
 --
--- The fraction of the entry says what the waiter accepts. A waiter that runs other jobs is not
--- woken for a suspect that must run alone: its entry is half a millisecond below a whole one. A
--- waiter that takes hand-offs (handoff.lua) has a quarter of a millisecond more.
+-- A waiter whose process has other jobs is not woken for a suspect that must run alone.
 
 local OUTAGE_MS, CONTACT_EVERY_MS, CHUNK = keys.OUTAGE_MS, keys.CONTACT_EVERY_MS, keys.CHUNK
 local MAX_INTEGER, in_grace, channel_of = keys.MAX_INTEGER, keys.in_grace, keys.channel_of
 local companions_of = job.companions_of
-local lease_range = client.lease_range
-
--- A waiter that should have polled this long ago is gone.
-local WAITER_GONE_MS = 60000
+local lease_range, host_of = client.lease_range, client.host_of
+local remove_waiter, first_waiters = waiters.remove, waiters.first_waiters
 
 -- A waiter that should have polled this long ago keeps no time: most likely its host is gone.
 local OVERDUE_MS = 2000
@@ -34,9 +30,8 @@ local EXPIRIES = 10
 -- A wake-up for a job is checked after this time, by a waiter of another host.
 local CHECK_AFTER_MS = 2000
 
--- A waiter sleeps for whole milliseconds and polls up to one later than it asked for; the entry of
--- one that takes hand-offs is a quarter higher.
-local POLL_TOLERANCE_MS = 1.25
+-- A waiter sleeps for whole milliseconds and polls up to one later than it asked for.
+local POLL_TOLERANCE_MS = 1
 
 -- A call looks at this many waiters at most, to find those that keep the time. Two are enough in
 -- most cases: those that keep the time are the first to poll.
@@ -49,12 +44,6 @@ local MAX_REST_MS = 600000
 -- together they poll about as often as these.
 local FREQUENT_WAITERS = 4
 
--- The host of a client: its name may begin with `h`, eight hexadecimal digits that stand for the
--- host, and a hyphen. Any other client counts as a host of its own.
-local function host_of(client)
-  return client:match('^h%x%x%x%x%x%x%x%x%-') or client
-end
-
 -- Sends a waiter a message and removes the waiter. Returns whether any subscriber received it; nil
 -- if this user may not publish: then the waiter stays, for others to wake. There may be two
 -- subscribers: the connection of a dead client counts until the server notices its end.
@@ -63,7 +52,7 @@ local function notify(q, client, message)
   if type(received) ~= 'number' then
     return nil
   end
-  redis.pcall('ZREM', q.waiters, client)
+  remove_waiter(q, client)
   return received > 0
 end
 
@@ -77,16 +66,16 @@ end
 
 -- Asks a waiter to poll at `at`. Returns whether any subscriber received that; nil if this user may
 -- not publish.
-local function appoint(q, client, poll_at, at)
+local function appoint(q, client, at)
   local message = 'poll:' .. math.ceil(at - q.now)
   local received = redis.pcall('SPUBLISH', channel_of(q, client), message)
   if type(received) ~= 'number' then
     return nil
   elseif received == 0 then
-    redis.pcall('ZREM', q.waiters, client)
+    remove_waiter(q, client)
     return false
   end
-  redis.pcall('ZADD', q.waiters, 'XX', math.floor(at) + poll_at % 1, client)
+  redis.pcall('ZADD', q.waiters, 'XX', math.floor(at), client)
   return true
 end
 
@@ -139,7 +128,7 @@ local function check_soon(q, host)
   found = later_waiters(q, at)
   for i = 1, #found, 2 do
     local client = found[i]
-    if host_of(client) ~= host and appoint(q, client, tonumber(found[i + 1]), at) ~= false then
+    if host_of(client) ~= host and appoint(q, client, at) ~= false then
       return
     end
   end
@@ -171,11 +160,11 @@ end
 
 -- Wakes up to `n` waiters that run nothing else: they accept any suspect.
 local function wake_for_suspects(q, n)
-  local waiters = redis.pcall('ZRANGE', q.waiters, 0, CHUNK - 1, 'WITHSCORES')
+  local waiters, busy = first_waiters(q)
   local woken_host
-  for i = 1, waiters.err and 0 or #waiters, 2 do
-    if n > 0 and tonumber(waiters[i + 1]) % 1 < 0.5 and notify(q, waiters[i], 'wake') then
-      n, woken_host = n - 1, host_of(waiters[i])
+  for i, client in ipairs(waiters) do
+    if n > 0 and not busy[i] and notify(q, client, 'wake') then
+      n, woken_host = n - 1, host_of(client)
     end
   end
   if woken_host then
@@ -281,7 +270,7 @@ end
 
 -- Has two waiters poll by `at`, of two hosts if it finds two.
 local function keep_time(q, at)
-  local n, first_host, sibling, sibling_poll_at = 0, nil, nil, nil
+  local n, first_host, sibling = 0, nil, nil
   local found = keepers(q, at)
   for i = 1, #found, 2 do
     local host = host_of(found[i])
@@ -292,11 +281,11 @@ local function keep_time(q, at)
   end
   found = later_waiters(q, at)
   for i = 1, #found, 2 do
-    local client, poll_at = found[i], tonumber(found[i + 1])
+    local client = found[i]
     if host_of(client) == first_host then
-      sibling, sibling_poll_at = sibling or client, sibling_poll_at or poll_at
+      sibling = sibling or client
     else
-      local polls = appoint(q, client, poll_at, at)
+      local polls = appoint(q, client, at)
       if polls == nil or polls and first_host then
         return
       elseif polls then
@@ -305,7 +294,7 @@ local function keep_time(q, at)
     end
   end
   if n == 1 and sibling then
-    appoint(q, sibling, sibling_poll_at, at)
+    appoint(q, sibling, at)
   end
 end
 
@@ -358,7 +347,7 @@ local function count_due(q, score, companions)
 end
 
 return {
-  WAITER_GONE_MS = WAITER_GONE_MS, notify = notify, is_subscribed = is_subscribed,
+  notify = notify, is_subscribed = is_subscribed,
   others_keep_time = others_keep_time, rest_ms = rest_ms, wake_waiters = wake_waiters,
   wake_for_suspects = wake_for_suspects, next_job_at = next_job_at,
   next_scheduled_at = next_scheduled_at, next_event_at = next_event_at, ms_until = ms_until,

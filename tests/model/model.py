@@ -18,6 +18,7 @@ from tests.model.values import Ending, Run, Waiter
 SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
 FEW_LEASES, READ_TOGETHER = 100, 5
 WAITER_GONE = 60_000
+PAGE = 100  # how many due jobs a dequeue reads at a time, after the first
 EXPIRIES = 10  # clients among which the server looks for the first that holds a job
 
 
@@ -281,7 +282,7 @@ class Queue(Jobs):
         due = [id_ for run_at, _, id_ in sorted(order) if run_at <= self.time]
         found: list[str] = []
         most = math.inf  # companions of those found
-        for id_ in due:
+        for id_ in self.larger_groups_first(due, limit):
             companions, others = self.waiting[id_].companions, beside + len(found)
             if len(found) == limit or others > most:
                 break
@@ -291,6 +292,20 @@ class Queue(Jobs):
                 found.append(id_)
                 most = min(most, math.inf if companions is None else companions)
         return found
+
+    def larger_groups_first(self, due: list[str], first: int) -> list[str]:
+        """The due jobs; in each page, suspects that may have more companions come before others."""
+        if any(self.waiting[id_].companions is not None for id_ in due[:first]):
+            first = max(first, PAGE)
+        starts = [0, *range(first, len(due), PAGE)]
+        for start, end in zip(starts, [*starts[1:], len(due)], strict=True):
+            page = due[start:end]
+            places = [n for n, id_ in enumerate(page) if self.waiting[id_].companions is not None]
+            suspects = [page[n] for n in places]
+            suspects.sort(key=lambda id_: -(self.waiting[id_].companions or 0))
+            for n, id_ in zip(places, suspects, strict=True):
+                due[start + n] = id_
+        return due
 
     def has_due_job(self, beside: int = 0) -> bool:
         return not self.settings.get("paused") and bool(self.due(1, beside))

@@ -61,6 +61,29 @@ mutant(
     ),
 )
 mutant(
+    "suspects_run_in_the_order_of_their_dispatch",
+    "larger_groups_of_suspects_run_first",
+    ("    return a[1] > b[1] or a[1] == b[1] and a[2] < b[2]", "    return a[2] < b[2]"),
+)
+mutant(
+    "suspects_of_a_group_lose_their_order",
+    "larger_groups_of_suspects_run_first",
+    ("a[1] == b[1] and a[2] < b[2]", "a[1] == b[1] and a[2] > b[2]"),
+)
+mutant(
+    "a_dequeue_sees_only_as_many_suspects_as_it_requests",
+    "a_larger_group_runs_first_if_it_follows_more_suspects_than_are_requested",
+    ("size < PAGE and next(limits)", "size < PAGE and false"),
+)
+mutant(
+    "suspects_wait_until_other_jobs_have_run",
+    "other_jobs_keep_their_places_among_suspects",
+    (
+        "    local companions = companions_of(infos[i])\n    if companions then\n",
+        "    local companions = companions_of(infos[i]) or math.huge\n    if companions then\n",
+    ),
+)
+mutant(
     "the_jobs_beside_a_suspect_do_not_count",
     "a_suspect_counts_the_jobs_that_run_beside_it",
     (
@@ -130,7 +153,7 @@ mutant(
 mutant(
     "only_the_first_page_of_suspects_is_scanned",
     "a_busy_client_takes_the_jobs_after_suspects",
-    ("  until full or none_left or seen >= SUSPECT_SCAN", "  until true"),
+    ("  until full or none_left or seen >= SUSPECT_SCAN", "  until seen > 0"),
 )
 mutant(
     "skipping_suspects_exceeds_the_limit",

@@ -186,6 +186,27 @@ def test_jobs_of_a_process_that_died_run_again_in_groups(fleet: Fleet, client: S
 
 
 @together
+def test_larger_groups_of_suspects_run_before_smaller_ones(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """Bug: the oldest group ran down to single jobs, while larger groups waited."""
+    journal, jobs = fleet.journal, [f"job-{n}" for n in range(8)]
+    client.queue("waits").dispatch_many([Dispatch({"sleep": 60}, id=id_) for id_ in jobs])
+    worker = fleet.serve("--queue", "waits", "--grace", "0", processes=1)
+    groups: list[list[str]] = []
+    gone: set[int] = set()
+    for size in (8, 4, 4):
+        wait_until(lambda: bool(set(worker.children()) - gone), "another process has started")
+        (pid,) = set(worker.children()) - gone
+        journal.wait_for("start", size, pid=pid)
+        groups.append(sorted(line["id"] for line in journal.lines("start", pid=pid)))
+        os.kill(pid, signal.SIGKILL)
+        gone.add(pid)
+    assert groups == [jobs, jobs[:4], jobs[4:]], "not two of the four jobs that ran when it died"
+    assert worker.stop() == 0
+
+
+@together
 def test_busy_worker_leaves_a_suspect_to_others_and_runs_the_jobs_after_it(
     fleet: Fleet, client: SyncClient
 ) -> None:

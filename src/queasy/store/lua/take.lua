@@ -15,7 +15,7 @@ local lease_jobs = lease.lease_jobs
 -- that a repeat of the request need not read all its leases.
 local FEW_LEASES = 100
 
--- How many due jobs a dequeue looks at, a page at a time, if it skips suspects.
+-- How many due jobs a dequeue looks at, a page at a time, if some of them are suspects.
 local SUSPECT_SCAN = 1000
 local PAGE = 100
 
@@ -67,16 +67,38 @@ local function request_record(q, taker, jobs)
   return record .. ' ' .. cmsgpack.pack(ids)
 end
 
+-- How many companions each suspect of a page may have. Suspects that may have more change places with
+-- those that may have fewer; other jobs keep their places. So larger groups run first: they clear
+-- more jobs at once, and after a death most of them are innocent.
+local function larger_groups_first(page, infos)
+  local limits, places, suspects = {}, {}, {}
+  for i = 1, #page / 2 do
+    local companions = companions_of(infos[i])
+    if companions then
+      places[#places + 1] = i
+      suspects[#suspects + 1] = { companions, i, page[2 * i - 1], page[2 * i], infos[i] }
+    end
+  end
+  table.sort(suspects, function(a, b)
+    return a[1] > b[1] or a[1] == b[1] and a[2] < b[2]
+  end)
+  for n, i in ipairs(places) do
+    local suspect = suspects[n]
+    limits[i], page[2 * i - 1], page[2 * i], infos[i] = suspect[1], unpack(suspect, 3)
+  end
+  return limits
+end
+
 -- Adds the jobs of a page that may run together, beside `beside` others, to `found`. A suspect may
 -- have only so many companions: it is skipped if it would have more. Returns whether `found` is
 -- full: it has `limit` jobs, or one of them may have no further companion.
-local function add_fitting(q, found, page, infos, limit, beside)
+local function add_fitting(q, found, page, infos, limits, limit, beside)
   for i = 1, #page / 2 do
     local n = #found.ids
     if n == limit or beside + n > found.most then
       return true
     end
-    local companions = companions_of(infos[i])
+    local companions = limits[i]
     if companions and companions < beside + n then
       q.skipped = math.max(q.skipped or 0, companions)
     else
@@ -96,7 +118,7 @@ local function find_due(q, limit, beside)
   if q.none_due_left then
     return {}, {}, {}, true
   end
-  local found, seen, size, none_left = nil, 0, limit, false
+  local found, seen, size, full, none_left = nil, 0, limit, false, false
   repeat
     local page = redis.call('ZRANGE', q.waiting, '-inf', q.time, 'BYSCORE',
       'LIMIT', seen, size, 'WITHSCORES')
@@ -110,11 +132,16 @@ local function find_due(q, limit, beside)
       q.none_due_left = n == 0
       return ids, scores, infos, n < size
     end
-    found = found or { ids = {}, scores = {}, infos = {}, most = math.huge }
-    local full = add_fitting(q, found, page, infos, limit, beside)
-    seen = seen + n
-    none_left = n < size and not full
-    size = PAGE
+    local limits = larger_groups_first(page, infos)
+    if seen == 0 and size < PAGE and next(limits) then
+      size = PAGE -- a larger group may follow
+    else
+      found = found or { ids = {}, scores = {}, infos = {}, most = math.huge }
+      full = add_fitting(q, found, page, infos, limits, limit, beside)
+      seen = seen + n
+      none_left = n < size and not full
+      size = PAGE
+    end
   until full or none_left or seen >= SUSPECT_SCAN
   q.none_due_left = none_left and #found.ids == 0
   return found.ids, found.scores, found.infos, none_left

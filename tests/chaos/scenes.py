@@ -173,6 +173,5 @@ def start(
         }
         fleet = Fleet(urls, folder, random, scene.size, environment)
         stack.callback(fleet.kill)
-        yield System(
-            scene.name, random, folder, topology, fleet, HistoryWriter(folder, "faults"), proxies
-        )
+        write = HistoryWriter(folder, "faults")
+        yield System(random, folder, topology, fleet, write, proxies, scene.name)

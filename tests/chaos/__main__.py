@@ -6,67 +6,19 @@ real processes still differs. The history of a run is kept if a promise was brok
 """
 
 import argparse
-import logging
-import shutil
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random, SystemRandom
 
-from tests.chaos.archive import read_archive, write_archive
-from tests.chaos.checker import PROMISES, Verdict, check
+from tests.chaos.archive import read_archive
+from tests.chaos.checker import check
 from tests.chaos.figures import Figures, count
-from tests.chaos.history import read_folder
 from tests.chaos.report import markdown
-from tests.chaos.scenes import SCENES, Scene, start
+from tests.chaos.run import prepare, print_violations, run, run_beside
+from tests.chaos.scenes import SCENES
 from tests.servers import ServerKind, available_kinds
-
-
-def run(
-    scene: Scene,
-    kind: ServerKind,
-    seed: str,
-    seconds: float,
-    keep: Path | None = None,
-) -> Figures:
-    """Run one scene and check its history."""
-    if keep:
-        keep.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="queasy-chaos-", dir=keep))
-    print(f"{scene.name} on {kind}, seed {seed}: {seconds:g} s of faults", flush=True)
-    began = time.monotonic()
-    with start(scene, kind, folder, seed, seconds) as system:
-        system.inject(scene.faults, scene.rate, seconds)
-        final, drained = system.finish(durable=scene.durability == "replicated")
-    events = list(read_folder(folder))
-    if keep:
-        write_archive(folder / f"{scene.name}-{seed}.history.xz", events, final)
-    verdict = check(events, final)
-    found = count(scene.name, seed, events, verdict, time.monotonic() - began)
-    print(
-        f"  {found.counts['dispatches accepted']} dispatches accepted, "
-        f"{found.counts['runs']} runs, "
-        f"{found.process_kills} processes and {found.server_kills} servers killed, "
-        f"{sum(found.faults.values())} faults, drained in {drained:.0f} s: "
-        f"{'every promise kept' if verdict.kept else 'PROMISES BROKEN'}",
-        flush=True,
-    )
-    _print_violations(verdict)
-    if verdict.kept and keep is None:
-        shutil.rmtree(folder)
-    else:
-        print(f"  histories: {folder}")
-    return found
-
-
-def _print_violations(verdict: Verdict) -> None:
-    for name, evidence in verdict.violations.items():
-        if evidence:
-            print(f"  {len(evidence)} {PROMISES[name]}:")
-            print("".join(f"    {line}\n" for line in evidence[:10]), end="", flush=True)
 
 
 def check_again(path: Path) -> int:
@@ -75,7 +27,7 @@ def check_again(path: Path) -> int:
     verdict = check(events, final)
     scene, _, seed = path.name.removesuffix(".history.xz").rpartition("-")
     print("\n".join(markdown([count(scene, seed, events, verdict, 0.0)])))
-    _print_violations(verdict)
+    print_violations(verdict)
     return 0 if verdict.kept else 1
 
 
@@ -87,6 +39,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--scene", choices=[*SCENES], action="append", help="default: all")
     parser.add_argument("--seed", help="seed of the first run; those of the others follow from it")
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds of faults in each run")
+    parser.add_argument(
+        "--faults-of-each",
+        type=int,
+        metavar="N",
+        help="run all scenes at the same time, until each had so many faults",
+    )
     parser.add_argument("--repeat", type=int, default=1, help="run all scenes this many times")
     parser.add_argument("--hours", type=float, help="repeat all scenes for this many hours")
     parser.add_argument("--rate", type=float, default=1.0, help="factor for the number of jobs")
@@ -124,19 +82,27 @@ def run_all(options: argparse.Namespace) -> Iterator[tuple[int, Figures]]:
             return
 
 
+def run_counted(options: argparse.Namespace) -> Iterator[tuple[int, Figures]]:
+    """Run the scenes at the same time. Yields the number of each with its figures."""
+    kinds = [ServerKind(options.server)] if options.server else available_kinds()
+    seed = options.seed or str(SystemRandom().randrange(10**9))
+    scenes = [
+        SCENES[name].scaled(options.rate, options.faults) for name in options.scene or [*SCENES]
+    ]
+    return run_beside(scenes, kinds, seed, options.faults_of_each, options.keep)
+
+
 def main() -> int:
     options = parse()
     if options.check:
         return check_again(options.check)
-    logging.getLogger("queasy").setLevel(logging.ERROR)  # warnings are caused by our own faults
-    # An ordinary exit, so that all other processes are ended as well.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    prepare()
     for kind in set(ServerKind) - set(available_kinds()):
         print(f"{kind}: NOT TESTED, it is not installed")
     columns: list[Figures] = []
-    for repetition, figures in run_all(options):
+    for column, figures in run_counted(options) if options.faults_of_each else run_all(options):
         # Repetitions of a run by time are one column.
-        if not columns or (options.hours is None and repetition == len(columns)):
+        if not columns or (options.hours is None and column == len(columns)):
             columns.append(Figures())
         columns[-1].add(figures)
         if options.report:

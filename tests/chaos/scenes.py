@@ -80,6 +80,10 @@ class Scene:
     """Seconds; half of the delayed jobs have this delay. With Sentinel only these show what an old
     primary lost: others may run there before it is demoted.
     """
+    systems: int = 1
+    """How many systems, with a server each, share the faults if these are counted: one server can
+    be away only once at a time.
+    """
 
     def scaled(self, jobs: float, faults: float) -> "Scene":
         """The scene with more jobs and more faults.
@@ -115,9 +119,9 @@ SCENES = {
         Scene("partition", "one worker loses the server for longer than its leases last", PARTITION,
               0.2, proxied=frozenset(("worker",)), size=Size(workers=3), long=1.0),
         Scene("paths", "each worker's own path fails for 5 to 60 s, while others reach the server",
-              PATHS, 0.5, proxied=frozenset(("worker",)), size=Size(5, 1, 1, rate=20), long=0.3),
+              PATHS, 1.0, proxied=frozenset(("worker",)), size=Size(6, 1, 1, rate=20), long=0.3),
         Scene("flapping", "the server is away for up to 16 s, back for moments, and away again",
-              FLAPPING, 1.0, size=Size(3, 1, 1, rate=20), long=1.0),
+              FLAPPING, 1.0, size=Size(3, 1, 1, rate=20), long=1.0, systems=2),
         Scene("errors", "the server answers with errors", ERRORS, 0.7),
         Scene("sentinel", "failovers; dispatches are answered at once", FAILOVER, 0.3,
               start_topology=sentinel, size=Size(rate=60), far_delay=25.0),
@@ -144,7 +148,7 @@ SCENES = {
 def start(
     scene: Scene, kind: ServerKind, folder: Path, seed: str, seconds: float
 ) -> Generator[System]:
-    """The running system of a scene. `seconds` is for how long faults will be injected."""
+    """The running system of a scene. `seconds` is for how long faults will be injected, at most."""
     random = Random(seed)
     with ExitStack() as stack:
         topology = scene.start_topology(stack, kind, {"appendonly": True, **scene.settings})
@@ -169,4 +173,5 @@ def start(
         }
         fleet = Fleet(urls, folder, random, scene.size, environment)
         stack.callback(fleet.kill)
-        yield System(random, folder, topology, fleet, HistoryWriter(folder, "faults"), proxies)
+        write = HistoryWriter(folder, "faults")
+        yield System(random, folder, topology, fleet, write, proxies, scene.name)

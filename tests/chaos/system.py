@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -46,6 +47,8 @@ class System:
     write: HistoryWriter
     proxies: Sequence[ProxyProgram] = ()
     """One for each worker, if the workers use proxies, and one for all other processes."""
+    name: str = ""
+    """The name of its scene."""
     server_away: bool = False
     """The server is killed or frozen at the moment."""
     partitioned_until: float = 0.0
@@ -123,13 +126,22 @@ class System:
             elif left:
                 self.problems.append(f"processes of a killed supervisor are left: {left}")
 
-    def inject(self, faults: Mapping[InjectFault, float], rate: float, seconds: float) -> None:
-        """Inject faults at random times, `rate` per second on average."""
+    def inject(
+        self,
+        faults: Mapping[InjectFault, float],
+        rate: float,
+        seconds: float,
+        most: float = math.inf,
+    ) -> None:
+        """Inject faults at random times, `rate` per second on average, for so many seconds, or
+        until there were `most`.
+        """
         self.inject_until = end = now() + seconds
         next_at = now() + 2.0
-        while now() < end:
+        while now() < end and self.faults < most:
             self.maintain()
-            self._print_progress(f"{end - now():.0f} s of faults left")
+            left = f"{most - self.faults}" if most < math.inf else f"{end - now():.0f} s of faults"
+            self._print_progress(f"{left} left")
             if now() >= next_at:
                 (fault,) = self.random.choices(list(faults), list(faults.values()))
                 fault(self)
@@ -138,10 +150,15 @@ class System:
         self.run_scheduled(all_of_them=True)
         self.fleet.replace_dead()
 
+    @property
+    def faults(self) -> int:
+        """How many faults were injected so far."""
+        return sum(self.counts.values())
+
     def _print_progress(self, left: str) -> None:
         if now() - self._last_progress > PROGRESS_EVERY:
             self._last_progress = now()
-            print(f"  {sum(self.counts.values())} faults so far, {left}", flush=True)
+            print(f"  {self.name}: {self.faults} faults so far, {left}", flush=True)
 
     # The end of a run
 

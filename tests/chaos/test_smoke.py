@@ -5,8 +5,8 @@ from random import SystemRandom
 
 import pytest
 
-from tests.chaos.__main__ import run
 from tests.chaos.faults import processes, server
+from tests.chaos.run import run
 from tests.chaos.scenes import Scene
 from tests.servers import ServerKind
 from tests.worker.fleet import ON_ONE_SERVER

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 TICK = 2**-11
 OUTAGE = 10_000.0
+SILENCE = 2_000.0
+RECONNECT = 2_500.0
 FLAPPING = 60_000.0
+SHORT_FLAPPING = 15_000.0
+RECORD_EVERY = 500.0
 SET_BACK = 100.0
 CALL_EVERY = OUTAGE - 1_000.0  # while leases run: a longer silence would look like an outage
 
@@ -15,8 +19,9 @@ class Clock:
 
     Every call opens the clock; a call that writes also writes the clock. If the queue received no
     call for `OUTAGE`, the server or its clock was away: clients that were alive before have a grace
-    period to call again. If the queue is away again before that period ends, both times count as
-    one, from the start of the first, for up to `FLAPPING`.
+    period to call again. A silence that begins before clients had time to call after another counts
+    as one with it, from the start of the first, for up to `FLAPPING`; if it is shorter than
+    `OUTAGE`, for up to `SHORT_FLAPPING`.
     """
 
     def __init__(self) -> None:
@@ -29,15 +34,32 @@ class Clock:
         self.now = now
         self.gap_from, self.grace_until, self.back_at = self.outage or (0.0, 0.0, 0.0)
         last = self.last_call()
-        if last is not None and now - last > OUTAGE:
-            had_grace = self.grace_until - OUTAGE <= last < self.grace_until
-            if not (had_grace and last - self.back_at < FLAPPING):
-                self.gap_from, self.back_at = last, now
-            self.gap_from = min(self.gap_from, last)
-            self.grace_until = now + OUTAGE
+        if last is not None and now - last > SILENCE:
+            self._note_silence(last)
         self.time = now if self.seen is None else max(now, self.seen)
         self._fresh = self.time != self.seen  # nothing was accepted or written at this time yet
         self._instants = 0
+
+    def _note_silence(self, last: float) -> None:
+        is_outage = self.now - last > OUTAGE
+        bound = FLAPPING if is_outage else SHORT_FLAPPING
+        continues = self.continues_silence(last) and last - self.back_at < bound
+        if is_outage:
+            until = self.now + OUTAGE
+        elif continues:
+            until = max(self.grace_until, self.now + RECONNECT)
+        elif self.now < self.grace_until:
+            return
+        else:
+            until = self.now
+        if not continues:
+            self.gap_from, self.back_at = last, self.now
+        self.gap_from = min(self.gap_from, last)
+        self.grace_until = until
+
+    def continues_silence(self, last: float) -> bool:
+        """Whether clients had no time to call before a silence that begins now."""
+        return self.grace_until - OUTAGE <= last < self.grace_until + RECONNECT
 
     def last_call(self) -> float | None:
         """When the queue was last called, by the clock of that time."""
@@ -53,7 +75,7 @@ class Clock:
     def record_call(self) -> None:
         """Record the time of a call that changes nothing else, if the last record is old."""
         last = self.last_call()
-        if last is not None and abs(self.now - last) > OUTAGE / 2:
+        if last is not None and abs(self.now - last) > RECORD_EVERY:
             self.write()
 
     def tick(self) -> float:

@@ -22,7 +22,7 @@ ERRORS = (None, {"message": "no", "kind": "retriable"}, {"type": "E", "traceback
 queues = st.sampled_from(("main",) * 7 + ("fail",))
 passed = st.sampled_from((0.0, 0.0, 0.001, 0.5, 1.0, 40.0))
 jumps = st.sampled_from(
-    (1_000.0, 3_000.0, 9_999.0, 10_000.0, 10_000.5, 25_000.0, 400_000.0, -700.0, -30_000.0)
+    (1_000.0, 2_000.0, 3_000.0, 9_999.0, 10_000.0, 10_000.5, 25_000.0, 400_000.0, -700.0, -30_000.0)
 )
 leases = st.sampled_from((9_000, 30_000, 3_000, 60_000, 1))
 few = st.integers(0, 11)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.model.clock import CALL_EVERY, OUTAGE
+from tests.model.clock import CALL_EVERY, OUTAGE, RECONNECT, RECORD_EVERY, SILENCE
 from tests.model.jobs import BYTES, Jobs, Number
 from tests.model.values import Ending, Run, Waiter
 
@@ -340,9 +340,17 @@ class Queue(Jobs):
         if self.in_grace() and expiry > self.gap_from:
             expiry = max(expiry, self.grace_until)
         last_call = self.last_call() or self.now
-        if early and expiry - last_call > CALL_EVERY:
-            return max(last_call + CALL_EVERY, expiry - OUTAGE - 1_000)
-        return expiry
+        if not early:
+            return expiry
+        at, left = expiry, expiry - last_call
+        if left > CALL_EVERY:
+            at = max(last_call + CALL_EVERY, expiry - OUTAGE - 1_000)
+        if self.continues_silence(last_call):
+            if left > RECONNECT:
+                at = max(last_call + RECORD_EVERY, min(at, expiry - RECONNECT))
+            elif left > SILENCE - 250:
+                at = last_call + SILENCE - 250
+        return at
 
     def next_in(self, beside: int) -> int:
         """Milliseconds until there is a reason to poll again; -1 if there is none."""

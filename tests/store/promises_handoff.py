@@ -63,8 +63,7 @@ def a_hand_off_does_not_shorten_the_lease_of_the_client(h: Harness) -> None:
     h.later(2.9)
     h.dispatch("a")
     job = h.commands.handed(taker.heard(), "c1")
-    h.later(3 + 5 - 2.9 - 0.1)
-    assert h.sweep() == 0
+    h.later_with_calls(3 + 5 - 2.9 - 0.1)
     assert h.end(job, Finish()) == "finished"
 
 

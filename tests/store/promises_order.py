@@ -209,8 +209,8 @@ def a_job_is_given_up_at_its_max_stalls_th_stall(h: Harness) -> None:
     h.dispatch(options=JobOptions(max_stalls=2))
     for _ in range(2):
         assert not h.records()
-        h.take_one(lease=5)
-        h.later(6)
+        h.take_one(lease=1)
+        h.later(1.1)
         assert h.sweep() == 1
     assert set(h.rows()) == {"failed"}
     record = h.row("failed")

@@ -58,11 +58,17 @@ def freeze_server(system: System) -> None:
 def flap_server(system: System) -> None:
     """The server is away several times, and back for moments in between.
 
-    Each time it is killed (connections are refused) or frozen (calls are not answered).
+    Each time it is killed (connections are refused) or frozen (calls are not answered), for longer
+    than workers continue without it, or for less, so that only several times together are longer.
     """
     uniform, choice = system.random.uniform, system.random.choice
     away = choice(
-        ((15.0, 11.0), (11.5, 11.5, 6.0), [uniform(1, 16) for _ in range(choice((2, 3)))])
+        (
+            (15.0, 11.0),
+            (11.5, 11.5, 6.0),
+            [uniform(1, 16) for _ in range(choice((2, 3)))],
+            [uniform(0.5, 5) for _ in range(4)],
+        )
     )
     for seconds in away:
         # Fewer seconds at the end of the scene.

@@ -94,8 +94,8 @@ def stalled(h: Harness) -> int:
 def outlive(h: Harness) -> None:
     """Lets every lease expire; calls meanwhile show that this is not an outage."""
     h.join("alive", lease=600)
-    for _ in range(3):
-        h.later(8)
+    for _ in range(24):
+        h.later(1)
         h.dispatch("heard", after=3600)
 
 

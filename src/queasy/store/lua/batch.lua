@@ -204,7 +204,7 @@ local function write_meta(batch, q)
   if q.token ~= q.stored_token then
     batch:set(q.meta, 'token', q.token, old[2])
   end
-  if q.grace_until ~= q.stored_grace then
+  if q.back_at or q.grace_until ~= q.stored_grace then
     batch:set(q.meta, 'gap_from', q.gap_from, old[4])
     batch:set(q.meta, 'grace_until', q.grace_until, old[5])
     if q.back_at then
@@ -231,7 +231,7 @@ end
 local function mark_committed(q)
   local heard = heard_apart(q)
   q.last_contact, q.stored_time, q.counts = heard or q.time, q.time, {}
-  q.stored_token, q.stored_grace, q.old_back = q.token, q.grace_until, q.back_at
+  q.stored_token, q.stored_grace, q.back_at = q.token, q.grace_until, nil
   q.old_clock = { q.time, q.token, false, q.gap_from, q.grace_until, heard, FORMAT }
 end
 

@@ -37,10 +37,20 @@ local OUTAGE_MS = 10000
 -- Otherwise the silence would count as an outage, and a dead client would get the grace period of
 -- an outage.
 local CONTACT_EVERY_MS = OUTAGE_MS - 1000
--- An outage that begins in the grace period of another continues it, if it begins this soon after
--- the server came back from the first of them. Without this bound, a queue that is called once an
--- hour would never return the jobs of a dead client: each call would continue the outage before it.
+-- A shorter silence than this needs no note: while a worker holds jobs, its heartbeat calls every
+-- second. One between this and an outage may be an outage as well. No lease of a worker runs out in
+-- it, but one may run out in two together, if only others called in between.
+local SILENCE_MS = 2000
+-- A call that writes nothing else records its time if the last record is older.
+local RECORD_EVERY_MS = 500
+-- The time that clients need to call after a silence.
+local RECONNECT_MS = 2500
+-- A silence that begins before clients had time to call continues the one before, if it begins this
+-- soon after the server came back from the first of them: FLAPPING_MS if it is an outage, else
+-- SHORT_FLAPPING_MS. Without these bounds, a queue that is called once an hour, or every five
+-- seconds, would never return the jobs of a dead client: each silence would continue the last one.
 local FLAPPING_MS = 60000
+local SHORT_FLAPPING_MS = 15000
 -- If the clock is further than this before the highest time seen, it was set back. Within one call
 -- the order of acceptance moves that time ahead by at most half a millisecond.
 local SET_BACK_MS = 100
@@ -135,21 +145,34 @@ local function presized(n)
   return { unpack(FILLER, 1, n) }
 end
 
--- Notes that the queue was not called from its last contact until now. Clients that were alive then
--- get one more lease, to reconnect. If another outage ended so recently that its grace period was
--- running at that contact, they had no time to: then both outages count as one, from the start of
--- the first.
-local function note_outage(q)
+-- Whether a silence that begins at `contact` continues the last one: clients had no time to call in
+-- between.
+local function continues_silence(q, contact)
+  return contact >= q.grace_until - OUTAGE_MS and contact < q.grace_until + RECONNECT_MS
+end
+
+-- Notes that the queue was not called from its last contact until now. After an outage, clients
+-- that were alive when it began get a grace period to call again. After a shorter silence they need
+-- none, unless it continues another: then both count as one, from the start of the first.
+local function note_silence(q)
   local contact, back = q.last_contact, redis.call('HGET', q.meta, 'back_at')
-  local began = q.grace_until - OUTAGE_MS
-  local first_back = stored_number(back, MAX_TIME) or began
-  q.old_back, q.back_at = back, q.now
-  if contact >= began and contact < q.grace_until and contact - first_back < FLAPPING_MS then
-    q.gap_from, q.back_at = math.min(q.gap_from, contact), first_back
+  local is_outage = q.now - contact > OUTAGE_MS
+  local first_back = stored_number(back, MAX_TIME) or q.grace_until - OUTAGE_MS
+  local continues = continues_silence(q, contact)
+    and contact - first_back < (is_outage and FLAPPING_MS or SHORT_FLAPPING_MS)
+  local grace_until
+  if is_outage then
+    grace_until = q.now + OUTAGE_MS
+  elseif continues then
+    grace_until = math.max(q.grace_until, q.now + RECONNECT_MS)
+  elseif q.now < q.grace_until then
+    return -- the grace period of an outage goes on
   else
-    q.gap_from = contact
+    grace_until = q.now
   end
-  q.grace_until = q.now + OUTAGE_MS
+  q.old_back, q.back_at = back, continues and first_back or q.now
+  q.gap_from = continues and math.min(q.gap_from, contact) or contact
+  q.grace_until = grace_until
 end
 
 -- Refuses a queue whose data a later library wrote in a format that this one does not know.
@@ -196,8 +219,8 @@ local function open_queue(keys, first, now)
   if failed_at then -- assigning nil to a new field also takes space
     q.cancels, q.failed, q.failed_at = cancels, failed, failed_at
   end
-  if q.now - (q.last_contact or q.now) > OUTAGE_MS then
-    note_outage(q)
+  if q.now - (q.last_contact or q.now) > SILENCE_MS then
+    note_silence(q)
   end
   if q.now > q.time then
     q.time = q.now
@@ -299,11 +322,13 @@ end
 return {
   NAMES = NAMES, PRODUCER_KEYS = PRODUCER_KEYS, QUEUE_KEYS = QUEUE_KEYS, MAX_TIME = MAX_TIME,
   MAX_INTEGER = MAX_INTEGER, OUTAGE_MS = OUTAGE_MS, CONTACT_EVERY_MS = CONTACT_EVERY_MS,
+  SILENCE_MS = SILENCE_MS, RECONNECT_MS = RECONNECT_MS, RECORD_EVERY_MS = RECORD_EVERY_MS,
   CHUNK = CHUNK, BULK = BULK, LONG_ENTRY = LONG_ENTRY, MAX_CALL_BYTES = MAX_CALL_BYTES,
   FORMAT = FORMAT, CLOCK = CLOCK, SETTINGS = SETTINGS, refuse = refuse, parse_number = parse_number,
   stored_number = stored_number, in_chunks = in_chunks, hmget_sparse = hmget_sparse,
   presized = presized, open_queue = open_queue, open_calls = open_calls,
   waiter_info_key = waiter_info_key, heard_apart = heard_apart, settings_of = settings_of,
-  fail_queue_of = fail_queue_of, tick = tick, in_grace = in_grace, expiry_cutoff = expiry_cutoff,
+  fail_queue_of = fail_queue_of, tick = tick, in_grace = in_grace,
+  continues_silence = continues_silence, expiry_cutoff = expiry_cutoff,
   schedule = schedule, channel_of = channel_of,
 }

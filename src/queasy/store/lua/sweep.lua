@@ -1,6 +1,7 @@
 -- Sweeping: when a client died or leaves, its jobs go back to the queue.
 
-local OUTAGE_MS, MAX_CALL_BYTES, in_chunks = keys.OUTAGE_MS, keys.MAX_CALL_BYTES, keys.in_chunks
+local RECORD_EVERY_MS, MAX_CALL_BYTES = keys.RECORD_EVERY_MS, keys.MAX_CALL_BYTES
+local in_chunks = keys.in_chunks
 local expiry_cutoff = keys.expiry_cutoff
 local count = stats.count
 local new_batch = batch.new
@@ -104,7 +105,7 @@ local function sweep(q)
   if #dead == 0 then
     -- A sweep that finds nothing must record the contact, too. Otherwise every poll would seem the
     -- first after an outage. The same if the clock was set back.
-    if math.abs(q.now - (q.last_contact or q.now)) > OUTAGE_MS / 2 then
+    if math.abs(q.now - (q.last_contact or q.now)) > RECORD_EVERY_MS then
       new_batch():commit(q)
     end
     return 0

@@ -16,7 +16,10 @@
 -- A waiter whose process has other jobs is not woken for a suspect that must run alone.
 
 local OUTAGE_MS, CONTACT_EVERY_MS, CHUNK = keys.OUTAGE_MS, keys.CONTACT_EVERY_MS, keys.CHUNK
-local MAX_INTEGER, in_grace, channel_of = keys.MAX_INTEGER, keys.in_grace, keys.channel_of
+local SILENCE_MS, RECONNECT_MS = keys.SILENCE_MS, keys.RECONNECT_MS
+local RECORD_EVERY_MS, MAX_INTEGER = keys.RECORD_EVERY_MS, keys.MAX_INTEGER
+local in_grace, continues_silence = keys.in_grace, keys.continues_silence
+local channel_of = keys.channel_of
 local companions_of = job.companions_of
 local lease_range, host_of = client.lease_range, client.host_of
 local remove_waiter, first_waiters = waiters.remove, waiters.first_waiters
@@ -32,6 +35,9 @@ local CHECK_AFTER_MS = 2000
 
 -- A waiter sleeps for whole milliseconds and polls up to one later than it asked for.
 local POLL_TOLERANCE_MS = 1
+
+-- A poll that must come before a silence counts comes this much earlier.
+local POLL_MARGIN_MS = 250
 
 -- A call looks at this many waiters at most, to find those that keep the time. Two are enough in
 -- most cases: those that keep the time are the first to poll.
@@ -218,15 +224,22 @@ local function first_expiry(q)
   return nil
 end
 
--- When a client must poll because of a lease that expires at `expiry`. If the last contact is long
--- past, a poll is needed before that: otherwise the silence would count as an outage, and the grace
--- period after it would end later than the lease.
+-- When a client must poll because of a lease that expires at `expiry`. Polls are also needed before
+-- that: otherwise the silence until then would count as an outage, or would continue the last
+-- silence, and the grace period after it would end later than the lease.
 local function poll_time_for(q, expiry)
   local from = q.last_contact or q.now
-  if expiry - from > CONTACT_EVERY_MS then
-    return math.max(from + CONTACT_EVERY_MS, expiry - (OUTAGE_MS + 1000))
+  local left, continues = expiry - from, continues_silence(q, from)
+  local at = expiry
+  if left > CONTACT_EVERY_MS then
+    at = math.max(from + CONTACT_EVERY_MS, expiry - (OUTAGE_MS + 1000))
   end
-  return expiry
+  if continues and left > RECONNECT_MS then
+    return math.max(from + RECORD_EVERY_MS, math.min(at, expiry - RECONNECT_MS))
+  elseif continues and left > SILENCE_MS - POLL_MARGIN_MS then
+    return from + SILENCE_MS - POLL_MARGIN_MS
+  end
+  return at
 end
 
 -- When a client must poll next: because a job comes due, at `at`, or because the lease of a job

@@ -125,7 +125,10 @@ end
 -- not a suspect. Decodes an info only if it contains the word: a queue may have many jobs with an
 -- info.
 local function companions_of(raw)
-  local info = raw and string.find(raw, 'companions', 1, true) and unpack_table(raw)
+  if not raw or not string.find(raw, 'companions', 1, true) then
+    return nil
+  end
+  local info = unpack_table(raw)
   local companions = info and info.companions
   return is_amount(companions) and companions or nil
 end

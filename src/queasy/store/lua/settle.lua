@@ -27,17 +27,27 @@ local WIDTH = 4
 -- The fields that the record of an ending may have.
 local FIELDS = { when = true, error = true, started = true }
 
--- The bytes of the error in a packed record, for a copy into another record: only if the error is
--- the last field, after `when` or alone, and a small map. false if not.
-local function error_bytes(raw)
-  local at = 2
-  if raw:find('^\130\164when[\160-\191]') then
-    at = 8 + raw:byte(7) - 160
-  elseif raw:byte(1) ~= 129 then
-    return false
+-- The bytes of the error in a packed record, for a copy into another record: only if the error is a
+-- small map, and is the last field: after `when`, or alone. false if not.
+local function error_bytes(raw, when)
+  local at = 2 -- where the name of the field `error` begins
+  if when ~= '' then
+    if raw:byte(2) ~= 164 or raw:byte(7) ~= 160 + #when then -- not `when`, or packed otherwise
+      return false
+    end
+    at = 8 + #when
   end
-  local first = raw:sub(at, at + 5) == '\165error' and raw:byte(at + 6) or 0
+  local first = raw:byte(at) == 165 and raw:byte(at + 6) or 0
   return first >= 128 and first <= 143 and raw:sub(at + 6)
+end
+
+local function refuse_fields(record)
+  for name in pairs(record) do
+    if not FIELDS[name] then
+      refuse('unknown field in the record of an ending: ' .. tostring(name))
+    end
+  end
+  refuse('expected each field in the record of an ending once, with a value')
 end
 
 -- What the record of an ending says: when the job is to run again ('' if it does not say) or, for a
@@ -49,24 +59,25 @@ local function read_ending(verb, raw)
   if not ok or type(record) ~= 'table' or rest ~= -1 then
     refuse('expected the record of an ending as a packed map, or nothing')
   end
-  for name in pairs(record) do
-    if not FIELDS[name] then
-      refuse('unknown field in the record of an ending: ' .. tostring(name))
-    end
-  end
   local when, problem, started = record.when or '', record.error, record.started
-  local is_count = type(started) == 'number' and started >= 1 and started == math.floor(started)
-  if verb == 'death' and not is_count or verb ~= 'death' and started ~= nil then
-    refuse('expected the number of jobs that had started, for a death and for no other verb')
-  end
-  if problem ~= nil and type(problem) ~= 'table' then
+  local known = (record.when and 1 or 0) + (problem and 1 or 0) + (started and 1 or 0)
+  if raw:byte(1) ~= 128 + known then -- the first byte says how many fields the map has
+    refuse_fields(record)
+  elseif problem and type(problem) ~= 'table' then
     refuse('expected an error as a map')
   elseif type(when) ~= 'string' then
     refuse('expected the time of a retry as text')
   elseif when ~= '' then
-    parse_number((when:gsub('^%+', '')), 'the time of a retry')
+    parse_number(when:byte(1) == 43 and when:sub(2) or when, 'the time of a retry') -- '+'
   end
-  return started or when, problem, problem and error_bytes(raw) or not problem and ''
+  if verb == 'death' or started then
+    local is_count = type(started) == 'number' and started >= 1 and started == math.floor(started)
+    if verb ~= 'death' or not is_count then
+      refuse('expected the number of jobs that had started, for a death and for no other verb')
+    end
+    return started, problem, false
+  end
+  return when, problem, problem and error_bytes(raw, when) or not problem and ''
 end
 
 -- Checks the endings in argv: `n` of WIDTH arguments each. Returns their ids, and what the record

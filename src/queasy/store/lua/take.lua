@@ -72,12 +72,15 @@ end
 -- more jobs at once, and after a death most of them are innocent.
 local function larger_groups_first(page, infos)
   local limits, places, suspects = {}, {}, {}
-  for i = 1, #page / 2 do
-    local companions = companions_of(infos[i])
+  for i = 1, #infos do
+    local companions = infos[i] and companions_of(infos[i])
     if companions then
       places[#places + 1] = i
       suspects[#suspects + 1] = { companions, i, page[2 * i - 1], page[2 * i], infos[i] }
     end
+  end
+  if #suspects == 0 then
+    return limits
   end
   table.sort(suspects, function(a, b)
     return a[1] > b[1] or a[1] == b[1] and a[2] < b[2]
@@ -128,12 +131,12 @@ local function find_due(q, limit, beside)
       ids[i], scores[i] = page[2 * i - 1], page[2 * i]
     end
     local infos = hmget_sparse(q.info, ids)
-    if seen == 0 and #infos == 0 then -- no job has an info, so none is a suspect
+    local limits = larger_groups_first(page, infos)
+    if seen == 0 and not next(limits) then -- no job is a suspect
       q.none_due_left = n == 0
       return ids, scores, infos, n < size
     end
-    local limits = larger_groups_first(page, infos)
-    if seen == 0 and size < PAGE and next(limits) then
+    if seen == 0 and size < PAGE then
       size = PAGE -- a larger group may follow
     else
       found = found or { ids = {}, scores = {}, infos = {}, most = math.huge }

@@ -39,6 +39,13 @@ local function host_of(client)
   return client:match('^h%x%x%x%x%x%x%x%x%-') or client
 end
 
+-- The group of a client: those that end together, because they have one supervisor or are in one
+-- process. After the host, its id may have `g`, eight hexadecimal digits, and a hyphen. Any other
+-- client counts as a group of its own.
+local function group_of(client)
+  return client:match('^h%x%x%x%x%x%x%x%x%-g%x%x%x%x%x%x%x%x%-') or client
+end
+
 -- In `leases` and `cancels`, the jobs of one client are a range of names.
 local function lease_name(client, id)
   return client .. ':' .. id
@@ -141,7 +148,8 @@ end
 
 return {
   SWEPT = SWEPT, lease_expiry = lease_expiry, is_overtaken = is_overtaken,
-  record_request = record_request, host_of = host_of, lease_name = lease_name, id_of = id_of,
+  record_request = record_request, host_of = host_of, group_of = group_of,
+  lease_name = lease_name, id_of = id_of,
   lease_range = lease_range, forget_client = forget_client, cancels_of = cancels_of, bump = bump,
   register_client = register_client, extend_lease = extend_lease,
 }

@@ -58,6 +58,7 @@ class Scheduler:
         capacity: int,
         safety_poll_seconds: float,
         on_declared_dead: Callable[[], None],
+        on_destroyed: Callable[[int], None],
         max_jobs: int | None,
         job_limit_reached: Callable[[], None],
     ) -> None:
@@ -71,6 +72,7 @@ class Scheduler:
         self._table = table
         self._safety_poll_seconds = safety_poll_seconds
         self._on_declared_dead = on_declared_dead
+        self._on_destroyed = on_destroyed
         self._max_jobs = max_jobs
         self._job_limit_reached = job_limit_reached
         self._limit_reported = False
@@ -331,9 +333,14 @@ class Scheduler:
         await asyncio.sleep(0)  # the dequeue is sent in this pass of the event loop
 
     def _start(self, queue: QueueState, call: Call, taken: Taken) -> bool:
-        """Start the jobs of an answer. Returns False if the server declared this worker dead."""
+        """Start the jobs of an answer. Returns False if the server declared this worker dead, or
+        the queue was destroyed.
+        """
         if taken.state == "lost":
             self._on_declared_dead()
+            return False
+        if taken.state == "destroyed":
+            self._on_destroyed(queue.index)
             return False
         self.holdings.start(queue, call, taken)
         return True

@@ -109,6 +109,9 @@ class Scheduler:
     def thread_refused(self, run: Run) -> None:
         self.queues[run.queue].pause()
 
+    def job_refused(self, run: Run) -> None:
+        self.queues[run.queue].leases.mark_stale()
+
     def room_changed(self) -> None:
         self.schedule_soon()
 
@@ -354,10 +357,13 @@ class Scheduler:
         queue = subscription.state
         if queue.calls > 1 or not self._needs_reconcile(queue):
             return
+        revocation = self._table.revocation(queue.index)
         unknown, forgotten = await subscription.reconcile(lambda: self.holdings.leases_of(queue))
         for lease in unknown:
             subscription.release_unknown(lease, self._runs.find(queue.index, lease[0]))
         self.holdings.forget(queue, forgotten)
+        if not queue.has_arriving:
+            self._table.settle_revocation(queue.index, revocation)
 
     # Messages
 

@@ -145,7 +145,7 @@ class QueueCommands:
             if others:
                 words = _in_order(endings, words, _words(settled))
             return Taken(
-                state=_word(why[0] if why else state),
+                state=_state(state, why),
                 next_in=_seconds_until(next_in),
                 settled=words,
                 cancels=_cancels(cancels),
@@ -192,10 +192,7 @@ class QueueCommands:
 
         def read(reply: list[Any]) -> Bumped:
             return Bumped(
-                [
-                    (_word(why[0] if why else state), _cancels(cancels))
-                    for state, cancels, _, *why in reply
-                ],
+                [(_state(state, why), _cancels(cancels)) for state, cancels, _, *why in reply],
                 next_in=_seconds_until(reply[0][2]),
             )
 
@@ -395,6 +392,11 @@ def _milliseconds(seconds: float) -> int:
 
 def _whole_ms(seconds: float) -> str:
     return str(_milliseconds(seconds))
+
+
+def _state(state: bytes, why: list[Any]) -> Any:
+    """The state of a client: a later element of the reply may say why it is lost."""
+    return "destroyed" if why[:1] == [b"destroyed"] else _word(state)
 
 
 def _word(raw: bytes) -> Any:

@@ -11,8 +11,8 @@
 -- A host may vanish with its connections open: messages to its waiters then seem to be received. A
 -- supervisor may die with all its workers. So no event depends on the waiters of one host, nor of
 -- one supervisor, if there are others. If there are two hosts, both keep the time; else two
--- supervisors. If a waiter is woken for a job, one that is apart from it polls soon after, and takes
--- the job if it is still due.
+-- supervisors. If a waiter is woken for a job, one that is apart from it polls soon after, and
+-- takes the job if it is still due.
 --
 -- A waiter whose process has other jobs is not woken for a suspect that must run alone.
 

@@ -147,11 +147,19 @@ def new_ids(count: int) -> list[str]:
     return [text[at : at + 12] for at in range(0, len(text), 12)]
 
 
-def new_client_id() -> str:
-    """A unique id for a client that waits for jobs. It says on which host the client runs: the
-    server does not rely on the waiters of one host.
+def new_client_id(group: str | None = None) -> str:
+    """A unique id for a client that waits for jobs. It says on which host the client runs, and
+    which clients end together: those of one `group`, or of this process. The server does not rely
+    on the waiters of one host or group.
     """
-    return f"h{_host():08x}-{new_id()}"
+    number = _process(os.getpid()) if group is None else zlib.crc32(group.encode())
+    return f"h{_host():08x}-g{number:08x}-{new_id()}"
+
+
+@functools.cache
+def _process(_pid: int) -> int:
+    """A random number for a process. A fork gets another one."""
+    return int.from_bytes(os.urandom(4))
 
 
 @functools.cache

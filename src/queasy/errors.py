@@ -140,7 +140,7 @@ class ProtocolError(ServerError):
 
 
 class QueueInUse(QueasyError):
-    """Jobs of the queue are active, so `destroy` deleted nothing."""
+    """Jobs of the queue are active or workers serve it, so `destroy` deleted nothing."""
 
 
 class EmbeddedServerError(QueasyError):

@@ -103,15 +103,16 @@ class QueueRequests:
     def _trim_operation(self, keep: int, kind: RecordKind) -> Operation[int]:
         return trim(self._commands, check_kind(kind), check_whole(keep, "keep", 0, MAX_COUNT))
 
-    def _destroy_command(self, force: bool) -> Command[tuple[str, int]]:
+    def _destroy_command(self, force: bool) -> Command[tuple[str, int, int]]:
         return self._commands.destroy(force=check_bool(force, "force"))
 
-    def _check_destroyed(self, answer: tuple[str, int]) -> None:
-        state, active = answer
+    def _check_destroyed(self, answer: tuple[str, int, int]) -> None:
+        state, active, clients = answer
         if state == "active":
             raise QueueInUse(
-                f"queue {self.name!r}: {active} jobs are active, so nothing was deleted. Pause the "
-                "queue and wait until they end, or use force=True: then their results are refused"
+                f"queue {self.name!r}: {active} jobs are active and {clients} clients registered, "
+                "so nothing was deleted. Stop the workers of this queue, or have them leave it "
+                "(queasy unserve), or use force=True: then the results of these jobs are refused"
             )
 
     def _sweep_operation(self) -> Operation[int]:

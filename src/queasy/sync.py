@@ -239,8 +239,9 @@ class SyncQueue(QueueRequests):
     def destroy(self, *, force: bool = False) -> None:
         """Delete the queue: all its jobs, records, settings and counters. Its fail queue stays.
 
-        Raises `QueueInUse`, and deletes nothing, if jobs are active. With `force` they are deleted,
-        too: their runs go on until their holders learn that they have lost the jobs.
+        Raises `QueueInUse`, and deletes nothing, if jobs are active or workers serve the queue.
+        With `force` these jobs are deleted, too. Workers stop their runs, drop what they hold of
+        the queue, and serve it again; their runs of other queues go on.
         """
         self._check_destroyed(self._store.run(self._destroy_command(force)))
 

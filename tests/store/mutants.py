@@ -56,10 +56,7 @@ mutant(
 mutant(
     "a_client_swept_in_part_registers",
     "a_client_swept_in_part_is_dead_already",
-    (
-        "  if redis.call('HGET', q.requests, client) == SWEPT then\n    return 'lost'",
-        "  if false then\n    return 'lost'",
-    ),
+    ("  if request == SWEPT then\n    return 'lost'", "  if false then\n    return 'lost'"),
 )
 mutant(
     "a_sweep_of_any_number_of_jobs", "a_sweep_is_bounded", ("SWEEP_JOBS = 100", "SWEEP_JOBS = 1e6")

@@ -109,7 +109,40 @@ mutant(
 mutant(
     "active_jobs_do_not_prevent_a_destroy",
     "a_queue_with_active_jobs_is_destroyed_only_by_force",
-    ("if active > 0 and not force then", "if false then"),
+    ("if (active > 0 or n > 0) and not force then", "if n > 1 and not force then"),
+)
+mutant(
+    "live_clients_do_not_prevent_a_destroy",
+    "a_queue_with_live_clients_is_destroyed_only_by_force",
+    ("if (active > 0 or n > 0) and not force then", "if active > 0 and not force then"),
+)
+mutant(
+    "dead_clients_prevent_a_destroy",
+    "a_queue_with_live_clients_is_destroyed_only_by_force",
+    ("local alive = string.format('(%.17g', expiry_cutoff(q))", "local alive = '-inf'"),
+)
+mutant(
+    "a_destroy_leaves_no_mark",
+    "clients_of_a_destroyed_queue_learn_that_and_may_register_again",
+    ("      redis.call('HSET', q.requests, clients[i], DESTROYED)\n", ""),
+)
+mutant(
+    "a_bump_lets_the_mark_of_a_destroyed_queue_expire",
+    "clients_of_a_destroyed_queue_learn_that_and_may_register_again",
+    (
+        "      batch:add(q.clients, client, q.now + lease_ms, redis.call('ZSCORE'",
+        "      batch:add(q.clients, client, q.now, redis.call('ZSCORE'",
+    ),
+)
+mutant(
+    "a_client_that_registers_again_keeps_its_mark",
+    "clients_of_a_destroyed_queue_learn_that_and_may_register_again",
+    ("    batch:del(q.requests, client, DESTROYED)\n", ""),
+)
+mutant(
+    "a_destroy_marks_pull_leases",
+    "a_pull_lease_of_a_destroyed_queue_leaves_nothing",
+    ("    if clients[i]:byte(1) ~= 126 then -- '~'\n", "    if true then\n"),
 )
 mutant(
     "a_destroyed_queue_keeps_its_last_keys",

@@ -24,15 +24,12 @@ mutant(
 mutant(
     "one_host_keeps_the_time",
     "waiters_of_two_hosts_keep_the_time",
-    (
-        "      if polls == nil or polls and first_host then\n",
-        "      if polls == nil or polls then\n",
-    ),
+    ("    appoint_beside(q, first, polling, at, 0)\n", ""),
 )
 mutant(
     "two_waiters_of_one_host_keep_the_time",
     "waiters_of_two_hosts_keep_the_time",
-    ("    if host_of(client) == first_host then\n", "    if false then\n"),
+    ("  for wanted = 2, math.max(least,", "  for wanted = 1, math.max(least,"),
 )
 mutant(
     "each_call_appoints_waiters_again",
@@ -41,8 +38,8 @@ mutant(
 )
 mutant(
     "one_waiter_of_one_host_keeps_the_time",
-    "two_waiters_keep_the_time_if_there_is_one_host",
-    ("  if n == 1 and sibling then\n", "  if false then\n"),
+    "two_waiters_of_one_group_keep_the_time_if_there_is_no_other",
+    ("appoint_beside(q, first, polling, at, 0)", "appoint_beside(q, first, polling, at, 1)"),
 )
 mutant(
     "a_waiter_that_is_gone_keeps_the_time",
@@ -57,15 +54,12 @@ mutant(
 mutant(
     "every_client_keeps_the_time",
     "a_client_that_need_not_keep_the_time_rests",
-    (
-        "      if n >= 2 and (host ~= first_host or host == own_host) then\n",
-        "      if false then\n",
-    ),
+    ("      if n >= 2 and most >= apart(first, client) then\n", "      if false then\n"),
 )
 mutant(
     "one_other_waiter_lets_a_client_rest",
     "a_client_that_need_not_keep_the_time_rests",
-    ("      if n >= 2 and (host ~= first_host or host == own_host) then\n", "      if true then\n"),
+    ("      if n >= 2 and most >= apart(first, client) then\n", "      if true then\n"),
 )
 mutant(
     "a_client_counts_itself",
@@ -88,7 +82,7 @@ mutant(
 mutant(
     "two_waiters_of_one_host_spare_all_others",
     "a_client_of_another_host_keeps_the_time",
-    ("n >= 2 and (host ~= first_host or host == own_host)", "n >= 2"),
+    ("n >= 2 and most >= apart(first, client)", "n >= 2"),
 )
 mutant(
     "waiters_without_a_subscription_spare_others",
@@ -108,18 +102,42 @@ mutant(
 mutant(
     "one_host_watches_a_lease",
     "a_lease_is_watched_by_waiters_of_two_hosts",
-    (
-        "      if polls == nil or polls and first_host then\n",
-        "      if polls == nil or polls then\n",
-    ),
+    ("    appoint_beside(q, first, polling, at, 0)\n", ""),
+)
+mutant(
+    "one_group_watches_a_lease",
+    "a_lease_is_watched_by_waiters_of_two_groups",
+    ("  return group_of(one) ~= group_of(other) and 1 or 0\n", "  return 0\n"),
+)
+mutant(
+    "one_group_keeps_the_time",
+    "waiters_of_two_groups_keep_the_time_if_there_is_one_host",
+    ("  return group_of(one) ~= group_of(other) and 1 or 0\n", "  return 0\n"),
+)
+mutant(
+    "hosts_do_not_come_before_groups",
+    "a_waiter_of_another_host_keeps_the_time_before_one_of_another_group",
+    ("  if host_of(one) ~= host_of(other) then\n    return 2\n", "  if false then\n    return 2\n"),
+)
+mutant(
+    "a_call_looks_for_another_host_only",
+    "a_lone_waiter_keeps_the_time_beside_a_crowd_of_another_group",
+    ("if apart(found[1], more[i]) > most then", "if apart(found[1], more[i]) == 2 then"),
+)
+mutant(
+    "two_waiters_of_one_group_spare_all_others",
+    "a_client_of_another_group_keeps_the_time",
+    ("n >= 2 and most >= apart(first, client)", "n >= 2"),
+)
+mutant(
+    "a_wake_up_is_checked_by_another_host_only",
+    "a_wake_up_is_checked_by_a_waiter_of_another_group",
+    ("keepers(q, at), at, 1)\n", "keepers(q, at), at, 2)\n"),
 )
 mutant(
     "a_wake_up_is_not_checked",
     "a_wake_up_is_checked_by_a_waiter_of_another_host",
-    (
-        "  if woken_host then\n    check_soon(q, woken_host)\n  end\n  return false",
-        "  return false",
-    ),
+    ("  if woken then\n    check_soon(q, woken)\n  end\n  return false", "  return false"),
 )
 mutant(
     "a_wake_up_is_checked_by_the_same_host",

@@ -203,9 +203,10 @@ def a_queue_without_active_jobs_can_be_destroyed(h: Harness) -> None:
     h.end(h.take_one("c1"), Fail())
     h.dispatch("later", after=60)
     h.later(1)
-    assert h.call(h.commands.destroy(force=False)) == ("gone", 0)
+    h.call(h.commands.evict("c1"))
+    assert h.call(h.commands.destroy(force=False)) == ("gone", 0, 0)
     assert h.dump() == {}
-    assert h.call(h.commands.destroy(force=False)) == ("gone", 0)
+    assert h.call(h.commands.destroy(force=False)) == ("gone", 0, 0)
     assert h.bump("c1") == ["lost"]
     assert h.dispatch() == "created"
 
@@ -216,9 +217,9 @@ def a_queue_with_active_jobs_is_destroyed_only_by_force(h: Harness) -> None:
     h.dispatch_many("a", "b")
     run = h.take_one("c1")
     before = h.dump()
-    assert h.call(h.commands.destroy(force=False)) == ("active", 1)
+    assert h.call(h.commands.destroy(force=False)) == ("active", 1, 1)
     assert h.dump() == before
-    assert h.call(h.commands.destroy(force=True)) == ("gone", 1)
+    assert h.call(h.commands.destroy(force=True)) == ("gone", 1, 1)
     h.dispatch("a")
     h.join("c2")
     later = h.take_one("c2")
@@ -234,11 +235,56 @@ def clients_that_wait_in_a_destroyed_queue_are_woken(h: Harness) -> None:
         ears.ssubscribe(h.keys.channel("c1"))
         assert ears.get_sharded_message(timeout=5)["type"] == "ssubscribe"
         h.dequeue("c1", waiter="c1", waits=60)
-        h.call(h.commands.destroy(force=False))
+        h.call(h.commands.destroy(force=True))
         message = ears.get_sharded_message(timeout=5)
         assert message is not None
         assert message["data"] == b"wake"
-    assert h.dequeue("c1", waiter="c1", waits=60).state == "lost"
+    assert h.dequeue("c1", waiter="c1", waits=60).state == "destroyed"
+
+
+@promise
+def a_queue_with_live_clients_is_destroyed_only_by_force(h: Harness) -> None:
+    h.join("alive", "dead", lease=10)
+    h.dispatch()
+    h.later(5)
+    h.bump("alive", lease=10)
+    before = h.dump()
+    assert h.call(h.commands.destroy(force=False)) == ("active", 0, 2)
+    h.later(6)
+    assert h.call(h.commands.destroy(force=False)) == ("active", 0, 1), "one is dead"
+    assert h.dump() == before
+    assert h.call(h.commands.destroy(force=True)) == ("gone", 0, 1)
+    assert h.left() == {":clients", ":requests"}
+    h.later(10)
+    h.sweep()
+    assert h.left() == set(), "its mark lasts as long as its lease"
+
+
+@promise
+def clients_of_a_destroyed_queue_learn_that_and_may_register_again(h: Harness) -> None:
+    """Bug: they counted as dead, and their processes ended, with the runs of other queues."""
+    h.join("c1", lease=10)
+    h.dispatch_many("a", "b")
+    run = h.take_one("c1", lease=10)
+    h.call(h.commands.destroy(force=True))
+    h.dispatch("a")
+    for _ in range(3):
+        h.later(6)
+        assert h.bump("c1", lease=10) == ["destroyed"]
+    assert h.dequeue("c1").state == "destroyed"
+    assert h.call(h.commands.extend(run.id, run.token, 10)) == "lost"
+    assert h.end(run, Finish()) == "lost"
+    h.join("c1")
+    assert h.bump("c1") == ["ok"]
+    assert h.take_one("c1").id == "a"
+
+
+@promise
+def a_pull_lease_of_a_destroyed_queue_leaves_nothing(h: Harness) -> None:
+    h.dispatch()
+    h.take_one("~pull")
+    h.call(h.commands.destroy(force=True))
+    assert h.left() == set()
 
 
 @promise

@@ -152,7 +152,7 @@ def a_destroyed_queue_has_no_record_of_a_waiter(h: Harness) -> None:
     h.join("c1")
     _sleep(h)
     h.redis.zrem(h.keys.base + "waiters", "c1")
-    h.call(h.commands.destroy(force=False))
+    h.call(h.commands.destroy(force=True))
     assert _records(h) == {}
 
 

@@ -19,6 +19,15 @@ def waiters(h: Harness, hosts: Sequence[int]) -> list[Waiter]:
     return found
 
 
+def waiters_of_groups(h: Harness, groups: Sequence[int]) -> list[Waiter]:
+    """Waiters of these groups on one host, which began to wait one after the other."""
+    found: list[Waiter] = []
+    for number, group in enumerate(groups):
+        found.append(Waiter(h, f"c{number}", host=1, group=group))
+        h.later(0.01)
+    return found
+
+
 def heard(waiters: Sequence[Waiter]) -> list[bytes]:
     """The next message of each waiter."""
     return [waiter.heard() for waiter in waiters]
@@ -27,7 +36,7 @@ def heard(waiters: Sequence[Waiter]) -> list[bytes]:
 @promise
 def a_client_that_takes_a_full_batch_wakes_the_next(h: Harness) -> None:
     """Only two waiters keep the time for jobs that come due together."""
-    first, second, third, fourth = waiters(h, [1, 1, 1, 1])
+    first, second, third, fourth = waiters_of_groups(h, [1, 1, 1, 1])
     for id_ in "abcd":
         h.dispatch(id_, after=1)
     assert heard([first, second, third, fourth]) == [b"poll:1000", b"poll:1000", b"", b""]
@@ -82,6 +91,42 @@ def two_waiters_keep_the_time_if_there_is_one_host(h: Harness) -> None:
 
 
 @promise
+def waiters_of_two_groups_keep_the_time_if_there_is_one_host(h: Harness) -> None:
+    """A supervisor may die with all its workers."""
+    crowd = waiters_of_groups(h, [1, 1, 1, 2, 2])
+    h.dispatch("a", after=1)
+    assert heard(crowd) == [b"poll:1000", b"", b"", b"poll:1000", b""]
+    h.dispatch("b", after=1.5)
+    assert heard(crowd) == [b""] * 5, "they poll in time for this one, too"
+
+
+@promise
+def a_waiter_of_another_host_keeps_the_time_before_one_of_another_group(h: Harness) -> None:
+    first, second = waiters_of_groups(h, [1, 2])
+    third = Waiter(h, "c2", host=2, group=3)
+    h.dispatch("a", after=1)
+    assert heard([first, second, third]) == [b"poll:1000", b"", b"poll:1000"]
+
+
+@promise
+def two_waiters_of_one_group_keep_the_time_if_there_is_no_other(h: Harness) -> None:
+    """One of them may end without a word."""
+    crowd = waiters_of_groups(h, [1, 1, 1])
+    h.dispatch("a", after=1)
+    assert heard(crowd) == [b"poll:1000", b"poll:1000", b""]
+
+
+@promise
+def a_lone_waiter_keeps_the_time_beside_a_crowd_of_another_group(h: Harness) -> None:
+    """The crowd polls sooner: the waiter of the other group is not among the first."""
+    waiters_of_groups(h, [1] * 25)
+    lone = Waiter(h, "lone", host=1, group=2)
+    lone.sleep(60)
+    h.dispatch("a", after=1)
+    assert lone.heard() == b"poll:1000"
+
+
+@promise
 def a_waiter_that_is_gone_does_not_keep_the_time(h: Harness) -> None:
     crowd = waiters(h, [1, 2, 3])
     crowd[0].end()
@@ -129,6 +174,15 @@ def a_client_of_another_host_keeps_the_time(h: Harness) -> None:
 
 
 @promise
+def a_client_of_another_group_keeps_the_time(h: Harness) -> None:
+    """Two waiters of one supervisor do not spare the first waiter of another."""
+    h.dispatch("a", after=1)
+    crowd = waiters_of_groups(h, [1, 1, 1, 2, 2])
+    asked = [round(waiter.asked) for waiter in crowd]
+    assert asked == [1, 1, 8, 1, 8], "a third of group 1 is not needed, nor a second of group 2"
+
+
+@promise
 def waiters_without_a_subscription_spare_no_other(h: Harness) -> None:
     """They receive no message that would have them poll earlier."""
     for number in (1, 2):
@@ -173,6 +227,35 @@ def a_lease_is_watched_by_waiters_of_two_hosts(h: Harness) -> None:
 
 
 @promise
+def a_lease_is_watched_by_waiters_of_two_groups(h: Harness) -> None:
+    """Bug: both were often of the supervisor that died. With 10 queues and three processes each,
+    the other supervisor on the host polled after 31 s, and that silence counted as an outage.
+    """
+    holder, *crowd = waiters_of_groups(h, [1, 1, 1, 2])
+    h.dispatch("a")
+    assert heard([holder, *crowd]) == [b"wake", b"", b"", b"poll:2000"]
+    assert h.take(holder.name, lease=13)
+    h.later(2)
+    crowd[2].sleep(30)  # it found nothing, and asks when to poll next
+    h.later(2)
+    assert h.bump(holder.name, lease=13) == ["ok"]
+    heard(crowd)
+    for waiter in crowd[:2]:
+        waiter.end()  # the first supervisor dies
+    h.later(9)
+    assert crowd[2].sleep(30) <= 4, "it polls when the lease ends"
+    h.later(4)
+    assert h.take(crowd[2].name)[0].id == "a"
+
+
+@promise
+def a_wake_up_is_checked_by_a_waiter_of_another_group(h: Harness) -> None:
+    crowd = waiters_of_groups(h, [1, 1, 2])
+    h.dispatch("a")
+    assert heard(crowd) == [b"wake", b"", b"poll:2000"]
+
+
+@promise
 def a_wake_up_is_checked_by_a_waiter_of_another_host(h: Harness) -> None:
     crowd = waiters(h, [1, 1, 2])
     h.dispatch("a")
@@ -212,7 +295,7 @@ def a_dispatch_into_a_paused_queue_wakes_no_client(h: Harness) -> None:
 
 @promise
 def a_resume_wakes_a_client_for_each_due_job(h: Harness) -> None:
-    crowd = waiters(h, [1, 1, 1, 1])
+    crowd = waiters_of_groups(h, [1, 1, 1, 1])
     h.call(h.commands.configure(paused=True))
     h.dispatch("a")
     h.dispatch("b")

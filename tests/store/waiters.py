@@ -6,10 +6,12 @@ __all__ = ["Waiter"]
 
 
 class Waiter:
-    """A client of a host that is subscribed and waits."""
+    """A client of a host that is subscribed and waits. With a `group`, it has a supervisor."""
 
-    def __init__(self, h: Harness, name: str, *, host: int) -> None:
+    def __init__(self, h: Harness, name: str, *, host: int, group: int | None = None) -> None:
         self.h, self.name = h, f"h{host:08x}-{name}"
+        if group is not None:
+            self.name = f"h{host:08x}-g{group:08x}-{name}"
         self._ears = h.redis.pubsub()
         self._ears.ssubscribe(h.keys.channel(self.name))
         assert self._ears.get_sharded_message(timeout=5)["type"] == "ssubscribe"

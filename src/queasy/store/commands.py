@@ -138,14 +138,14 @@ class QueueCommands:
         args += (words + ("hand" if accepts_hand_off else ""), packed)
 
         def read(reply: list[Any]) -> Taken:
-            state, next_in, settled, jobs, cancels, lost, held, skipped, *_ = reply
+            state, next_in, settled, jobs, cancels, lost, held, skipped, *why = reply
             words = ["finished"] * len(finishes)
             for number in lost:
                 words[number - 1] = "lost"
             if others:
                 words = _in_order(endings, words, _words(settled))
             return Taken(
-                state=_word(state),
+                state=_state(state, why),
                 next_in=_seconds_until(next_in),
                 settled=words,
                 cancels=_cancels(cancels),
@@ -192,7 +192,7 @@ class QueueCommands:
 
         def read(reply: list[Any]) -> Bumped:
             return Bumped(
-                [(_word(state), _cancels(cancels)) for state, cancels, *_ in reply],
+                [(_state(state, why), _cancels(cancels)) for state, cancels, _, *why in reply],
                 next_in=_seconds_until(reply[0][2]),
             )
 
@@ -277,13 +277,15 @@ class QueueCommands:
             unclear_when_repeated=lambda dropped: dropped < len(ids),
         )
 
-    def destroy(self, *, force: bool) -> Command[tuple[str, int]]:
-        """Delete the queue: gone, or active (nothing was deleted); and how many jobs are active."""
+    def destroy(self, *, force: bool) -> Command[tuple[str, int, int]]:
+        """Delete the queue: gone, or active (nothing was deleted); how many jobs are active, and
+        how many clients are alive.
+        """
         return Command(
             "destroy",
             self.keys.all,
             (_flag(force),),
-            lambda reply: (_word(reply[0]), reply[1]),
+            lambda reply: (_word(reply[0]), reply[1], reply[2] if reply[2:] else 0),
         )
 
     def trim(self, kind: RecordKind, keep: int) -> Command[int]:
@@ -390,6 +392,11 @@ def _milliseconds(seconds: float) -> int:
 
 def _whole_ms(seconds: float) -> str:
     return str(_milliseconds(seconds))
+
+
+def _state(state: bytes, why: list[Any]) -> Any:
+    """The state of a client: a later element of the reply may say why it is lost."""
+    return "destroyed" if why[:1] == [b"destroyed"] else _word(state)
 
 
 def _word(raw: bytes) -> Any:

@@ -108,7 +108,7 @@ class Bumped:
     """The answer to a bump."""
 
     clients: list[tuple[str, list[Cancelled]]]
-    """For each client ok or lost, and the runs to cancel."""
+    """For each client ok, lost or destroyed (its queue was), and the runs to cancel."""
     next_in: float | None
     """Seconds until a lease of any client may have expired, and a call is needed; None if no job is
     leased, 0 if dead clients are left."""
@@ -120,7 +120,9 @@ class Taken:
     `count` to send its next call, and does that first.
     """
 
-    state: Literal["ok", "lost", "paused", "overtaken"]
+    state: Literal["ok", "lost", "destroyed", "paused", "overtaken"]
+    """What the server says about the client or the queue. After `destroyed` the client has lost its
+    jobs as after `lost`, but may register again."""
     next_in: float | None
     """For a client that waits: the seconds after which the server expects it to dequeue. Otherwise
     the seconds until the next job is due or a lease of a job expires; None if there is neither."""

@@ -210,6 +210,7 @@ def _heartbeats(
             worker.table,
             lambda: call_in_loop(on_declared_dead),
             cancel,
+            on_destroyed=lambda index: call_in_loop(worker.rejoin, index),
             inline=True,
         )
     )

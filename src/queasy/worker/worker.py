@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable, Collection
@@ -65,6 +66,8 @@ class Worker:
         self._connectivity = Connectivity(client)
         self._joining_later: dict[Subscription, asyncio.Task[None]] = {}
         """Tasks that join a queue as soon as its keys are repaired, or the server is back."""
+        self._rejoining: dict[Subscription, asyncio.Task[None]] = {}
+        """Tasks that join a queue again after it was destroyed."""
         activity = Activity()
         self._subscriptions = [
             Subscription(
@@ -77,7 +80,7 @@ class Worker:
         ]
         self._scheduler = Scheduler(
             self._subscriptions, table, capacity=capacity, safety_poll_seconds=safety_poll_seconds,
-            on_declared_dead=on_declared_dead,
+            on_declared_dead=on_declared_dead, on_destroyed=self.rejoin,
             max_jobs=max_jobs, job_limit_reached=job_limit_reached,
         )  # fmt: skip
         self._holdings = self._scheduler.holdings
@@ -155,6 +158,34 @@ class Worker:
                     with contextlib.suppress(QueasyError):
                         await self._join(subscription)
         self._connectivity.answered(queue.name)
+        self._scheduler.schedule_soon()
+
+    # Queues that are destroyed
+
+    def rejoin(self, index: int) -> None:
+        """The queue with this index was destroyed: drop what is held of it, and join it again."""
+        subscription = self._subscriptions[index]
+        running = self._rejoining.get(subscription)
+        if subscription.state.joined and (running is None or running.done()):
+            event("queue_destroyed", logging.WARNING, queue=subscription.state.name,
+                  client=self.client)  # fmt: skip
+            self._rejoining[subscription] = asyncio.create_task(self._rejoin(subscription))
+
+    async def _rejoin(self, subscription: Subscription) -> None:
+        """Stop all runs of the queue: their leases are lost. Join once nothing of it is left."""
+        queue, idle = subscription.state, self._holdings.has_nothing_of
+        queue.stop_serving()
+        self._holdings.release([queue])
+        self._scheduler.schedule_soon()
+        await self._until(lambda: idle(queue))
+        async with queue.order_lock:
+            if self._holdings.closing or not queue.wanted:
+                return  # the worker is about to leave all queues, or this one
+            subscription.abandon()
+        with contextlib.suppress(QueasyError):
+            await self._try_to_join(subscription)
+        if queue.wanted and not queue.serving:
+            self._begin_join_later(subscription)
         self._scheduler.schedule_soon()
 
     # Orders
@@ -254,7 +285,7 @@ class Worker:
     def dispose(self) -> None:
         if self._beat_timer is not None:
             self._beat_timer.cancel()
-        for task in self._joining_later.values():
+        for task in [*self._joining_later.values(), *self._rejoining.values()]:
             task.cancel()
         for subscription in self._subscriptions:
             subscription.abandon()

@@ -86,6 +86,26 @@ def test_jobs_of_a_dead_host_start_on_another_host_within_a_lease_and_ten_second
 
 
 @together
+def test_jobs_of_a_killed_supervisor_start_in_another_one_of_the_same_host_in_time(
+    fleet: Fleet, client: SyncClient
+) -> None:
+    """Bug: the two workers that keep the time were both of the supervisor that died. The other one
+    polled after half a minute, and that silence counted as an outage: jobs waited 41 s.
+    """
+    names = ["waits", *CROWD[:9]]
+    one, two = (_start_host(fleet, "same", *names, processes=3) for _ in range(2))
+    client.queue("waits").dispatch({"first": {"sleep": 90}, "then": {}}, id="lost")
+    pid = fleet.journal.wait_for("start", 1, id="lost")[0]["pid"]
+    dead, other = (one, two) if pid in one.children() else (two, one)
+    dead.kill()
+    killed_at = time.monotonic()
+    again = fleet.journal.wait_for("start", 2, id="lost", seconds=LEASE + GRACE)[1]
+    assert again["at"] - killed_at < LEASE + GRACE
+    assert again["pid"] in other.children()
+    assert other.stop() == 0
+
+
+@together
 def test_jobs_do_not_wait_for_idle_workers_of_a_frozen_host(
     fleet: Fleet, client: SyncClient
 ) -> None:

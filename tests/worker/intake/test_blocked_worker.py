@@ -1,11 +1,16 @@
 """An async handler that blocks the event loop does not delay jobs of other queues."""
 
+import asyncio
 import time
 from pathlib import Path
+from typing import Any, cast
 
-from queasy import Dispatch, SyncClient
+import pytest
+
+from queasy import Client, Dispatch, Job, Queue, SyncClient
 from tests.servers import wait_until
 from tests.worker.fleet import Fleet
+from tests.worker.inline import Seen, until, until_empty, working
 
 # Seconds. Without a wake-up, a worker with this many queues polls each about twice a minute. A
 # worker that is woken does not take seconds.
@@ -56,7 +61,7 @@ def test_jobs_that_a_blocked_worker_has_not_begun_are_given_back_within_a_second
     seconds = time.monotonic() - start["at"]
     print(f"given back after {seconds:.2f} s")
     assert seconds < 1.5
-    assert blocked.events("jobs_given_back")
+    wait_until(lambda: bool(blocked.events("jobs_given_back")), "the supervisor has logged it")
     fleet.serve(processes=1, app="tests.worker.swift:client")
     fleet.journal.wait_for("end", 99)
     unblock.touch()
@@ -66,3 +71,36 @@ def test_jobs_that_a_blocked_worker_has_not_begun_are_given_back_within_a_second
     starts = [line["id"] for line in fleet.journal.lines("start")]
     assert sorted(starts) == sorted(["blocks", *(job.id for job in quick)]), "each ran once"
     assert not blocked.events("outcome_refused")
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_worker_runs_jobs_with_lower_tokens_than_those_given_back(
+    client: Client, emails: Queue, seen: Seen, plain: bool
+) -> None:
+    """Bug: it took, refused and released each job for ever. A server that forgot its last writes,
+    and whose clock is behind, gives out lower tokens.
+    """
+    loop = asyncio.get_running_loop()
+
+    def handle(data: Any, job: Job) -> None:
+        loop.call_soon_threadsafe(seen.add, data, job)
+
+    async def handle_async(data: Any, job: Job) -> None:
+        seen.add(data, job)
+
+    emails.handler(handle if plain else handle_async)
+    async with working(client) as worker:
+
+        async def ready() -> bool:
+            return worker.ready
+
+        await until(ready, "the worker serves")
+        table = cast("Any", worker)._worker.table
+        for number in range(3):
+            # As a supervisor does that gives back jobs of a server with a clock that is ahead.
+            table.revoke(0, 2**62)
+            table.note_given_back(0)
+            await emails.dispatch(number)
+            await seen.runs(number + 1)
+        await until_empty(emails)
+    assert seen.data == [0, 1, 2]

@@ -110,6 +110,30 @@ def test_run_does_not_begin_if_the_supervisor_gave_its_job_back() -> None:
     table.close()
 
 
+def test_settled_revocation_concerns_no_later_job() -> None:
+    """Bug: the mark stayed. A server that forgot its data, with a clock that is behind, gave out
+    lower tokens, and the worker took and released each job for ever.
+    """
+    table = InflightTable(2, 9)
+
+    def begins() -> bool:
+        return table.start_run(1, "a", 5, 0.0, 0.0) >= 0
+
+    for token in (7, 7, 9):
+        table.revoke(1, token)
+        table.settle_revocation(1, table.revocation(1))
+        assert not begins(), "its jobs are being given back"
+        table.note_given_back(1)
+        assert not begins(), "the worker may still hold some"
+        table.settle_revocation(1, table.revocation(1))
+        assert begins()
+    table.revoke(1, 9)
+    table.revoke(1, 9)  # it tries again
+    table.settle_revocation(1, table.revocation(1))
+    assert not begins()
+    table.close()
+
+
 def test_the_run_clock_does_not_pass_while_the_worker_is_frozen() -> None:
     table = InflightTable(1, 1)
     before = table.run_clock()

@@ -133,9 +133,10 @@ end
 -- bump: heartbeats.
 --   keys   all, and the fail queue's
 --   args   lease, client ...
---   reply  { ok | lost, { id, token of each requested cancel }, next_in } for each client. next_in
---          is the same for all: ms until a call is needed, because a lease may have expired; -1 if
---          no job is leased, 0 if dead clients have more jobs than one call returns
+--   reply  { ok | lost, { id, token of each requested cancel }, next_in } for each client; if it is
+--          lost because the queue was destroyed, also `destroyed`. next_in is the same for all: ms
+--          until a call is needed, because a lease may have expired; -1 if no job is leased, 0 if
+--          dead clients have more jobs than one call returns
 --   writes clients; sweeps
 function API.bump(keys, argv)
   local lease_ms, clients = lease_arg(argv[1], 'the lease'), clients_arg(argv, 2)
@@ -232,9 +233,10 @@ end
 
 -- destroy: delete the queue: its jobs, records, settings and counters. Not its fail queue.
 --   keys   all
---   args   force (1, 0): also if jobs are active. Their holders lose them
---   reply  { gone | active (nothing was deleted: jobs are active), how many are active }
---   writes deletes all keys; wakes waiters, which register again
+--   args   force (1, 0): also if jobs are active, which their holders lose, or clients registered
+--   reply  { gone | active (nothing was deleted: jobs are active, or clients registered),
+--            how many jobs are active, how many clients are alive }
+--   writes deletes all keys; marks the clients that are alive; wakes waiters, which register again
 function API.destroy(keys, argv)
   return destroy(open_queue(keys), flag_arg(argv[1], 'force'))
 end

@@ -9,13 +9,17 @@ local forget_waiter = waiters.forget
 -- is dead already, although `clients` still has its lease.
 local SWEPT = 'swept'
 
+-- In `requests`: the queue was destroyed while this client was alive. The client has lost all that
+-- it held, and may register again. Until then its bumps keep this mark.
+local DESTROYED = 'destroyed'
+
 -- The expiry of the client's lease, and its last request; nil if the client is dead, and then SWEPT
--- as the second result if a sweep has begun to return its jobs.
+-- or DESTROYED as the second result, if it has such a mark.
 local function lease_expiry(q, client)
   local expiry = redis.call('ZSCORE', q.clients, client)
   local request = expiry and redis.call('HGET', q.requests, client)
-  if request == SWEPT then
-    return nil, SWEPT
+  if request == SWEPT or request == DESTROYED then
+    return nil, request
   end
   return expiry or nil, request or nil
 end
@@ -37,6 +41,13 @@ end
 -- host, and a hyphen. Any other client counts as a host of its own.
 local function host_of(client)
   return client:match('^h%x%x%x%x%x%x%x%x%-') or client
+end
+
+-- The group of a client: those that end together, because they have one supervisor or are in one
+-- process. After the host, its id may have `g`, eight hexadecimal digits, and a hyphen. Any other
+-- client counts as a group of its own.
+local function group_of(client)
+  return client:match('^h%x%x%x%x%x%x%x%x%-g%x%x%x%x%x%x%x%x%-') or client
 end
 
 -- In `leases` and `cancels`, the jobs of one client are a range of names.
@@ -84,11 +95,11 @@ local function cancels_of(q, client)
 end
 
 -- Extends the leases of clients. The reply says for each whether it is alive, and which runs to
--- cancel.
+-- cancel. `reply[4]` says that the client is lost because the queue was destroyed.
 local function bump(q, lease_ms, clients)
   local batch, replies, any = new_batch(), {}, false
   for i, client in ipairs(clients) do
-    local expiry = lease_expiry(q, client)
+    local expiry, mark = lease_expiry(q, client)
     if expiry then
       local new_expiry = q.now + lease_ms
       if redis.call('ZLEXCOUNT', q.leases, lease_range(client)) == 0 then
@@ -96,6 +107,10 @@ local function bump(q, lease_ms, clients)
       end
       batch:add(q.clients, client, new_expiry, expiry)
       replies[i] = { 'ok', cancels_of(q, client) }
+      any = true
+    elseif mark == DESTROYED then
+      batch:add(q.clients, client, q.now + lease_ms, redis.call('ZSCORE', q.clients, client))
+      replies[i] = { 'lost', {}, nil, DESTROYED }
       any = true
     else
       replies[i] = { 'lost', {} }
@@ -109,10 +124,14 @@ end
 
 -- Creates a client, or renews its lease. A client that was swept in part stays dead.
 local function register_client(q, client, lease_ms, worker)
-  if redis.call('HGET', q.requests, client) == SWEPT then
+  local request = redis.call('HGET', q.requests, client)
+  if request == SWEPT then
     return 'lost'
   end
   local batch = new_batch()
+  if request == DESTROYED then
+    batch:del(q.requests, client, DESTROYED)
+  end
   batch:add(q.clients, client, q.now + lease_ms, redis.call('ZSCORE', q.clients, client))
   if worker ~= '' then
     batch:set(q.workers, client, worker, redis.call('HGET', q.workers, client))
@@ -140,8 +159,9 @@ local function extend_lease(q, id, expected, lease_ms)
 end
 
 return {
-  SWEPT = SWEPT, lease_expiry = lease_expiry, is_overtaken = is_overtaken,
-  record_request = record_request, host_of = host_of, lease_name = lease_name, id_of = id_of,
+  SWEPT = SWEPT, DESTROYED = DESTROYED, lease_expiry = lease_expiry, is_overtaken = is_overtaken,
+  record_request = record_request, host_of = host_of, group_of = group_of,
+  lease_name = lease_name, id_of = id_of,
   lease_range = lease_range, forget_client = forget_client, cancels_of = cancels_of, bump = bump,
   register_client = register_client, extend_lease = extend_lease,
 }

@@ -5,7 +5,8 @@ local expiry_cutoff = keys.expiry_cutoff
 local new_batch = batch.new
 local unpack_table = job.unpack_table
 local is_late, note_dequeue = idempotency.is_late, idempotency.note_dequeue
-local lease_expiry, is_overtaken = client.lease_expiry, client.is_overtaken
+local DESTROYED, lease_expiry = client.DESTROYED, client.lease_expiry
+local is_overtaken = client.is_overtaken
 local record_request, lease_range = client.record_request, client.lease_range
 local cancels_of, bump = client.cancels_of, client.bump
 local add_waiter, leave_waiters = waiters.add, waiters.leave
@@ -83,13 +84,13 @@ local function poll_delay(q, args, event_in)
 end
 
 -- Sweeps, then takes jobs for a client that is alive. Returns the state of the client, and the
--- jobs.
+-- jobs. For a lost client, the third result is its mark, if it has one.
 local function sweep_and_take(q, args, call)
   local client, id, limit = args.client, args.request, args.limit
   local one_lease = client:byte(1) == 126 -- '~'
   local expiry, request = lease_expiry(q, client)
   if not expiry and (request or not one_lease) then
-    return 'lost', {}
+    return 'lost', {}, request
   end
   if expiry and tonumber(expiry) <= expiry_cutoff(q) then
     bump(q, args.lease_ms, { client }) -- it polls, so it is alive: renew its lease before the sweep
@@ -156,7 +157,7 @@ local function dequeue(q, args, argv, call)
   local sender = client:byte(1) ~= 126 and client -- '~'
   local settled, lost =
     settle(q, argv, args.first_ending, args.endings, args.packed_finishes, sender)
-  local state, jobs = sweep_and_take(q, args, call)
+  local state, jobs, mark = sweep_and_take(q, args, call)
   args.beside = args.beside + #jobs / 5
   local waits, lease_count = is_to_wait(q, args, state, jobs), 0
   if waits then
@@ -177,7 +178,11 @@ local function dequeue(q, args, argv, call)
   end
   wake_others(q, args, state, jobs)
   local cancels = cancels_of(q, client)
-  return { state, next_poll_in, settled, jobs, cancels, lost, lease_count, q.skipped or -1 }
+  local reply = { state, next_poll_in, settled, jobs, cancels, lost, lease_count, q.skipped or -1 }
+  if mark == DESTROYED then
+    reply[9] = DESTROYED
+  end
+  return reply
 end
 
 return {

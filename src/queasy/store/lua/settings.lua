@@ -1,6 +1,8 @@
 -- The settings of a queue.
 
 local CHUNK, NAMES, FORMAT, refuse = keys.CHUNK, keys.NAMES, keys.FORMAT, keys.refuse
+local expiry_cutoff = keys.expiry_cutoff
+local DESTROYED = client.DESTROYED
 local new_batch = batch.new
 local unpack_table, check_options = job.unpack_table, job.check_options
 local count_arg = arguments.count_arg
@@ -61,20 +63,32 @@ local function configure(q, packed)
   return 'ok'
 end
 
--- Deletes all keys of the queue, at once: UNLINK leaves the work to another thread. Clients that
--- wait or hold jobs learn that they are not registered any more. Tokens follow the clock, so none
--- is issued again. If they are ahead of the clock, the last one stays.
+-- Deletes all keys of the queue, at once: UNLINK leaves the work to another thread. Without
+-- `force`, only if no job is active and no client is registered. The clients that are alive get a
+-- mark, so that they learn why they are lost: up to CHUNK of them, and none that was made for one
+-- lease. Tokens follow the clock, so none is issued again. If they are ahead of the clock, the last
+-- one stays.
 local function destroy(q, force)
   local active = redis.call('HLEN', q.active)
-  if active > 0 and not force then
-    return { 'active', active }
+  local alive = string.format('(%.17g', expiry_cutoff(q))
+  local n = redis.call('ZCOUNT', q.clients, alive, '+inf')
+  if (active > 0 or n > 0) and not force then
+    return { 'active', active, n }
   end
+  local clients = redis.call('ZRANGE', q.clients, alive, '+inf', 'BYSCORE', 'LIMIT', 0, CHUNK,
+    'WITHSCORES')
   wake_waiters(q, CHUNK)
   redis.call('UNLINK', unpack(q.keys, 1, #NAMES))
   if q.token >= math.floor(q.now * 1000) then
     redis.call('HSET', q.meta, 'time', q.time, 'token', q.token, 'format', FORMAT)
   end
-  return { 'gone', active }
+  for i = 1, #clients, 2 do
+    if clients[i]:byte(1) ~= 126 then -- '~'
+      redis.call('ZADD', q.clients, clients[i + 1], clients[i])
+      redis.call('HSET', q.requests, clients[i], DESTROYED)
+    end
+  end
+  return { 'gone', active, n }
 end
 
 return {

@@ -8,10 +8,11 @@
 -- otherwise now and then, in case a message was lost. The others rest. If something is to happen
 -- before the two poll, a message asks two waiters to poll at that time.
 --
--- A host may vanish with its connections open: messages to its waiters then seem to be received.
--- So no event depends on the waiters of one host. If there are two hosts, both keep the time. If a
--- waiter is woken for a job, a waiter of another host polls soon after, and takes the job if it is
--- still due.
+-- A host may vanish with its connections open: messages to its waiters then seem to be received. A
+-- supervisor may die with all its workers. So no event depends on the waiters of one host, nor of
+-- one supervisor, if there are others. If there are two hosts, both keep the time; else two
+-- supervisors. If a waiter is woken for a job, one that is apart from it polls soon after, and
+-- takes the job if it is still due.
 --
 -- A waiter whose process has other jobs is not woken for a suspect that must run alone.
 
@@ -21,7 +22,7 @@ local RECORD_EVERY_MS, MAX_INTEGER = keys.RECORD_EVERY_MS, keys.MAX_INTEGER
 local in_grace, continues_silence = keys.in_grace, keys.continues_silence
 local channel_of = keys.channel_of
 local companions_of = job.companions_of
-local lease_range, host_of = client.lease_range, client.host_of
+local lease_range, host_of, group_of = client.lease_range, client.host_of, client.group_of
 local remove_waiter, first_waiters = waiters.remove, waiters.first_waiters
 
 -- A waiter that should have polled this long ago keeps no time: most likely its host is gone.
@@ -30,7 +31,7 @@ local OVERDUE_MS = 2000
 -- How many clients to look at for the first that holds a job.
 local EXPIRIES = 10
 
--- A wake-up for a job is checked after this time, by a waiter of another host.
+-- A wake-up for a job is checked after this time, by a waiter of another host or supervisor.
 local CHECK_AFTER_MS = 2000
 
 -- A waiter sleeps for whole milliseconds and polls up to one later than it asked for.
@@ -49,6 +50,15 @@ local MAX_REST_MS = 600000
 -- This many waiters poll as often as they ask to. If there are more, each polls less often, so that
 -- together they poll about as often as these.
 local FREQUENT_WAITERS = 4
+
+-- How independent two clients are: 2 if they are of different hosts, 1 if of different groups on
+-- one host, 0 if of one group.
+local function apart(one, other)
+  if host_of(one) ~= host_of(other) then
+    return 2
+  end
+  return group_of(one) ~= group_of(other) and 1 or 0
+end
 
 -- Sends a waiter a message and removes the waiter. Returns whether any subscriber received it; nil
 -- if this user may not publish: then the waiter stays, for others to wake. There may be two
@@ -86,26 +96,24 @@ local function appoint(q, client, at)
 end
 
 -- The first waiters that poll from `from` to `to`, and when: { client, poll_at, ... }. If the first
--- LOOK_AT are all of one host, the first of another host follows them, if it is one of the next
--- CHUNK.
+-- LOOK_AT are all of one host, or of one group, the first of another host and of another group
+-- follow them, if they are among the next CHUNK.
 local function polling_between(q, from, to)
   local found = redis.pcall('ZRANGE', q.waiters, from, to, 'BYSCORE', 'LIMIT', 0, LOOK_AT,
     'WITHSCORES')
   if found.err or #found < 2 * LOOK_AT then
     return found.err and {} or found
   end
-  local host = host_of(found[1])
+  local most = 0
   for i = 3, #found, 2 do
-    if host_of(found[i]) ~= host then
-      return found
-    end
+    most = math.max(most, apart(found[1], found[i]))
   end
-  local more = redis.pcall('ZRANGE', q.waiters, from, to, 'BYSCORE', 'LIMIT', LOOK_AT, CHUNK,
-    'WITHSCORES')
+  local more = most < 2 and redis.pcall('ZRANGE', q.waiters, from, to, 'BYSCORE',
+    'LIMIT', LOOK_AT, CHUNK, 'WITHSCORES') or {}
   for i = 1, more.err and 0 or #more, 2 do
-    if host_of(more[i]) ~= host then
+    if apart(found[1], more[i]) > most then
       found[#found + 1], found[#found + 2] = more[i], more[i + 1]
-      break
+      most = apart(found[1], more[i])
     end
   end
   return found
@@ -121,29 +129,37 @@ local function later_waiters(q, at)
   return polling_between(q, string.format('(%.17g', at + POLL_TOLERANCE_MS), '+inf')
 end
 
--- Has a waiter of a host other than `host` poll after CHECK_AFTER_MS: perhaps nothing at `host`
--- read the message. Until that waiter polls, further wake-ups need no other check.
-local function check_soon(q, host)
+-- Has a waiter poll by `at` that is apart from `client`, unless one of those in `polling` is: of
+-- another host if there is one, else at least `least` apart.
+local function appoint_beside(q, client, polling, at, least)
+  local most = -1
+  for i = 1, #polling, 2 do
+    most = math.max(most, polling[i] == client and -1 or apart(client, polling[i]))
+  end
+  local later, distances = most < 2 and later_waiters(q, at) or {}, {}
+  for wanted = 2, math.max(least, most + 1), -1 do
+    for i = 1, #later, 2 do
+      local other = later[i]
+      distances[i] = distances[i] or other == client and -1 or apart(client, other)
+      if distances[i] == wanted and appoint(q, other, at) ~= false then
+        return
+      end
+    end
+  end
+end
+
+-- Has a waiter that is apart from the one that was woken poll after CHECK_AFTER_MS: perhaps nothing
+-- at its host, or of its supervisor, read the message. Until that waiter polls, further wake-ups
+-- need no other check.
+local function check_soon(q, woken)
   local at = math.floor(q.now + CHECK_AFTER_MS)
-  local found = keepers(q, at)
-  for i = 1, #found, 2 do
-    if host_of(found[i]) ~= host then
-      return
-    end
-  end
-  found = later_waiters(q, at)
-  for i = 1, #found, 2 do
-    local client = found[i]
-    if host_of(client) ~= host and appoint(q, client, at) ~= false then
-      return
-    end
-  end
+  appoint_beside(q, woken, keepers(q, at), at, 1)
 end
 
 -- Wakes up to `n` waiters, because there is work. A waiter that receives nothing is gone. Returns
 -- true if no waiter is left, or none can be woken.
 local function wake_waiters(q, n)
-  local gone, woken_host = 0, nil
+  local gone, woken = 0, nil
   while n > 0 and gone < CHUNK do
     local waiters = redis.pcall('ZRANGE', q.waiters, 0, math.min(n, CHUNK) - 1)
     if waiters.err or #waiters == 0 then
@@ -155,11 +171,11 @@ local function wake_waiters(q, n)
         return true
       end
       n, gone = n - (received and 1 or 0), gone + (received and 0 or 1)
-      woken_host = received and host_of(client) or woken_host
+      woken = received and client or woken
     end
   end
-  if woken_host then
-    check_soon(q, woken_host)
+  if woken then
+    check_soon(q, woken)
   end
   return false
 end
@@ -167,14 +183,14 @@ end
 -- Wakes up to `n` waiters that run nothing else: they accept any suspect.
 local function wake_for_suspects(q, n)
   local waiters, busy = first_waiters(q)
-  local woken_host
+  local woken
   for i, client in ipairs(waiters) do
     if n > 0 and not busy[i] and notify(q, client, 'wake') then
-      n, woken_host = n - 1, host_of(client)
+      n, woken = n - 1, client
     end
   end
-  if woken_host then
-    check_soon(q, woken_host)
+  if woken then
+    check_soon(q, woken)
   end
 end
 
@@ -263,17 +279,16 @@ local function ms_until(q, at)
   return at and math.max(0, math.min(math.ceil(at - q.now), MAX_INTEGER)) or -1
 end
 
--- Whether two other waiters poll by `at`, so that `client` need not. If both are of one host, and
--- `client` is of another, it is needed.
+-- Whether two other waiters poll by `at`, so that `client` need not. If `client` is further apart
+-- from them than they are from each other, it is needed.
 local function others_keep_time(q, client, at)
-  local found, own_host = keepers(q, at), host_of(client)
-  local n, first_host = 0, nil
+  local found, n, first, most = keepers(q, at), 0, nil, 0
   for i = 1, #found, 2 do
     local other = found[i]
     if other ~= client and is_subscribed(q, other) then
-      local host = host_of(other)
-      n, first_host = n + 1, first_host or host
-      if n >= 2 and (host ~= first_host or host == own_host) then
+      n, first = n + 1, first or other
+      most = math.max(most, apart(first, other))
+      if n >= 2 and most >= apart(first, client) then
         return true
       end
     end
@@ -281,33 +296,22 @@ local function others_keep_time(q, client, at)
   return false
 end
 
--- Has two waiters poll by `at`, of two hosts if it finds two.
+-- Has two waiters poll by `at`: of two hosts if it finds two, else of two groups.
 local function keep_time(q, at)
-  local n, first_host, sibling = 0, nil, nil
-  local found = keepers(q, at)
+  local polling = keepers(q, at)
+  local first = polling[1]
+  local found = first and {} or later_waiters(q, at)
   for i = 1, #found, 2 do
-    local host = host_of(found[i])
-    n, first_host = n + 1, first_host or host
-    if host ~= first_host then
+    local polls = appoint(q, found[i], at)
+    if polls == nil then
       return
+    elseif polls then
+      first = found[i]
+      break
     end
   end
-  found = later_waiters(q, at)
-  for i = 1, #found, 2 do
-    local client = found[i]
-    if host_of(client) == first_host then
-      sibling = sibling or client
-    else
-      local polls = appoint(q, client, at)
-      if polls == nil or polls and first_host then
-        return
-      elseif polls then
-        n, first_host = 1, host_of(client)
-      end
-    end
-  end
-  if n == 1 and sibling then
-    appoint(q, sibling, at)
+  if first then
+    appoint_beside(q, first, polling, at, 0)
   end
 end
 

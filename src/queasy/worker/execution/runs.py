@@ -53,6 +53,10 @@ class RunListener(Protocol):
         """The machine could not start a thread for a plain function. The job is released."""
         ...
 
+    def job_refused(self, run: Run) -> None:
+        """The run must not begin: the supervisor has given its job back."""
+        ...
+
     def room_changed(self) -> None:
         """There may be room for more jobs."""
         ...
@@ -236,6 +240,7 @@ class Runs:
             self._table.end_run(slot)
         elif slot == GIVEN_BACK:
             self.given_back_count += 1
+            self._listener.job_refused(run)
         del self._runs[run.queue][job.id]
         self.used.add(-run.size, is_async=run.is_async)
         self.ended_count += 1

@@ -144,7 +144,9 @@ class LeaseLedger:
         # The lease ends at `confirmed_until` or later. Treat it as requested LEASE before that.
         requested = max(self.taken_at, min(now, self.confirmed_until - LEASE))
         self.hold(1)  # even if it has expired: until its release is reported
-        if now - max(requested, self._table.confirmed_at(self._index)) > CUT_OFF:
+        silent = now - max(requested, self._table.confirmed_at(self._index)) > CUT_OFF
+        # Its message may be older than a revocation that is settled.
+        if silent or lease[1] <= self._table.revoked(self._index):
             return "expired"
         self.note_taken(requested)
         return "held"

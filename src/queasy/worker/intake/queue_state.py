@@ -155,6 +155,11 @@ class QueueState:
         return len(self._endings) + self._reporting
 
     @property
+    def has_arriving(self) -> bool:
+        """Whether jobs of an answer are about to start."""
+        return bool(self._arriving)
+
+    @property
     def has_endings(self) -> bool:
         return bool(self._endings)
 

@@ -58,6 +58,7 @@ class Scheduler:
         capacity: int,
         safety_poll_seconds: float,
         on_declared_dead: Callable[[], None],
+        on_destroyed: Callable[[int], None],
         max_jobs: int | None,
         job_limit_reached: Callable[[], None],
     ) -> None:
@@ -71,6 +72,7 @@ class Scheduler:
         self._table = table
         self._safety_poll_seconds = safety_poll_seconds
         self._on_declared_dead = on_declared_dead
+        self._on_destroyed = on_destroyed
         self._max_jobs = max_jobs
         self._job_limit_reached = job_limit_reached
         self._limit_reported = False
@@ -106,6 +108,9 @@ class Scheduler:
 
     def thread_refused(self, run: Run) -> None:
         self.queues[run.queue].pause()
+
+    def job_refused(self, run: Run) -> None:
+        self.queues[run.queue].leases.mark_stale()
 
     def room_changed(self) -> None:
         self.schedule_soon()
@@ -331,9 +336,14 @@ class Scheduler:
         await asyncio.sleep(0)  # the dequeue is sent in this pass of the event loop
 
     def _start(self, queue: QueueState, call: Call, taken: Taken) -> bool:
-        """Start the jobs of an answer. Returns False if the server declared this worker dead."""
+        """Start the jobs of an answer. Returns False if the server declared this worker dead, or
+        the queue was destroyed.
+        """
         if taken.state == "lost":
             self._on_declared_dead()
+            return False
+        if taken.state == "destroyed":
+            self._on_destroyed(queue.index)
             return False
         self.holdings.start(queue, call, taken)
         return True
@@ -347,10 +357,13 @@ class Scheduler:
         queue = subscription.state
         if queue.calls > 1 or not self._needs_reconcile(queue):
             return
+        revocation = self._table.revocation(queue.index)
         unknown, forgotten = await subscription.reconcile(lambda: self.holdings.leases_of(queue))
         for lease in unknown:
             subscription.release_unknown(lease, self._runs.find(queue.index, lease[0]))
         self.holdings.forget(queue, forgotten)
+        if not queue.has_arriving:
+            self._table.settle_revocation(queue.index, revocation)
 
     # Messages
 

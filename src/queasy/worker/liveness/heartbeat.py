@@ -51,7 +51,8 @@ class WorkerLeases:
 
     `on_declared_dead` is called when the server has declared the worker dead. `cancel` is called
     for each run that is to be cancelled. `on_refused` is called when runs have no lease any more,
-    because the server cannot read the keys of their queue. With `inline` the worker shares its
+    because the server cannot read the keys of their queue. `on_destroyed` is called, perhaps again
+    and again, with the index of a queue that was destroyed. With `inline` the worker shares its
     event loop with an application, which may block the loop.
     """
 
@@ -64,6 +65,7 @@ class WorkerLeases:
         cancel: Callable[[int, Cancelled], None],
         *,
         on_refused: Callable[[], None] = lambda: None,
+        on_destroyed: Callable[[int], None] = lambda _: None,
         inline: bool = False,
     ) -> None:
         self.client = client
@@ -75,6 +77,7 @@ class WorkerLeases:
         self.cancel = cancel
         self._on_declared_dead = on_declared_dead
         self._on_refused = on_refused
+        self._on_destroyed = on_destroyed
         self._inline = inline
         self._bumped: dict[int, float] = {}
         """When a bump of each queue was last sent."""
@@ -151,6 +154,8 @@ class WorkerLeases:
         # "lost" is expected if the worker left the queue while the call was in flight.
         if word == "lost" and self.table.idle_until(queue):
             self._on_declared_dead()
+        elif word == "destroyed":
+            self._on_destroyed(queue)
 
     def refused(self, queue: int, now: float) -> None:
         """The server answered that it cannot read the keys of this queue.

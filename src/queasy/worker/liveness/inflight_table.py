@@ -11,14 +11,15 @@ left out.
     header   loop turned (f64), supervisor ran (f64), frozen seconds (f64), stood down (u32),
              on the loop: since (f64), seen (f64), token (u64), queue (u64),
              deadlines checked until (f64)
-    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64), revoked (u64)
+    queues   held (u32), idle until (f64), requested at (f64), confirmed at (f64), revoked (u64),
+             revocation (u64)
     slots    queue, token, started, deadline, id; the first byte says whether it is free, of a run,
              or of an outcome that is not reported
 
 Each number has one writer, except the flag `stood down`: one side sets it, the other clears it. The
-supervisor writes `supervisor ran`, `frozen seconds`, `confirmed at` and `revoked`; the worker
-writes the rest. An inline worker has no supervisor: its heartbeat thread writes `confirmed at`, and
-the others stay 0.
+supervisor writes `supervisor ran`, `frozen seconds`, `confirmed at`, `revoked` and `revocation`;
+the worker writes the rest. An inline worker has no supervisor: its heartbeat thread writes
+`confirmed at`, and the others stay 0.
 
 Times are of the monotonic clock, which the processes of one machine share. The times of a run
 (started, deadline) are of the run clock: the same clock, without the time for which the supervisor
@@ -38,7 +39,7 @@ import msgspec
 __all__ = ["GIVEN_BACK", "NOT_IN_TABLE", "Entry", "InflightTable", "OnLoop"]
 
 HEADER = struct.Struct("=dddIxxxxddQQd")
-QUEUE = struct.Struct("=IxxxxdddQ")
+QUEUE = struct.Struct("=IxxxxdddQQ")
 SLOT = struct.Struct("=BxHHxxQdd")
 # In bytes. The longest ids are those of a fail queue: an id of 512 bytes, a token, and separators.
 MAX_ID = 1200
@@ -53,7 +54,7 @@ NOT_IN_TABLE, GIVEN_BACK = -1, -2
 LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
 STOOD_DOWN = 6
 ON_LOOP_SINCE, ON_LOOP_SEEN, ON_LOOP_TOKEN, ON_LOOP_QUEUE, CHECKED_UNTIL = 4, 5, 6, 7, 8
-IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT, REVOKED = 1, 2, 3, 4
+IDLE_UNTIL, REQUESTED_AT, CONFIRMED_AT, REVOKED, REVOCATION = 1, 2, 3, 4, 5
 DEADLINE, ID = SLOT.size - 8, SLOT.size
 # The first byte of a slot.
 FREE, RUNNING, UNREPORTED = 0, 1, 2
@@ -100,6 +101,8 @@ class InflightTable:
         # Computed once: a worker needs them for every run.
         self._requested_at_index = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
         self._revoked_index = [_floats_of(queue) + REVOKED for queue in range(queues)]
+        self._settled = [0] * queues
+        """The last revocation of each queue that this worker has settled. Only the worker's."""
 
     @staticmethod
     def create_file(queues: int, runs: int) -> int:
@@ -132,7 +135,7 @@ class InflightTable:
             memory[at + ID : at + ID + len(raw)] = raw
         memory[at] = RUNNING  # last: an entry is seen whole or not at all
         # After that: the supervisor sees either the run, or that it does not begin.
-        if token <= self._longs[self._revoked_index[queue]]:
+        if token <= self._longs[self._revoked_index[queue]] and not self._is_settled(queue):
             self.free([at])
             return GIVEN_BACK
         return at
@@ -185,8 +188,35 @@ class InflightTable:
         return {entry.token for entry in self.entries(unreported=True) if entry.queue == queue}
 
     def revoke(self, queue: int, token: int) -> None:
-        """Makes the worker begin no job of the queue with this token or a lower one."""
+        """Makes the worker begin no job of the queue with this token or a lower one, until it has
+        settled this revocation. The number of a revocation is odd until its jobs are given back.
+        """
         self._longs[_floats_of(queue) + REVOKED] = token
+        number = self.revocation(queue)
+        self._longs[_floats_of(queue) + REVOCATION] = number + 1 + number % 2
+
+    def note_given_back(self, queue: int) -> None:
+        """The server has answered: the jobs of the last revocation are not the worker's."""
+        self._longs[_floats_of(queue) + REVOCATION] += 1
+
+    def revoked(self, queue: int) -> int:
+        """The highest token of the last revocation; 0 if there was none."""
+        return self._longs[_floats_of(queue) + REVOKED]
+
+    def revocation(self, queue: int) -> int:
+        """The number of the last revocation; odd while its jobs are being given back."""
+        return self._longs[_floats_of(queue) + REVOCATION]
+
+    def settle_revocation(self, queue: int, number: int) -> None:
+        """The worker holds none of the jobs of this revocation any more, so that it concerns no
+        others. Without this, a server that forgot its last writes, and whose clock is behind, would
+        give out lower tokens, and the worker would refuse each job.
+        """
+        if number % 2 == 0:
+            self._settled[queue] = number
+
+    def _is_settled(self, queue: int) -> bool:
+        return self._settled[queue] == self.revocation(queue)
 
     def running_queues(self) -> set[int]:
         """The queues that have a run."""

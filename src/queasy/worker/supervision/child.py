@@ -41,6 +41,7 @@ from queasy.worker.supervision.messages import (
     Instruction,
     JobLimitReached,
     Planned,
+    Rejoin,
     Report,
     Serve,
     Serving,
@@ -199,6 +200,8 @@ class Child:
                 self._run_task(self._drain())
             case CancelRun(queue=queue, id=id_, token=token):
                 self._worker.cancel(queue, id_, token)
+            case Rejoin(queue=queue):
+                self._worker.rejoin(queue)
             case Serve(queue=queue):
                 self._run_task(self._worker.serve(queue))
             case Unserve(queue=queue, release=release):

@@ -45,7 +45,7 @@ class ChildProcess:
     """
 
     def __init__(self, config: ChildConfig) -> None:
-        self.client = new_client_id()
+        self.client = new_client_id(config.group)
         self.state = ChildState(time.monotonic())
         with contextlib.ExitStack() as opened:  # closed if the process runs out of files
             table = InflightTable.create_file(config.max_queues, config.capacity)

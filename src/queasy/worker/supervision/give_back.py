@@ -9,6 +9,9 @@ does:
 3. It waits until both processes must see what the other has written, and reads the table: the runs
    in it have begun, or have ended and are not reported yet.
 4. It releases the other leases by their tokens. The server refuses a token that is out of date.
+5. It records that the server has answered. When the child refuses such a job, it compares its
+   leases with those on the server. If the answer came before that, the child drops the jobs that
+   were given back, and the number from step 2 means nothing to it any more.
 """
 
 from __future__ import annotations
@@ -98,4 +101,6 @@ class GiveBack:
         for start in range(0, len(endings), CHUNK_JOBS):
             words = await self._store.run(commands.settle(endings[start : start + CHUNK_JOBS]))
             given_back += words.count("released")
+        if not child.state.is_killed:
+            child.table.note_given_back(index)
         return given_back

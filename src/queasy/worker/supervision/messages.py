@@ -65,6 +65,12 @@ class CancelRun(msgspec.Struct, tag="cancel"):
     token: int
 
 
+class Rejoin(msgspec.Struct, tag="rejoin"):
+    """Drop what you hold of this queue, and register with it again: it was destroyed."""
+
+    queue: int
+
+
 class Serve(msgspec.Struct, tag="serve"):
     """Take jobs of this queue again."""
 
@@ -78,7 +84,7 @@ class Unserve(msgspec.Struct, tag="unserve"):
     release: bool
 
 
-Instruction = Stop | Drain | CancelRun | Serve | Unserve
+Instruction = Stop | Drain | CancelRun | Rejoin | Serve | Unserve
 
 
 # Reports

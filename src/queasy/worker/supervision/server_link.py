@@ -23,7 +23,7 @@ from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
 from queasy.worker.plan import LEASE
 from queasy.worker.supervision.child_process import ChildProcess
 from queasy.worker.supervision.give_back import GiveBack
-from queasy.worker.supervision.messages import Planned
+from queasy.worker.supervision.messages import Planned, Rejoin
 from queasy.worker.supervision.recovery import GoneChild, recover_jobs
 
 __all__ = ["ServerLink"]
@@ -70,6 +70,7 @@ class ServerLink:
                 partial(_lost, child),
                 cancel,
                 on_refused=partial(_refused, child),
+                on_destroyed=lambda queue: child.send(Rejoin(queue)),
             )
         )
 

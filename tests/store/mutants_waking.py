@@ -3,6 +3,11 @@
 from tests.store.mutant import mutant
 
 mutant(
+    "a_message_counts_from_the_start_of_its_call",
+    "waiters_poll_early_if_the_call_that_asks_them_dispatches_many_jobs",
+    ("  q.dispatched = #replies\n", ""),
+)
+mutant(
     "a_full_batch_wakes_no_client",
     "a_client_that_takes_a_full_batch_wakes_the_next",
     ("and not q.no_waiters and is_due(", "and #jobs < 5 * args.limit and is_due("),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from queasy.store.records import DispatchItem
 from tests.store.harness import Harness
 from tests.store.promise import promise
 from tests.store.waiters import Waiter
@@ -31,6 +32,15 @@ def waiters_of_groups(h: Harness, groups: Sequence[int]) -> list[Waiter]:
 def heard(waiters: Sequence[Waiter]) -> list[bytes]:
     """The next message of each waiter."""
     return [waiter.heard() for waiter in waiters]
+
+
+@promise
+def waiters_poll_early_if_the_call_that_asks_them_dispatches_many_jobs(h: Harness) -> None:
+    """The message leaves the server when the call has ended."""
+    crowd = waiters(h, [1, 1, 1])
+    ids = [f"job-{n}" for n in range(500)]
+    h.call(h.commands.dispatch([DispatchItem(id_, b"1", "+1000") for id_ in ids]))
+    assert heard(crowd) == [b"poll:990", b"poll:990", b""]
 
 
 @promise

@@ -242,6 +242,7 @@ local function dispatch_once(keys, argv, width, wake_up)
     return before
   end
   local replies = dispatch(q, argv, width, call)
+  q.dispatched = #replies
   wake_up(q)
   return replies
 end

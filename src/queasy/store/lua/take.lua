@@ -67,9 +67,9 @@ local function request_record(q, taker, jobs)
   return record .. ' ' .. cmsgpack.pack(ids)
 end
 
--- How many companions each suspect of a page may have. Suspects that may have more change places with
--- those that may have fewer; other jobs keep their places. So larger groups run first: they clear
--- more jobs at once, and after a death most of them are innocent.
+-- How many companions each suspect of a page may have. Suspects that may have more change places
+-- with those that may have fewer; other jobs keep their places. So larger groups run first: they
+-- clear more jobs at once, and after a death most of them are innocent.
 local function larger_groups_first(page, infos)
   local limits, places, suspects = {}, {}, {}
   for i = 1, #infos do

@@ -40,6 +40,12 @@ local POLL_TOLERANCE_MS = 1
 -- A poll that must come before a silence counts comes this much earlier.
 local POLL_MARGIN_MS = 250
 
+-- A message leaves the server when the call has ended, which takes about so long for each job that
+-- it dispatches. A waiter counts from when the message arrives. If it polls early, the reply says
+-- when to poll again. Measured: 4 ms for 1,000 jobs, more on a busy machine. It cannot be read from
+-- the clock: within a call, the time of Valkey does not move.
+local CALL_MS_PER_JOB = 0.02
+
 -- A call looks at this many waiters at most, to find those that keep the time. Two are enough in
 -- most cases: those that keep the time are the first to poll.
 local LOOK_AT = 20
@@ -83,7 +89,8 @@ end
 -- Asks a waiter to poll at `at`. Returns whether any subscriber received that; nil if this user may
 -- not publish.
 local function appoint(q, client, at)
-  local message = 'poll:' .. math.ceil(at - q.now)
+  local call_ms = (q.dispatched or 0) * CALL_MS_PER_JOB
+  local message = 'poll:' .. math.max(0, math.ceil(at - q.now - call_ms))
   local received = redis.pcall('SPUBLISH', channel_of(q, client), message)
   if type(received) ~= 'number' then
     return nil

@@ -43,7 +43,7 @@ mutant(
 mutant(
     "an_error_that_is_not_the_last_field_is_copied",
     "an_error_in_another_packing_is_still_read",
-    ("elseif raw:byte(1) ~= 129 then", "elseif false then"),
+    ("error_bytes(raw, record.when)", "error_bytes(raw, nil)"),
 )
 mutant(
     "a_fail_job_in_bulk_overwrites_a_job_with_its_id",

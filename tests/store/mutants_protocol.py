@@ -41,7 +41,7 @@ mutant(
 mutant(
     "an_unknown_field_of_an_ending_is_ignored",
     "what_the_library_does_not_know_is_refused_before_anything_is_written",
-    ("if not FIELDS[name] then", "if false then"),
+    ("  if not is_small then\n    check_fields", "  if false then\n    check_fields"),
 )
 mutant(
     "bytes_after_the_record_of_an_ending_are_ignored",

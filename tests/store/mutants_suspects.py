@@ -73,14 +73,15 @@ mutant(
 mutant(
     "a_dequeue_sees_only_as_many_suspects_as_it_requests",
     "a_larger_group_runs_first_if_it_follows_more_suspects_than_are_requested",
-    ("size < PAGE and next(limits)", "size < PAGE and false"),
+    ("    if seen == 0 and size < PAGE then", "    if false then"),
 )
 mutant(
     "suspects_wait_until_other_jobs_have_run",
     "other_jobs_keep_their_places_among_suspects",
     (
-        "    local companions = companions_of(infos[i])\n    if companions then\n",
-        "    local companions = companions_of(infos[i]) or math.huge\n    if companions then\n",
+        "    local companions = infos[i] and companions_of(infos[i])\n    if companions then\n",
+        "    local companions = infos[i] and companions_of(infos[i]) or math.huge\n"
+        "    if companions then\n",
     ),
 )
 mutant(

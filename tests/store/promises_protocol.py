@@ -244,13 +244,13 @@ def clients_that_wait_in_a_destroyed_queue_are_woken(h: Harness) -> None:
 
 @promise
 def a_queue_with_live_clients_is_destroyed_only_by_force(h: Harness) -> None:
-    h.join("alive", "dead", lease=10)
+    h.join("alive", "dead", lease=3)
     h.dispatch()
-    h.later(5)
+    h.later(1.5)
     h.bump("alive", lease=10)
     before = h.dump()
     assert h.call(h.commands.destroy(force=False)) == ("active", 0, 2)
-    h.later(6)
+    h.later(1.9)
     assert h.call(h.commands.destroy(force=False)) == ("active", 0, 1), "one is dead"
     assert h.dump() == before
     assert h.call(h.commands.destroy(force=True)) == ("gone", 0, 1)

@@ -28,26 +28,26 @@ local WIDTH = 4
 local FIELDS = { when = true, error = true, started = true }
 
 -- The bytes of the error in a packed record, for a copy into another record: only if the error is a
--- small map, and is the last field: after `when`, or alone. false if not.
+-- small map, and is the last field: after `when`, or alone if that is nil. false if not.
 local function error_bytes(raw, when)
   local at = 2 -- where the name of the field `error` begins
-  if when ~= '' then
-    if raw:byte(2) ~= 164 or raw:byte(7) ~= 160 + #when then -- not `when`, or packed otherwise
+  if when then
+    local name, _, _, _, _, size = string.byte(raw, 2, 7)
+    if name ~= 164 or size ~= 160 + #when then -- not `when`, or packed otherwise
       return false
     end
     at = 8 + #when
   end
-  local first = raw:byte(at) == 165 and raw:byte(at + 6) or 0
-  return first >= 128 and first <= 143 and raw:sub(at + 6)
+  local name, _, _, _, _, _, map = string.byte(raw, at, at + 6)
+  return name == 165 and map >= 128 and map <= 143 and string.sub(raw, at + 6)
 end
 
-local function refuse_fields(record)
+local function check_fields(record)
   for name in pairs(record) do
     if not FIELDS[name] then
       refuse('unknown field in the record of an ending: ' .. tostring(name))
     end
   end
-  refuse('expected each field in the record of an ending once, with a value')
 end
 
 -- What the record of an ending says: when the job is to run again ('' if it does not say) or, for a
@@ -61,14 +61,17 @@ local function read_ending(verb, raw)
   end
   local when, problem, started = record.when or '', record.error, record.started
   local known = (record.when and 1 or 0) + (problem and 1 or 0) + (started and 1 or 0)
-  if raw:byte(1) ~= 128 + known then -- the first byte says how many fields the map has
-    refuse_fields(record)
-  elseif problem and type(problem) ~= 'table' then
+  -- The first byte says how many fields a small map has.
+  local is_small = string.byte(raw) == 128 + known
+  if not is_small then
+    check_fields(record)
+  end
+  if problem and type(problem) ~= 'table' then
     refuse('expected an error as a map')
   elseif type(when) ~= 'string' then
     refuse('expected the time of a retry as text')
-  elseif when ~= '' then
-    parse_number(when:byte(1) == 43 and when:sub(2) or when, 'the time of a retry') -- '+'
+  elseif when ~= '' and verb ~= 'retry' then -- `schedule` reads the time of a retry
+    parse_number((when:gsub('^%+', '')), 'the time of a retry')
   end
   if verb == 'death' or started then
     local is_count = type(started) == 'number' and started >= 1 and started == math.floor(started)
@@ -77,7 +80,10 @@ local function read_ending(verb, raw)
     end
     return started, problem, false
   end
-  return when, problem, problem and error_bytes(raw, when) or not problem and ''
+  if not problem then
+    return when, nil, ''
+  end
+  return when, problem, is_small and error_bytes(raw, record.when)
 end
 
 -- Checks the endings in argv: `n` of WIDTH arguments each. Returns their ids, and what the record

@@ -150,6 +150,6 @@ def test_an_error_that_python_packs_can_be_copied_into_a_record() -> None:
     assert head == b"\x82\xa4when\xa5+5000"
     assert 0x80 <= packed[0] <= 0x8F
     assert pack_ending("", error) == b"\x81\xa5error" + packed
-    fields = re.search(r"first >= (\d+) and first <= (\d+)", timed_source())
+    fields = re.search(r"map >= (\d+) and map <= (\d+)", timed_source())
     assert fields is not None
     assert (int(fields[1]), int(fields[2])) == (0x80, 0x8F)

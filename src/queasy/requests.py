@@ -110,9 +110,9 @@ class QueueRequests:
         state, active, clients = answer
         if state == "active":
             raise QueueInUse(
-                f"queue {self.name!r}: {active} jobs are active and {clients} clients registered, "
-                "so nothing was deleted. Stop the workers of this queue, or have them leave it "
-                "(queasy unserve), or use force=True: then the results of these jobs are refused"
+                f"queue {self.name!r}: {active} jobs are active, and {clients} workers or other "
+                "clients are registered, so nothing was deleted. Stop the workers of this queue, "
+                "or have them leave it (queasy unserve). Or use force=True: it cancels active jobs"
             )
 
     def _sweep_operation(self) -> Operation[int]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from queasy import Client, Job, QueueInUse, SyncClient
+from queasy import Client, Failure, Job, QueueInUse, SyncClient
 from tests.servers import wait_until
 from tests.worker.fleet import Fleet
 from tests.worker.inline import Seen, until_empty, working
@@ -22,7 +22,7 @@ def test_processes_that_serve_a_destroyed_queue_stay_and_serve_it_again(
     other.dispatch({"until": str(gate)}, id="of another queue")
     destroyed.dispatch({"sleep": 90}, id="lost")
     fleet.journal.wait_for("start", 2)
-    with pytest.raises(QueueInUse, match=r"1 jobs are active and 2 clients registered"):
+    with pytest.raises(QueueInUse, match="1 jobs are active, and 2 workers or"):
         destroyed.destroy()
     destroyed.destroy(force=True)
     destroyed.dispatch({}, id="later")
@@ -83,3 +83,40 @@ async def test_inline_worker_stays_when_a_queue_is_destroyed(client: Client, see
         await until_empty(other)
         assert [found.id for found in await one.clients()] == [before]
     assert seen.data == [2, 1]
+
+
+async def test_fail_handler_of_a_destroyed_queue_still_runs(client: Client, seen: Seen) -> None:
+    """Bug: the queue did not have it any more, for up to an hour."""
+    queue = client.queue("one")
+
+    @queue.handler
+    async def fail(data: Any) -> Failure:
+        return Failure(data)
+
+    @queue.fail_handler
+    async def gave_up(data: Any, job: Job) -> None:
+        seen.add(data, job)
+
+    async with working(client):
+        await queue.dispatch("before")
+        await seen.runs(1)
+        await queue.destroy(force=True)
+        await queue.dispatch("after")
+        await seen.runs(2)
+    assert seen.data == ["before", "after"]
+
+
+def test_run_of_a_destroyed_queue_that_does_not_end_is_killed_with_its_process(
+    fleet: Fleet, sync_client: SyncClient
+) -> None:
+    """Bug: it went on until its timeout, beside a later run of its id."""
+    worker = fleet.serve("--queue", "whole", processes=1)
+    before = worker.children()
+    queue = sync_client.queue("whole")
+    queue.dispatch({"tick": 90, "deaf": True}, id="same")
+    fleet.journal.wait_for("start", 1, id="same")
+    queue.destroy(force=True)
+    queue.dispatch({}, id="same")
+    fleet.journal.wait_for("end", 1, id="same")
+    assert worker.children() != before
+    assert worker.stop() == 0

@@ -94,6 +94,8 @@ class Service(msgspec.Struct, frozen=True):
     handler: Handler
     function: Function
     commands: QueueCommands
+    has_fail_handler: bool = False
+    """Whether the queue has a fail handler here; False for the fail queue itself."""
 
     @property
     def queue(self) -> str:
@@ -115,13 +117,14 @@ class Plan(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, place: Place, handlers: Sequence[tuple[Handler, Function]]) -> Plan:
         """The plan for these handlers."""
-        return cls(place, tuple(_service(place, *pair) for pair in handlers))
-
-
-def _service(place: Place, handler: Handler, function: Function) -> Service:
-    keys = QueueKeys(place.prefix, handler.queue, handler.fail)
-    commands = QueueCommands(keys, handler.codec, limits=handler.options.limits)
-    return Service(handler, function, commands)
+        with_fail_handler = {handler.queue for handler, _ in handlers if handler.fail}
+        services: list[Service] = []
+        for handler, function in handlers:
+            keys = QueueKeys(place.prefix, handler.queue, handler.fail)
+            commands = QueueCommands(keys, handler.codec, limits=handler.options.limits)
+            fails = not handler.fail and handler.queue in with_fail_handler
+            services.append(Service(handler, function, commands, fails))
+        return cls(place, tuple(services))
 
 
 def safety_interval(queues: int, processes: int = 1) -> float:

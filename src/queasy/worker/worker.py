@@ -172,10 +172,11 @@ class Worker:
             self._rejoining[subscription] = asyncio.create_task(self._rejoin(subscription))
 
     async def _rejoin(self, subscription: Subscription) -> None:
-        """Stop all runs of the queue: their leases are lost. Join once nothing of it is left."""
+        """Cancel all runs of the queue: their leases are lost. Join once nothing of it is left."""
         queue, idle = subscription.state, self._holdings.has_nothing_of
         queue.stop_serving()
-        self._holdings.release([queue])
+        for run in self._runs.of_queue(queue.index):
+            self._runs.cancel(queue.index, run.job.id, run.job.token)
         self._scheduler.schedule_soon()
         await self._until(lambda: idle(queue))
         async with queue.order_lock:

@@ -125,10 +125,14 @@ class Subscription:
     # Joining and leaving
 
     async def join(self, record: bytes, receive: Callable[[bytes], None]) -> None:
-        """Register with the queue and write the handler's limits. `receive` gets its messages."""
-        handler, run = self.state.service.handler, self._store.run
-        await run(self._commands.configure(limits=handler.options.limits))
-        if handler.fail:
+        """Register with the queue and write its settings. `receive` gets its messages."""
+        service, run = self.state.service, self._store.run
+        # Before this worker runs a job, also of a queue that was destroyed: if the job is given up,
+        # its fail handler must get it.
+        fail_handler = FAIL_HANDLER_SECONDS if service.has_fail_handler else None
+        limits = service.handler.options.limits
+        await run(self._commands.configure(limits=limits, fail_handler=fail_handler))
+        if service.handler.fail:
             await run(self._announce_fail_handler())
         # A worker that has jobs must know at once that its leases may be outdated. Otherwise it
         # might start a job that the server has forgotten.

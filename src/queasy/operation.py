@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queasy.errors import ClientClosed, NotReady, Unanswered, Unreachable
+from queasy.errors import ClientClosed, InvalidInput, NotReady, Unanswered, Unreachable
 from queasy.store.command import Command
 from queasy.store.records import Taken
 from queasy.store.store import AsyncStore, SyncStore
@@ -77,7 +77,7 @@ async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
     """The result of an operation, performed in the running event loop."""
     async with AsyncExitStack() as stack:
         answer: Any = None
-        problem: Unreachable | NotReady | None = None
+        problem: InvalidInput | Unreachable | NotReady | None = None
         while True:
             try:
                 step = operation.send(answer) if problem is None else operation.throw(problem)
@@ -86,7 +86,10 @@ async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
             problem = None
             match step:
                 case Command():
-                    answer = await store.run(step)
+                    try:
+                        answer = await store.run(step)
+                    except InvalidInput as refused:  # the operation may decide to ask for less
+                        problem = refused
                 case Undoable(command=command, undo=undo, expires_in=expires_in):
                     running = asyncio.ensure_future(store.run(command))
                     try:
@@ -121,7 +124,7 @@ def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim |
     closings = store.closings
     with ExitStack() as stack:
         answer: Any = None
-        problem: Unreachable | NotReady | None = None
+        problem: InvalidInput | Unreachable | NotReady | None = None
         while True:
             try:
                 step = operation.send(answer) if problem is None else operation.throw(problem)
@@ -132,7 +135,10 @@ def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim |
                 raise ClientClosed(CLOSED)
             match step:
                 case Command():
-                    answer = store.run(step)
+                    try:
+                        answer = store.run(step)
+                    except InvalidInput as refused:  # the operation may decide to ask for less
+                        problem = refused
                 case Undoable():
                     assert claim is not None
                     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from queasy.dispatch import new_id
-from queasy.errors import NotReady, UndecodablePayload, Unreachable
+from queasy.errors import InvalidInput, NotReady, UndecodablePayload, Unreachable
 from queasy.job import Job, JobError
 from queasy.operation import EnsureSubscribed, Operation, Subscribe, Undoable, WaitForSignal
 from queasy.outcomes import Broken, Died
@@ -227,9 +227,21 @@ def settle_all(commands: QueueCommands, endings: list[Ending]) -> Operation[int]
     """Ends any number of leases; returns how many had not ended before."""
     total = 0
     for chunk in _chunks(endings):
-        words: list[str] = yield commands.settle(chunk)
-        total += len(words) - words.count("lost")
+        total += yield from _settle(commands, chunk)
     return total
+
+
+def _settle(commands: QueueCommands, endings: list[Ending]) -> Operation[int]:
+    """Ends leases, in several calls if the server refuses to give up so many bytes in one."""
+    try:
+        words: list[str] = yield commands.settle(endings)
+    except InvalidInput:
+        half = len(endings) // 2
+        if not half:
+            raise
+        first = yield from _settle(commands, endings[:half])
+        return first + (yield from _settle(commands, endings[half:]))
+    return len(words) - words.count("lost")
 
 
 def audit(commands: QueueCommands) -> Operation[list[str]]:

@@ -1,10 +1,13 @@
 """Promises about how much one call does, however many jobs there are and however large."""
 
+import redis
+
 from queasy.job import Job, JobError
 from queasy.options import JobOptions
-from queasy.outcomes import Fail
-from queasy.store.records import DispatchItem
-from tests.store.harness import Harness, endings_of
+from queasy.outcomes import Broken, Fail, Finish, Release, RetryLater, TimedOut
+from queasy.store.records import DispatchItem, Ending
+from queasy.worker.intake.queue_state import MAX_ENDING_BYTES
+from tests.store.harness import Harness, endings_of, refused
 from tests.store.promise import promise
 
 MEGABYTE = bytes(2**20)
@@ -86,11 +89,69 @@ def a_dequeue_is_bounded_in_bytes(h: Harness) -> None:
 @promise
 def a_requeue_is_bounded_in_bytes(h: Harness) -> None:
     ids = [f"j{n:02}" for n in range(6)]
-    h.call(h.commands.settle(endings_of(take_large(h), Fail(WHY))))
+    for job in take_large(h):
+        assert h.end(job, Fail(WHY)) == "failed"
     for done in (0, 2, 4):
         words = h.call(h.commands.requeue("failed", ids[done:]))
         assert words == ["requeued"] * 2 + ["later"] * (4 - done)
     assert h.waiting() == ids
+
+
+# A call that gives jobs up
+
+
+def accepted(h: Harness, endings: list[Ending]) -> list[str]:
+    try:
+        return h.call(h.commands.settle(endings))
+    except redis.RedisError as error:
+        raise AssertionError("refused to end these leases") from error
+
+
+def refuse_three_accept_two(h: Harness, endings: list[Ending]) -> None:
+    """Each of the three endings gives up a job of one megabyte."""
+    before = h.dump()
+    with refused("QUEASYBAD"):
+        h.call(h.commands.settle(endings))
+    with refused("QUEASYBAD"):
+        h.dequeue("c1", endings=endings)
+    assert h.dump() == before, "nothing was written"
+    assert "lost" not in accepted(h, endings[1:]) + accepted(h, endings[:1])
+
+
+@promise
+def a_call_that_gives_up_too_many_bytes_is_refused_before_anything_is_written(h: Harness) -> None:
+    h.call(h.commands.configure(limits=JobOptions(max_timeouts=1), fail_handler=True))
+    a, b, c = take_large(h, 3)
+    refuse_three_accept_two(h, endings_of([a, b, c], Fail(WHY)))
+    a, b, c = take_large(h, 3)
+    refuse_three_accept_two(h, endings_of([a, b, c], TimedOut(WHY)))
+    a, b, c = take_large(h, 3)
+    refuse_three_accept_two(h, endings_of([a, b, c], Broken(WHY)))
+    a, b, c = take_large(h, 3)
+    mixed = [Fail(WHY), TimedOut(WHY), Fail(WHY)]
+    refuse_three_accept_two(
+        h, [Ending(job.id, job.token, why) for job, why in zip((a, b, c), mixed, strict=True)]
+    )
+
+
+@promise
+def a_call_may_give_up_what_a_worker_reports_in_one(h: Harness) -> None:
+    h.join("c1")
+    third = MAX_ENDING_BYTES // 3 + 1
+    for sizes in [third] * 3, [1] * 30 + [third, third, 9 * third], [9 * third]:
+        items = [DispatchItem(f"j{n}", bytes(size)) for n, size in enumerate(sizes)]
+        h.call(h.commands.dispatch(items))
+        jobs = h.take("c1", limit=1000)
+        assert len(jobs) == len(sizes)
+        assert set(accepted(h, endings_of(jobs, Fail(WHY)))) == {"failed"}
+
+
+@promise
+def jobs_that_are_not_given_up_do_not_count_against_the_bytes_of_a_call(h: Harness) -> None:
+    for outcome in (Release(), RetryLater(WHY, after=0), TimedOut(WHY), Finish()):
+        jobs = take_large(h)
+        assert "lost" not in accepted(h, endings_of(jobs, outcome))
+        h.clear()
 
 
 # A client with many leases

@@ -21,7 +21,7 @@ LEAST = 9
 # instructions of a job life. `prelude` is not a module: all modules see the names it declares.
 MODULES = (
     "clock", "keys", "stats", "batch", "job", "arguments", "waiters", "client", "idempotency",
-    "waking", "cancel", "dispatch", "records", "settings", "endings", "settle", "lease", "take",
+    "waking", "cancel", "dispatch", "records", "settings", "endings", "lease", "settle", "take",
     "handoff", "sweep", "dequeue", "inspect", "audit", "failure", "api",
 )  # fmt: skip
 

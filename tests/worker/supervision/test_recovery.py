@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from queasy import Client, Dispatch
+from queasy import Client, Dispatch, InvalidInput
+from queasy.options import JobOptions
+from queasy.outcomes import TimedOut
+from queasy.store.records import DispatchItem, Ending
 from queasy.store.store import AsyncStore
 from queasy.worker.liveness.inflight_table import Entry
 from queasy.worker.plan import Place
@@ -64,6 +67,36 @@ async def test_more_than_a_thousand_runs_of_a_dead_process_come_back_at_once(
     assert (await queue.counts()).waiting == JOBS
     async for job in queue.jobs(state):
         assert {name: getattr(job, name) for name in expected} == expected
+
+
+async def test_large_jobs_of_a_dead_process_are_given_up_in_several_calls(
+    server: Server, prefix: str, client: Client
+) -> None:
+    """The supervisor does not know how large they are, and the server refuses more than 2 MiB."""
+    jobs = 7
+    planned = Planned(server.url, prefix, 10.0, None, [("q", False)])
+    store, commands = planned.place.store(), planned.place.commands("q", fail=False)
+    try:
+        limits = JobOptions(max_timeouts=1)
+        await store.run(commands.configure(limits=limits, fail_handler=True))
+        await store.run(commands.register("c1", 30))
+        items = [DispatchItem(f"job-{n}", bytes(2**20)) for n in range(jobs)]
+        await store.run(commands.dispatch(items))
+        runs: list[Entry] = []
+        for request in ("1", "2"):
+            taken = await store.run(commands.dequeue("c1", lease=30, limit=9, request=request))
+            runs += [Entry(0, job.id, job.token, 1.0, 2.0) for job in taken.jobs]
+        endings = [Ending(entry.id, entry.token, TimedOut()) for entry in runs]
+        with pytest.raises(InvalidInput, match="2097152 bytes"):
+            await store.run(commands.settle(endings))
+        child = GoneChild(
+            client="c1", planned=planned, runs=runs, runs_are_suspect=False,
+            timed_out=frozenset(map(run_key, runs)), held=frozenset({0}),
+        )  # fmt: skip
+        assert await recover_jobs(store, child) == jobs
+    finally:
+        await store.close()
+    assert (await client.queue("q").counts()).failed == jobs
 
 
 async def test_only_queues_of_which_jobs_may_have_been_held_are_logged_as_not_returned(

@@ -121,7 +121,7 @@ end
 --          map), and for a death started (how many jobs of all queues ran in that process)
 --   reply  finished | retried | timed_out | failed | released | cancelled | broken | stalled |
 --          postponed (broken, but that record is full) | lost for each
---   writes all; a repeat replies lost
+--   writes all, or nothing if it is refused: see `count_given_up`; a repeat replies lost
 function API.settle(keys, argv)
   local n = group_count(argv, 1, 4, 'leases')
   local q = open_queue(keys)

@@ -66,7 +66,8 @@ local LONG_ENTRY = '------------------------------------------------------------
 
 -- Moving a payload from one record to another copies it several times, which takes milliseconds for
 -- each megabyte. A call that can stop half way stops after this many bytes, so that it ends in a
--- fraction of 50 ms. It always handles at least one job, however large.
+-- fraction of 50 ms. It always handles at least one job, however large. A call that ends leases
+-- cannot stop half way: it is refused.
 local MAX_CALL_BYTES = 2 * 2 ^ 20
 
 -- The format of the data in these keys. A library that changes the meaning of what is stored, so

@@ -164,5 +164,5 @@ local function lease_jobs(q, batch, client, ids, scores, infos)
 end
 
 return {
-  lease_jobs = lease_jobs,
+  lease_jobs = lease_jobs, next_payloads = next_payloads,
 }

@@ -9,6 +9,7 @@
 -- retried. tests/store/test_paths.py compares the bulk paths with the general one in endings.lua.
 
 local BULK, LONG_ENTRY, CHUNK, refuse = keys.BULK, keys.LONG_ENTRY, keys.CHUNK, keys.refuse
+local MAX_CALL_BYTES = keys.MAX_CALL_BYTES
 local parse_number, in_chunks, hmget_sparse = keys.parse_number, keys.in_chunks, keys.hmget_sparse
 local presized, settings_of, fail_queue_of = keys.presized, keys.settings_of, keys.fail_queue_of
 local tick, schedule = keys.tick, keys.schedule
@@ -18,6 +19,7 @@ local ORIGIN, RETRIED, plain_lease_client = job.ORIGIN, job.RETRIED, job.plain_l
 local limit_of, backoff, unpack_table = job.limit_of, job.backoff, job.unpack_table
 local count_due = waking.count_due
 local add_record = records.add_record
+local next_payloads = lease.next_payloads
 local read_run, free_fail_id, ENDINGS = endings.read_run, endings.free_fail_id, endings.ENDINGS
 local end_run, commit_runs = endings.end_run, endings.commit_runs
 
@@ -211,12 +213,39 @@ local function dispatch_fail_jobs(fq, batch, ids, tokens, datas, fields, problem
   fq.due = (fq.due or 0) + n
 end
 
--- Gives up plain leases of jobs without an info; each of the `problems` is packed, or ''. The bulk
--- form of `ENDINGS.fail`. The failed record and the fail job's origin share most fields, so these
--- are packed once.
-local function give_up_all(q, batch, plain, problems)
+-- Counts the payload of one more job that this call gives up. A call that gives up too much is
+-- refused, not carried out in part: every client understands that. Nothing has been written yet.
+-- Payloads count in the order of the endings, as a worker counts them before it calls.
+local function count_given_up(bulk, data)
+  if bulk.bytes >= MAX_CALL_BYTES and #data > 0 then
+    refuse('expected at most ' .. MAX_CALL_BYTES .. ' bytes of payloads of jobs that are given up, '
+      .. 'and one such job more, in one call: end fewer leases in one call')
+  end
+  bulk.bytes = bulk.bytes + #data
+end
+
+-- The payloads of jobs that this call gives up, false for none. Reads some at a time, so that a
+-- call that is refused has not read them all.
+local function read_payloads(q, bulk, ids, n)
+  local datas, last, before = presized(n), 0, bulk.bytes
+  while last < n do
+    local first, some = last, nil
+    some, last = next_payloads(q, ids, first, bulk.bytes - before)
+    for i = first + 1, last do
+      datas[i] = some[i - first]
+      count_given_up(bulk, datas[i] or '')
+    end
+  end
+  return datas
+end
+
+-- Gives up the plain leases in `bulk.failures`, of jobs without an info; each of the `problems` is
+-- packed, or ''. The bulk form of `ENDINGS.fail`. The failed record and the fail job's origin share
+-- most fields, so these are packed once.
+local function give_up_all(q, batch, bulk)
+  local plain, problems = bulk.failures, bulk.errors
   local n, ids = plain.n, plain.ids
-  local datas = in_chunks('HMGET', q.data, ids)
+  local datas = read_payloads(q, bulk, ids, n)
   bulk_end_leases(q, batch, plain)
   batch:bulk('hdel', q.data, ids, n, datas)
   local head, fields, tokens = '\169failed_at' .. cmsgpack.pack(q.now) .. '\165token', {}, {}
@@ -282,7 +311,7 @@ end
 -- Writes the failures that were added up to now.
 local function write_failures(q, batch, bulk)
   if bulk.failures then
-    give_up_all(q, batch, bulk.failures, bulk.errors)
+    give_up_all(q, batch, bulk)
     bulk.failures, bulk.errors = nil, {}
   end
 end
@@ -310,7 +339,8 @@ local function settle(q, argv, first, n, packed_finishes, sender)
   end
   local active, helds = in_chunks('HMGET', q.active, ids), hmget_sparse(q.blocked, ids)
   local infos = read_infos(q, argv, first, n, ids)
-  local batch, bulk, replies, lost, ended, any = new_batch(), { errors = {} }, {}, {}, {}, false
+  local batch, bulk = new_batch(), { errors = {}, bytes = 0 }
+  local replies, lost, ended, any = {}, {}, {}, false
   local finished, leases, lease_head = 0, presized(all), sender and sender .. ':'
   for i = 1, all do
     local at = first + (i - 1) * WIDTH
@@ -337,6 +367,9 @@ local function settle(q, argv, first, n, packed_finishes, sender)
       write_failures(q, batch, bulk) -- records keep the order of the outcomes
       status = end_run(q, batch, run, verb, whens[i], problems[i])
       ended[id], any = true, true
+      if status == 'failed' or status == 'broken' then
+        count_given_up(bulk, run.data)
+      end
     end
     if i <= n then
       replies[i] = status

@@ -173,8 +173,8 @@ def _kill_for(child: ChildSnapshot, runs: Sequence[Entry]) -> Kill:
 def _about_blocked_loop(child: ChildSnapshot, overdue: list[Entry]) -> Kill | None:
     """The event loop is blocked, so that late runs cannot be asked to end: which of them is guilty?
 
-    Two kinds of late runs are: those that were asked to end before the loop was blocked, and the
-    one that is on the loop. Every other late run may have returned, or may only need the loop.
+    A late run is guilty if it was asked to end before the loop was blocked, or if it is on the
+    loop. Any other late run may have returned, or may only need the loop to do so.
     """
     late, on_loop = _late_runs(child), child.on_loop
     if not late:

@@ -152,13 +152,13 @@ def new_client_id(group: str | None = None) -> str:
     which clients end together: those of one `group`, or of this process. The server does not rely
     on the waiters of one host or group.
     """
-    number = _process(os.getpid()) if group is None else zlib.crc32(group.encode())
+    number = _process_number(os.getpid()) if group is None else zlib.crc32(group.encode())
     return f"h{_host():08x}-g{number:08x}-{new_id()}"
 
 
 @functools.cache
-def _process(_pid: int) -> int:
-    """A random number for a process. A fork gets another one."""
+def _process_number(_pid: int) -> int:
+    """A random number for a process. A forked process gets another one."""
     return int.from_bytes(os.urandom(4))
 
 

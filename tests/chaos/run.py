@@ -1,4 +1,4 @@
-"""Runs a scene and checks its history; or several scenes at the same time."""
+"""Runs one scene, or several at the same time, and checks their histories."""
 
 import logging
 import math
@@ -24,7 +24,7 @@ __all__ = ["prepare", "print_violations", "run", "run_beside"]
 
 
 def prepare() -> None:
-    """Prepare a process that runs scenes."""
+    """Set up logging and signals of a process that runs scenes."""
     logging.getLogger("queasy").setLevel(logging.ERROR)  # warnings are caused by our own faults
     # An ordinary exit, so that all other processes are ended as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -38,7 +38,7 @@ def run(
     keep: Path | None = None,
     most: float = math.inf,
 ) -> Figures:
-    """Run one scene and check its history: faults for so many seconds, or `most` faults."""
+    """Run one scene and check its history: faults for so many seconds, but `most` at most."""
     if keep:
         keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="queasy-chaos-", dir=keep))
@@ -87,7 +87,7 @@ def run_beside(
     results: list[tuple[int, Connection]] = []
     for number, scene in enumerate(scenes):
         for share in range(scene.systems):
-            faults = len(range(share, most, scene.systems))
+            faults = len(range(share, most, scene.systems))  # an equal share, give or take one
             kind, own_seed = kinds[len(results) % len(kinds)], str(seeds.randrange(10**9))
             ours, theirs = spawn.Pipe()
             spawn.Process(

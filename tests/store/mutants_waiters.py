@@ -19,12 +19,12 @@ mutant(
 )
 mutant(
     "the_first_record_stays",
-    "a_waiter_with_other_jobs_no_more_is_recorded_as_such",
+    "a_waiter_that_has_no_other_jobs_any_more_is_recorded_as_such",
     ("if record and record ~= old_record then", "if record and not old_record then"),
 )
 mutant(
     "a_record_that_is_not_needed_stays",
-    "a_waiter_with_other_jobs_no_more_is_recorded_as_such",
+    "a_waiter_that_has_no_other_jobs_any_more_is_recorded_as_such",
     ("elseif old_record and not record then", "elseif false then"),
 )
 for way in (

@@ -48,7 +48,7 @@ def the_entry_of_a_waiter_is_only_a_time(h: Harness) -> None:
 
 
 @promise
-def a_waiter_with_other_jobs_no_more_is_recorded_as_such(h: Harness) -> None:
+def a_waiter_that_has_no_other_jobs_any_more_is_recorded_as_such(h: Harness) -> None:
     h.join("c1")
     _sleep(h, beside=3)
     _sleep(h, beside=2)

@@ -129,7 +129,7 @@ class QueueCommands:
         if packed is None:
             finishes, others, packed = (), endings, b""
         args: list[Argument] = [
-            *NO_NUMBER, client, _whole_ms(lease), str(limit), request, waiter,
+            *NO_NUMBER, client, _ms_text(lease), str(limit), request, waiter,
             str(round(waits * 1000)), str(len(others)),
         ]  # fmt: skip
         for ending in others:
@@ -177,14 +177,14 @@ class QueueCommands:
 
     def extend(self, id_: str, token: int, lease: float) -> Command[str]:
         """Extend a lease: ok, cancel (its cancellation was requested) or lost."""
-        args = (encode_id(id_), str(token), _whole_ms(lease))
+        args = (encode_id(id_), str(token), _ms_text(lease))
         return Command("extend", self.keys.all, args, _word)
 
     # Clients
 
     def register(self, client: str, lease: float, worker: bytes = b"") -> Command[str]:
         """Create a client: ok, or lost if it was swept before."""
-        args = (client, _whole_ms(lease), worker)
+        args = (client, _ms_text(lease), worker)
         return Command("register", self.keys.all, args, _word)
 
     def bump(self, clients: Sequence[str], lease: float) -> Command[Bumped]:
@@ -196,7 +196,7 @@ class QueueCommands:
                 next_in=_seconds_until(reply[0][2]),
             )
 
-        args = (_whole_ms(lease), *clients)
+        args = (_ms_text(lease), *clients)
         return Command("bump", self.keys.with_fail_queue, args, read)
 
     def evict(self, client: str) -> Command[tuple[str, int]]:
@@ -278,8 +278,8 @@ class QueueCommands:
         )
 
     def destroy(self, *, force: bool) -> Command[tuple[str, int, int]]:
-        """Delete the queue: gone, or active (nothing was deleted); how many jobs are active, and
-        how many clients are alive.
+        """Delete the queue: gone, or active (it is in use, and nothing was deleted); how many jobs
+        are active, and how many clients are alive.
         """
         return Command(
             "destroy",
@@ -390,12 +390,12 @@ def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _whole_ms(seconds: float) -> str:
+def _ms_text(seconds: float) -> str:
     return str(_milliseconds(seconds))
 
 
 def _state(state: bytes, why: list[Any]) -> Any:
-    """The state of a client: a later element of the reply may say why it is lost."""
+    """The state of a client: `destroyed` if it is lost because its queue was destroyed."""
     return "destroyed" if why[:1] == [b"destroyed"] else _word(state)
 
 

@@ -87,7 +87,7 @@ def test_ended_run_counts_as_begun_and_not_as_a_run() -> None:
     table.close()
 
 
-def test_what_is_on_the_loop_is_known_only_until_the_loop_turns() -> None:
+def test_the_run_on_the_loop_is_known_only_until_the_loop_turns() -> None:
     table = InflightTable(1, 3)
     table.loop_turned(1.0)
     assert table.on_loop is None

@@ -6,7 +6,7 @@ from queasy.worker.supervision.loop_watch import LoopWatch
 RunId = tuple[int, int]
 
 
-def test_a_run_is_on_the_loop_since_it_was_first_seen_there() -> None:
+def test_look_records_since_when_a_run_is_on_the_loop() -> None:
     table = InflightTable(1, 3)
     watch, on_loop = LoopWatch(table), list[RunId | None]([(0, 1)])
     table.loop_turned(100.0)

@@ -122,7 +122,7 @@ def test_a_run_may_block_the_loop_until_its_deadline_whatever_waits_for_it() -> 
     assert decided(snapshot) == []
 
 
-def test_a_loop_that_one_handler_after_the_other_blocks_is_left_alone() -> None:
+def test_a_loop_that_several_handlers_block_in_turns_is_left_alone() -> None:
     entries = run("a", OVERDUE), run("b", OVERDUE, token=2)
     assert decided(blocked(*entries, on_loop=seen(2, since=NOW - 0.5))) == []
 

@@ -38,15 +38,15 @@ local OUTAGE_MS = 10000
 -- an outage.
 local CONTACT_EVERY_MS = OUTAGE_MS - 1000
 -- A shorter silence than this needs no note: while a worker holds jobs, its heartbeat calls every
--- second. One between this and an outage may be an outage as well. No lease of a worker runs out in
--- it, but one may run out in two together, if only others called in between.
+-- second. A silence between this and OUTAGE_MS may be an outage as well. No lease of a worker runs
+-- out in one such silence, but a lease may run out in two, if only other clients called in between.
 local SILENCE_MS = 2000
 -- A call that writes nothing else records its time if the last record is older.
 local RECORD_EVERY_MS = 500
 -- The time that clients need to call after a silence.
 local RECONNECT_MS = 2500
--- A silence that begins before clients had time to call continues the one before, if it begins this
--- soon after the server came back from the first of them: FLAPPING_MS if it is an outage, else
+-- A silence that begins before clients had time to call continues the previous one. It must begin
+-- this soon after the server came back from the first of them: FLAPPING_MS if it is an outage, else
 -- SHORT_FLAPPING_MS. Without these bounds, a queue that is called once an hour, or every five
 -- seconds, would never return the jobs of a dead client: each silence would continue the last one.
 local FLAPPING_MS = 60000

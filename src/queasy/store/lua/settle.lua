@@ -29,8 +29,8 @@ local WIDTH = 4
 -- The fields that the record of an ending may have.
 local FIELDS = { when = true, error = true, started = true }
 
--- The bytes of the error in a packed record, for a copy into another record: only if the error is a
--- small map, and is the last field: after `when`, or alone if that is nil. false if not.
+-- The bytes of the error in a packed record, for a copy into another record. false unless the error
+-- is a small map and the last field: it follows `when`, or is alone if `when` is nil.
 local function error_bytes(raw, when)
   local at = 2 -- where the name of the field `error` begins
   if when then
@@ -52,10 +52,10 @@ local function check_fields(record)
   end
 end
 
--- What the record of an ending says: when the job is to run again ('' if it does not say) or, for a
--- death, how many jobs had started; its error, and the bytes of the error ('' for none, false if
--- they cannot be copied). A field that this library does not know is refused: to leave it out would
--- lose what the client meant.
+-- Reads the record of an ending. Returns when the job is to run again ('' if the record does not
+-- say) or, for a death, how many jobs had started; its error; and the bytes of the error ('' for
+-- none, false if they cannot be copied). Refuses a field that this library does not know: to ignore
+-- it would lose what the client meant.
 local function read_ending(verb, raw)
   local ok, rest, record = pcall(cmsgpack.unpack_one, raw, 0)
   if not ok or type(record) ~= 'table' or rest ~= -1 then
@@ -63,7 +63,7 @@ local function read_ending(verb, raw)
   end
   local when, problem, started = record.when or '', record.error, record.started
   local known = (record.when and 1 or 0) + (problem and 1 or 0) + (started and 1 or 0)
-  -- The first byte says how many fields a small map has.
+  -- The first byte of a small map says how many fields it has: here, the known ones and no other.
   local is_small = string.byte(raw) == 128 + known
   if not is_small then
     check_fields(record)
@@ -88,8 +88,8 @@ local function read_ending(verb, raw)
   return when, problem, is_small and error_bytes(raw, record.when)
 end
 
--- Checks the endings in argv: `n` of WIDTH arguments each. Returns their ids, and what the record
--- of each says: see `read_ending`.
+-- Checks the endings in argv: `n` of WIDTH arguments each. Returns their ids, and the three results
+-- of `read_ending` for each.
 local function read_endings(argv, first, n)
   local ids, whens, problems, packed = {}, {}, {}, {}
   for i = 1, n do

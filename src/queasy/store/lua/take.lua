@@ -67,9 +67,9 @@ local function request_record(q, taker, jobs)
   return record .. ' ' .. cmsgpack.pack(ids)
 end
 
--- How many companions each suspect of a page may have. Suspects that may have more change places
--- with those that may have fewer; other jobs keep their places. So larger groups run first: they
--- clear more jobs at once, and after a death most of them are innocent.
+-- Sorts the suspects of a page in place: those that may have more companions come first; other jobs
+-- keep their places. So larger groups run first: they clear more jobs at once, and most of their
+-- jobs are innocent. Returns by place how many companions each suspect may have.
 local function larger_groups_first(page, infos)
   local limits, places, suspects = {}, {}, {}
   for i = 1, #infos do
@@ -92,9 +92,9 @@ local function larger_groups_first(page, infos)
   return limits
 end
 
--- Adds the jobs of a page that may run together, beside `beside` others, to `found`. A suspect may
--- have only so many companions: it is skipped if it would have more. Returns whether `found` is
--- full: it has `limit` jobs, or one of them may have no further companion.
+-- Adds the jobs of a page that may run together, beside `beside` others, to `found`. A suspect is
+-- skipped if it would have more companions than it may have. Returns whether `found` is full: it
+-- has `limit` jobs, or one of them may have no further companion.
 local function add_fitting(q, found, page, infos, limits, limit, beside)
   for i = 1, #page / 2 do
     local n = #found.ids
@@ -114,9 +114,9 @@ local function add_fitting(q, found, page, infos, limits, limit, beside)
 end
 
 -- The first `limit` due jobs that may run together, beside `beside` others in the same process:
--- ids, scores, infos. The fourth result says whether these are all such jobs. `q.none_due_left`
--- remembers that there is none, so that a call scans the suspects only once. `q.skipped` is how
--- many companions a suspect that was skipped may have: the most of any.
+-- ids, scores, infos. The fourth result says whether these are all such jobs. If there are none,
+-- sets `q.none_due_left`, so that a call scans the suspects only once. If suspects were skipped,
+-- `q.skipped` is the most companions that any of them may have.
 local function find_due(q, limit, beside)
   if q.none_due_left then
     return {}, {}, {}, true
@@ -137,7 +137,7 @@ local function find_due(q, limit, beside)
       return ids, scores, infos, n < size
     end
     if seen == 0 and size < PAGE then
-      size = PAGE -- a larger group may follow
+      size = PAGE -- read again, with more jobs: a larger group may follow
     else
       found = found or { ids = {}, scores = {}, infos = {}, most = math.huge }
       full = add_fitting(q, found, page, infos, limits, limit, beside)

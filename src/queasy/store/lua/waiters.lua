@@ -1,17 +1,17 @@
 -- Waiters: clients that sleep until there is work.
 --
 -- A waiter has an entry in `waiters`: the time at which it polls at the latest, in whole
--- milliseconds. What else the server knows of it is in its record in `waiter_info`, a packed map:
+-- milliseconds. Its record in `waiter_info`, a packed map, says what it accepts:
 --   beside   how many other jobs its process has; absent if none
 --   hand     true if it takes hand-offs (handoff.lua)
--- A waiter without other jobs that takes no hand-offs has no record. Only this module reads and
--- writes records, and removes entries: an entry and its record end together. A field that this
--- module does not know was written by a later revision. If ignoring the field would be wrong, that
+-- A waiter that has no other jobs and takes no hand-offs has no record. Only this module writes
+-- records and removes entries, so an entry and its record end together. A field that this module
+-- does not know was written by a later revision. If ignoring the field would be wrong, that
 -- revision has raised the format of the queue, and this library refuses the queue.
 --
--- The host is not in the record. It is an attribute of every client, also of one that does not
--- wait, and its id names it (client.lua). A settle may compare the hosts of many waiters: it need
--- not read their records.
+-- The host is not in the record, but in the id of the client (client.lua), because clients that do
+-- not wait have a host, too. Besides, a settle may compare the hosts of many waiters, and need not
+-- read their records for that.
 
 local CHUNK, waiter_info_key = keys.CHUNK, keys.waiter_info_key
 local new_batch = batch.new
@@ -26,8 +26,8 @@ local function write_record(args)
   return (beside or hand) and cmsgpack.pack({ beside = beside, hand = hand }) or nil
 end
 
--- What a record says; nil if it cannot be read. Another program may have written anything there: a
--- waiter whose record cannot be read counts as one without a record.
+-- The fields of a record; nil if it cannot be read: another program may have written anything
+-- there. A waiter whose record cannot be read counts as one without a record.
 local function read_record(raw)
   local record = unpack_table(raw)
   local beside = record and record.beside
@@ -37,7 +37,7 @@ local function read_record(raw)
   return { beside = beside or 0, hand = record.hand == true }
 end
 
--- Removes the entry and the record of a waiter with `batch`. Returns whether it was one.
+-- Has `batch` remove the entry and the record of a client. Returns whether it was a waiter.
 local function forget(q, batch, waiter)
   local poll_at = redis.call('ZSCORE', q.waiters, waiter)
   if poll_at then
@@ -47,13 +47,13 @@ local function forget(q, batch, waiter)
   return poll_at ~= false
 end
 
--- Removes a waiter, after everything is written.
+-- Removes a waiter at once, for use after everything is written: best effort.
 local function remove(q, waiter)
   redis.pcall('ZREM', q.waiters, waiter)
   redis.pcall('HDEL', waiter_info_key(q), waiter)
 end
 
--- Adds up to 100 waiters that are gone to the batch, but not `waiter`.
+-- Has `batch` remove up to 100 waiters that are gone, but not `waiter`.
 local function forget_gone(q, batch, waiter)
   local gone = redis.call('ZRANGE', q.waiters, '-inf', q.now - WAITER_GONE_MS, 'BYSCORE',
     'LIMIT', 0, 100, 'WITHSCORES')
@@ -72,7 +72,7 @@ local function add(q, args, poll_at)
   forget_gone(q, batch, waiter)
   local old_poll_at = redis.call('ZSCORE', q.waiters, waiter)
   batch:add(q.waiters, waiter, math.floor(poll_at), old_poll_at)
-  -- a client that was no waiter has no record
+  -- a client that was not a waiter has no record
   local key, record = waiter_info_key(q), write_record(args)
   local old_record = old_poll_at and redis.call('HGET', key, waiter) or nil
   if record and record ~= old_record then

@@ -9,10 +9,10 @@
 -- before the two poll, a message asks two waiters to poll at that time.
 --
 -- A host may vanish with its connections open: messages to its waiters then seem to be received. A
--- supervisor may die with all its workers. So no event depends on the waiters of one host, nor of
--- one supervisor, if there are others. If there are two hosts, both keep the time; else two
--- supervisors. If a waiter is woken for a job, one that is apart from it polls soon after, and
--- takes the job if it is still due.
+-- supervisor may die with all its workers, its group of clients (client.lua). So no event depends
+-- on the waiters of one host, nor of one group, if there are others. If there are two hosts, both
+-- keep the time; else two groups. If a waiter is woken for a job, a waiter of another host, or else
+-- of another group, polls soon after, and takes the job if it is still due.
 --
 -- A waiter whose process has other jobs is not woken for a suspect that must run alone.
 
@@ -31,7 +31,7 @@ local OVERDUE_MS = 2000
 -- How many clients to look at for the first that holds a job.
 local EXPIRIES = 10
 
--- A wake-up for a job is checked after this time, by a waiter of another host or supervisor.
+-- A wake-up for a job is checked after this time, by a waiter of another host or group.
 local CHECK_AFTER_MS = 2000
 
 -- A waiter sleeps for whole milliseconds and polls up to one later than it asked for.
@@ -40,14 +40,15 @@ local POLL_TOLERANCE_MS = 1
 -- A poll that must come before a silence counts comes this much earlier.
 local POLL_MARGIN_MS = 250
 
--- A message leaves the server when the call has ended, which takes about so long for each job that
--- it dispatches. A waiter counts from when the message arrives. If it polls early, the reply says
--- when to poll again. Measured: 4 ms for 1,000 jobs, more on a busy machine. It cannot be read from
--- the clock: within a call, the time of Valkey does not move.
+-- A waiter counts its time from the arrival of the message, and the message leaves the server only
+-- when the call has ended. This is a generous estimate of how long that takes for each job that the
+-- call dispatches: 1,000 jobs took 4 ms, more on a busy machine. If the waiter polls too early, the
+-- reply says when to poll again. The call cannot measure it: its clock stands still in Valkey.
 local CALL_MS_PER_JOB = 0.02
 
--- A call looks at this many waiters at most, to find those that keep the time. Two are enough in
--- most cases: those that keep the time are the first to poll.
+-- A call looks at this many waiters to find those that keep the time, and at more only if all of
+-- these are of one host. The first two are enough in most cases: those that keep the time are the
+-- first to poll.
 local LOOK_AT = 20
 
 -- A waiter that rests polls after this time at the latest, so that it stays registered.
@@ -86,8 +87,8 @@ local function is_subscribed(q, client)
   return (listeners[2] or 0) > 0
 end
 
--- Asks a waiter to poll at `at`. Returns whether any subscriber received that; nil if this user may
--- not publish.
+-- Asks a waiter to poll at `at`. Returns whether any subscriber received the message; if none did,
+-- removes the waiter. nil if this user may not publish.
 local function appoint(q, client, at)
   local call_ms = (q.dispatched or 0) * CALL_MS_PER_JOB
   local message = 'poll:' .. math.max(0, math.ceil(at - q.now - call_ms))
@@ -102,9 +103,9 @@ local function appoint(q, client, at)
   return true
 end
 
--- The first waiters that poll from `from` to `to`, and when: { client, poll_at, ... }. If the first
--- LOOK_AT are all of one host, or of one group, the first of another host and of another group
--- follow them, if they are among the next CHUNK.
+-- The first LOOK_AT waiters that poll from `from` to `to`, and when: { client, poll_at, ... }. If
+-- all of these are of one host, the first of another host follows them. If all are of one group,
+-- the first of another group does, if it comes earlier. Both are among the next CHUNK waiters.
 local function polling_between(q, from, to)
   local found = redis.pcall('ZRANGE', q.waiters, from, to, 'BYSCORE', 'LIMIT', 0, LOOK_AT,
     'WITHSCORES')
@@ -136,8 +137,9 @@ local function later_waiters(q, at)
   return polling_between(q, string.format('(%.17g', at + POLL_TOLERANCE_MS), '+inf')
 end
 
--- Has a waiter poll by `at` that is apart from `client`, unless one of those in `polling` is: of
--- another host if there is one, else at least `least` apart.
+-- Has a second waiter, beside `client`, poll by `at`: the most independent one it finds. Does
+-- nothing if that one is less than `least` apart from `client`, or not further than one in
+-- `polling`.
 local function appoint_beside(q, client, polling, at, least)
   local most = -1
   for i = 1, #polling, 2 do
@@ -155,9 +157,9 @@ local function appoint_beside(q, client, polling, at, least)
   end
 end
 
--- Has a waiter that is apart from the one that was woken poll after CHECK_AFTER_MS: perhaps nothing
--- at its host, or of its supervisor, read the message. Until that waiter polls, further wake-ups
--- need no other check.
+-- Has a waiter of another host, or else of another group, poll after CHECK_AFTER_MS: the host or
+-- the supervisor of the waiter that was woken may be gone. Until that poll, further wake-ups need
+-- no other check.
 local function check_soon(q, woken)
   local at = math.floor(q.now + CHECK_AFTER_MS)
   appoint_beside(q, woken, keepers(q, at), at, 1)
@@ -248,8 +250,8 @@ local function first_expiry(q)
 end
 
 -- When a client must poll because of a lease that expires at `expiry`. Polls are also needed before
--- that: otherwise the silence until then would count as an outage, or would continue the last
--- silence, and the grace period after it would end later than the lease.
+-- that. Otherwise the silence until then would count as an outage, or would continue the last
+-- silence: then a grace period would follow, and the lease would count until its end.
 local function poll_time_for(q, expiry)
   local from = q.last_contact or q.now
   local left, continues = expiry - from, continues_silence(q, from)

@@ -70,9 +70,9 @@ class Runs:
         self.used = Units()
         """Units of capacity that runs occupy."""
         self.accepted_count = 0
-        """How many runs were to start."""
+        """How many runs were added by `start`, whatever became of them."""
         self.given_back_count = 0
-        """How many of them did not: the supervisor gave their jobs back first."""
+        """How many of them did not begin, because the supervisor gave their jobs back first."""
         self.ended_count = 0
         """How many runs have ended, or were given back."""
         self._wanted_more = False
@@ -96,9 +96,8 @@ class Runs:
     def __iter__(self) -> Iterator[Run]:
         found: list[Run] = []
         for runs in list(self._runs.values()):
-            found += (
-                runs.values()
-            )  # in one step: another thread may read while this one starts runs
+            # Each copy is one step: another thread may read while this one starts runs.
+            found += runs.values()
         return iter(found)
 
     @property
@@ -291,8 +290,8 @@ class Runs:
         self._table.loop_turned(time.monotonic())
         if self._ends_unconfirmed:
             self._end_unconfirmed(time.monotonic())
-        # If a handler has blocked the loop, others may have only one step left to take. Those that
-        # have not ended by the next tick are asked to end.
+        # If a handler has blocked the loop, deadlines of others passed while they waited for it.
+        # These runs may need only one more step. At the next tick they are asked to end.
         due_until = expected if was_blocked else now
         for run in self:
             if due_until >= run.deadline:

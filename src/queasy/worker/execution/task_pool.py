@@ -72,7 +72,8 @@ class TaskPool(Generic[T]):
             task = asyncio.create_task(self._work(), context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        self._tasks_to_start *= 2  # items are left although tasks ran: their handlers await
+        # If items are left in the next pass, the handlers of these tasks await: start more tasks.
+        self._tasks_to_start *= 2
         self._start_tasks_soon()
 
     async def _work(self) -> None:
@@ -81,7 +82,7 @@ class TaskPool(Generic[T]):
         assert task is not None
         turn, clean = self._turn, copy_context()
         # A handler may leave a reference to its task, such as a timer or a generator with a timeout
-        # in it. That would later cancel another handler that runs in the same task.
+        # in it. The timeout would later cancel another handler that runs in the same task.
         references, weak_references = getrefcount(task), getweakrefcount(task)
         over_at = monotonic() + MAX_TURN
         while self._waiting:

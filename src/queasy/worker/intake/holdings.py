@@ -81,9 +81,9 @@ class Holdings:
         return others < self._table.slots and self._activity.admits(job.companions, others)
 
     def _admits_all(self, jobs: Sequence[Job]) -> bool:
-        """Whether all these jobs may start, by a check that is quicker than one for each of them.
+        """Whether all these jobs may start: a quick check for jobs that are not suspects.
 
-        False says only that each of them must be checked.
+        If it is False, some may start nevertheless: `admits` decides about each.
         """
         suspects = [job for job in jobs if job.companions is not None]
         if suspects or self._activity.most_jobs is not None:
@@ -107,7 +107,7 @@ class Holdings:
     # Arriving jobs
 
     def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
-        """Jobs arrived: raise the pace if those before them were short; note unmet demand."""
+        """Jobs arrived: raise the pace if the previous jobs were short; note unmet demand."""
         many = fits_many(self._capacity, queue.size(self.runs.pace))
         short = queue.are_jobs_short(call, taken, idle=not self.runs)
         queue.note_portion(call, taken, fits_many=many, short=short)
@@ -148,10 +148,12 @@ class Holdings:
         size = queue.size(self.runs.pace)
         if self.runs.has_any(queue.index, jobs):
             jobs = self._defer_successors(queue, jobs, size)
-        # When they were requested, the worker still took such jobs, or expected to have room.
+        # The worker requested the jobs, but has less room than it expected, or takes no more jobs.
         if not (fit and queue.serving and not self.closing):
             self._release(queue, jobs)
-        elif ready := jobs if self._admits_all(jobs) else self._admit_each(queue, jobs):
+            return
+        ready = jobs if self._admits_all(jobs) else self._admit_each(queue, jobs)
+        if ready:
             self.hand_off.note_jobs(queue)
             self.runs.start(queue.index, queue.service, ready, size)
 

@@ -48,7 +48,8 @@ SLOT_BYTES = SLOT.size + MAX_ID
 SHORT_ID = 64
 ENTRY = struct.Struct(f"{SLOT.format}{SHORT_ID}s")
 FLOAT, COUNT = 8, 4
-# No slot: the run is not in the table, or must not begin because its job was given back.
+# In place of a slot. NOT_IN_TABLE: the run has not begun. GIVEN_BACK: it must not begin, because
+# the supervisor has given its job back.
 NOT_IN_TABLE, GIVEN_BACK = -1, -2
 # Positions in the header, counted in numbers of the same kind; then positions within a queue.
 LOOP_TURNED, SUPERVISOR_RAN, FROZEN_SECONDS = 0, 1, 2
@@ -102,7 +103,8 @@ class InflightTable:
         self._requested_at_index = [_floats_of(queue) + REQUESTED_AT for queue in range(queues)]
         self._revoked_index = [_floats_of(queue) + REVOKED for queue in range(queues)]
         self._settled = [0] * queues
-        """The last revocation of each queue that this worker has settled. Only the worker's."""
+        """The last revocation of each queue that this worker has settled. Not in shared memory: the
+        supervisor does not need it."""
 
     @staticmethod
     def create_file(queues: int, runs: int) -> int:
@@ -134,7 +136,7 @@ class InflightTable:
         if len(raw) > SHORT_ID:
             memory[at + ID : at + ID + len(raw)] = raw
         memory[at] = RUNNING  # last: an entry is seen whole or not at all
-        # After that: the supervisor sees either the run, or that it does not begin.
+        # Compare after the write: either the supervisor sees the run, or the run does not begin.
         if token <= self._longs[self._revoked_index[queue]] and not self._is_settled(queue):
             self.free([at])
             return GIVEN_BACK
@@ -208,9 +210,11 @@ class InflightTable:
         return self._longs[_floats_of(queue) + REVOCATION]
 
     def settle_revocation(self, queue: int, number: int) -> None:
-        """The worker holds none of the jobs of this revocation any more, so that it concerns no
-        others. Without this, a server that forgot its last writes, and whose clock is behind, would
-        give out lower tokens, and the worker would refuse each job.
+        """The worker holds none of the jobs of this revocation any more: from now on it begins jobs
+        with any token. An unanswered revocation (an odd number) cannot be settled.
+
+        A server that forgot its last writes, and whose clock is behind, gives out lower tokens.
+        Without this the worker would refuse these jobs for ever.
         """
         if number % 2 == 0:
             self._settled[queue] = number
@@ -282,18 +286,22 @@ class InflightTable:
     def deadlines_checked(self, until: float) -> None:
         """Records that the worker has asked runs to end if their deadline is not later than this.
 
-        It is a time of the run clock.
+        `until` is a time of the run clock.
         """
         self._floats[CHECKED_UNTIL] = until
 
     @property
     def deadlines_checked_until(self) -> float:
-        """Up to which deadline, of the run clock, the worker has asked runs to end."""
+        """The worker has asked each run to end whose deadline is not later than this.
+
+        A time of the run clock.
+        """
         return self._floats[CHECKED_UNTIL]
 
     def set_on_loop(self, run: tuple[int, int] | None, since: float, seen: float) -> None:
         """Records what is on the event loop: the queue and the token of a run, or no run."""
-        # In this order: a reader may take the last run for this one, but not as there for longer.
+        # In this order: a reader may see the previous run with the new `since`, but no run with a
+        # `since` that is too early.
         self._floats[ON_LOOP_SINCE] = since
         self._longs[ON_LOOP_QUEUE], self._longs[ON_LOOP_TOKEN] = run or (0, 0)
         self._floats[ON_LOOP_SEEN] = seen

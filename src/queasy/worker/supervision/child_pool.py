@@ -98,9 +98,9 @@ class ChildPool:
     def replenish(self) -> None:
         """Starts children until enough are working, at most `MAX_PER_PROCESS` times as many in all.
 
-        Children that retire or end take memory until they are gone. If too many are left, those
-        that wait to be killed are killed now, the oldest first. Others may end their jobs, and
-        their replacements start after that.
+        Children that retire or end take memory until they are gone. If too many are left, the grace
+        time of those that are to be killed ends now, beginning with the first that is due. Others
+        may end their jobs, and their replacements start after that.
         """
         if self._closed.is_set() or self._halted:
             return

@@ -131,8 +131,8 @@ class ChildState:
         self.kill_reason: KillReason | None = None
         """Why it was killed; None if it was not."""
         self.timed_out: frozenset[RunKey] = frozenset()
-        """The runs for which it was killed: they did not end after their deadline, and caused
-        that."""
+        """The runs for which it was killed, because they did not end. Empty if it was killed for
+        another reason, or if it is not known which run is guilty."""
         self.kill_by: float | None = None
         """When the child is killed, because a run does not end. It is killed earlier once its other
         jobs have ended."""

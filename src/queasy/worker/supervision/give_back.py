@@ -9,9 +9,9 @@ does:
 3. It waits until both processes must see what the other has written, and reads the table: the runs
    in it have begun, or have ended and are not reported yet.
 4. It releases the other leases by their tokens. The server refuses a token that is out of date.
-5. It records that the server has answered. When the child refuses such a job, it compares its
-   leases with those on the server. If the answer came before that, the child drops the jobs that
-   were given back, and the number from step 2 means nothing to it any more.
+5. It records that the server has answered. A child that refuses to begin such a job compares its
+   leases with those on the server. If the answer was recorded before that, the child drops the jobs
+   that were given back, and ignores the token from step 2 from then on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records which run blocks the event loop of a worker, for its supervisor.
 
-A thread that is not the loop's looks at the loop while it does not turn. As long as the loop turns,
-nothing is recorded: this costs nothing for a job. If a handler holds the GIL, no thread can look.
+Another thread looks at the loop while the loop does not turn. As long as the loop turns, nothing is
+recorded, so jobs cost nothing more. If a handler holds the GIL, no other thread can look.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ RunId = tuple[int, int]
 
 
 class LoopWatch:
-    """Looks at the event loop of this process when it is told to."""
+    """Looks at the event loop of this process at each call of `look`."""
 
     def __init__(self, table: InflightTable) -> None:
         self._table = table
         self._find_run: Callable[[], RunId | None] | None = None
         self._seen: tuple[float, RunId | None] | None = None
-        """When the loop had last turned, and what was on it, at the last look."""
+        """At the last look: when the loop had last turned, and the run on it."""
         self._since = 0.0
+        """When that was first seen."""
 
     def begin(self, find_run: Callable[[], RunId | None]) -> None:
-        """From now on there is a worker. `find_run` returns the run that is on the loop; None if
-        there is none. It must be safe to call from any thread.
+        """Look from now on: there is a worker. `find_run` returns the run that is on the loop; None
+        if there is none. It must be safe to call from any thread.
         """
         self._find_run = find_run
 

@@ -7,9 +7,9 @@ out.
    before another client can get the job. When all leases of its runs are confirmed, it is thawed.
 2. If a run does not end after it was interrupted, its process is killed. Before that, the other
    jobs of the process have the grace time to end and be reported, unless the event loop is blocked.
-3. If the event loop is blocked, runs whose deadline has passed since then may only wait for it. The
-   run that is on the loop is guilty, once its own deadline has passed. If that run is not known and
-   there are several, the process is killed, and all of them are suspects.
+3. If the event loop is blocked, runs whose deadline passes meanwhile may be waiting for it. Only
+   the run that is on the loop is guilty, once its own deadline has passed. If it is not known which
+   run that is, and there are several, the process is killed, and all of them are suspects.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "overdue_runs",
 ]
 
-# A run that was interrupted has this long to end, in seconds.
+# A run that was asked to end has this long to do so, in seconds.
 INTERRUPT_TIMEOUT = 1.0
 # If the thread that looks at a blocked event loop has not done so for this long, in seconds, a
 # handler holds the GIL. It looks every half second.
@@ -59,15 +59,18 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """Kill the process now. Only `runs` has consequences; the other fields are for the log."""
+    """Kill the process now. `reason` and `runs` decide what becomes of its jobs.
+
+    The other fields are for the log.
+    """
 
     reason: KillReason
     runs: tuple[Entry, ...] = ()
-    """The runs that do not end: they are charged with a timeout."""
+    """The runs that do not end. Each is charged with a timeout, unless it was cancelled."""
     others: int | None = None
     """How many other runs end with them."""
     suspects: int | None = None
-    """How many runs there are, if one of them blocks the process and it is not known which."""
+    """How many runs the process has, if it is not known which of them blocks it."""
     bytes: int | None = None
 
     @property
@@ -139,7 +142,7 @@ def outstays_stop(child: ChildSnapshot, late: float) -> bool:
 
 
 def _about_overdue_runs(child: ChildSnapshot, grace: float) -> Action | None:
-    """Something runs: does a run not end, although its deadline or its cancellation is over?"""
+    """Something runs: does a run not end, although its deadline has passed or it was cancelled?"""
     overdue = overdue_runs(child)
     if child.is_blocked:
         return _about_blocked_loop(child, overdue)
@@ -154,12 +157,12 @@ def _about_overdue_runs(child: ChildSnapshot, grace: float) -> Action | None:
 
 
 def overdue_runs(child: ChildSnapshot) -> list[Entry]:
-    """The runs that the worker has asked to end, and that did not end in time."""
+    """The runs that the worker asked to end, and that did not end within INTERRUPT_TIMEOUT."""
     return [entry for entry in _late_runs(child) if _due(child, entry) <= child.checked_until]
 
 
 def _late_runs(child: ChildSnapshot) -> list[Entry]:
-    """The runs that should have ended by now. Some may only wait for the event loop."""
+    """The runs that should have ended by now. Some may merely be waiting for the event loop."""
     return [entry for entry in child.entries if child.now > _due(child, entry) + INTERRUPT_TIMEOUT]
 
 
@@ -168,23 +171,24 @@ def _kill_for(child: ChildSnapshot, runs: Sequence[Entry]) -> Kill:
 
 
 def _about_blocked_loop(child: ChildSnapshot, overdue: list[Entry]) -> Kill | None:
-    """The event loop is blocked, so that late runs cannot be asked to end: which run is guilty?
+    """The event loop is blocked, so that late runs cannot be asked to end: which of them is guilty?
 
-    It is one that was asked before, or the one on the loop. All others may have ended, or would
-    have. The one on the loop may stay until its own deadline, whatever waits for it.
+    A late run is guilty if it was asked to end before the loop was blocked, or if it is on the
+    loop. Any other late run may have returned, or may only need the loop to do so.
     """
     late, on_loop = _late_runs(child), child.on_loop
     if not late:
         return None
-    if child.now - (child.last_beat if on_loop is None else on_loop.seen) > LOOK_TIMEOUT:
-        blocking = None
+    looked_at = child.last_beat if on_loop is None else on_loop.seen
+    if child.now - looked_at > LOOK_TIMEOUT:
+        blocking = None  # no thread can look
     elif on_loop is None or child.now - on_loop.since <= INTERRUPT_TIMEOUT:
-        return None  # one handler after the other may keep the loop busy: look again
+        return None  # several handlers may keep the loop busy in turns: look again
     else:
         blocking = on_loop.run
     guilty = [e for e in late if e in overdue or (e.queue, e.token) == blocking]
     if not guilty and blocking is None:
-        # A run that was cancelled is to end in any case, and is charged with nothing.
+        # Kill for cancelled runs, if there are any: they are to end anyway, and are not charged.
         guilty = [entry for entry in late if run_key(entry) in child.cancels]
         if not guilty and len(child.entries) > 1:
             return Kill(reason="overdue", suspects=len(child.entries))
@@ -218,7 +222,7 @@ def _about_memory(child: ChildSnapshot, limit: int | None) -> Action | None:
 
 
 def _about_stopped(child: ChildSnapshot) -> Action | None:
-    """Did another program stop it? It neither works nor ends, while its leases are kept alive."""
+    """Did another program stop the process? It neither works nor ends, and its leases are kept."""
     if child.stopped_since is not None and child.now - child.stopped_since > LEASE:
         return Kill(reason="sigstop")
     return None

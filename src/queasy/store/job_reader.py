@@ -56,6 +56,8 @@ class _Note(msgspec.Struct):
 
 _info_decoder = msgspec.msgpack.Decoder(_Info)
 _note_decoder = msgspec.msgpack.Decoder(_Note)
+# The server keeps tokens as doubles.
+MAX_TOKEN = 2**53
 _read_ints = msgspec.json.Decoder(list[int]).decode
 _read_floats = msgspec.json.Decoder(list[float]).decode
 _double = struct.Struct(">d")
@@ -165,7 +167,7 @@ class JobReader:
         info_at = int(id_length)
         data_at = info_at + int(info_length)
         token, run_at = int(token_text), float(run_at_text)
-        if not 0 < info_at <= data_at <= len(rest) or token < 1:
+        if not (0 < info_at <= data_at <= len(rest) and 0 < token <= MAX_TOKEN):
             raise ValueError("not a hand-off of the server")
         info, payload = rest[info_at:data_at], rest[data_at:]
         return self._leased(client, rest[:info_at], token, run_at, payload, info)

@@ -290,6 +290,7 @@ MESSAGES = [
     b"cancel:\xff:\xff", b"cancel:-1:a", b"nonsense", b"w" * 100_000, b"job", b"job:", b"job:1:2:3",
     b"job:1:2:3:0:", b"job:1:2:x:0:abc", b"job:1:2:-1:3:abc", b"job:1:2:1:-1:abc", b"job:1:2:0:0:abc",
     b"job:1:2:1:9:abc", b"job:x:2:1:0:abc", b"job:0:2:1:0:abc", b"job:1:x:1:0:abc", b"job:\xff:2:1:0:a",
+    b"job:%d:2:1:0:abc" % 2**64, b"poll:", b"poll:x", b"poll:" + b"9" * 400,
 ]  # fmt: skip
 ORDERS = [
     b"", b"{", b"null", b"\xff", b'{"do":"serve","queue":5}', b'{"do":"explode","queue":"fine"}',

@@ -380,7 +380,7 @@ class Scheduler:
                 queue.wake()
                 self._schedule_now()
             case b"poll":
-                with contextlib.suppress(ValueError):  # not a message of ours
+                with contextlib.suppress(ValueError, OverflowError):  # not a message of ours
                     queue.poll_within(int(rest) / 1000)
                 self.schedule_soon()
             case b"job":

@@ -64,7 +64,8 @@ async def work(client: Client, queue: Queue) -> None:
         await lease.fail("no")
     async with queue.fail_queue.lease() as failure:
         assert failure is not None
-    assert await queue.lease(timeout=0.01) is None
+    assert await queue.lease(timeout=0) is None
+    await lease_after_waiting(queue)
     assert await queue.requeue([job.id async for job in queue.jobs("failed")]) == 3
     held = await queue.lease(timeout=0)
     assert held is not None
@@ -78,6 +79,23 @@ async def work(client: Client, queue: Queue) -> None:
     await queue.destroy()
     await queue.dispatch_many(range(101))  # two pages
     await look(client, queue)
+
+
+async def lease_after_waiting(queue: Queue) -> None:
+    """A lease that waits for its job. It raises what the lease raises, however soon."""
+    waits = asyncio.create_task(queue.lease(timeout=60))
+    watch = asyncio.create_task(until_waiting(queue))
+    try:
+        done, _ = await asyncio.wait({waits, watch}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        await queue.dispatch("wakes the lease")
+        async with await waits as lease:
+            assert lease is not None
+    finally:
+        for task in (waits, watch):
+            task.cancel()
+        await asyncio.gather(waits, watch, return_exceptions=True)
 
 
 async def look(client: Client, queue: Queue) -> None:

@@ -150,10 +150,12 @@ def test_project_of_the_layout_guide_runs(tmp_path: Path) -> None:
     assert "\nqueasy worker shop.handlers:client\n" in guide
     assert "\npython -m shop.web\n" in guide
     port = str(free_port())
-    web = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "shop.web"],
-        cwd=tmp_path, env={**os.environ, "PORT": port}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    log = tmp_path / "web.log"
+    with log.open("wb") as errors:
+        web = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "shop.web"],
+            cwd=tmp_path, env={**os.environ, "PORT": port}, stderr=errors,
+        )  # fmt: skip
     try:
         with running_worker(tmp_path, "shop.handlers:client", "invoices") as output:
             post = urllib.request.Request(f"http://127.0.0.1:{port}/order-17", method="POST")
@@ -163,6 +165,7 @@ def test_project_of_the_layout_guide_runs(tmp_path: Path) -> None:
                     with urllib.request.urlopen(post, timeout=30) as answer:
                         return answer.status == 202
                 except urllib.error.URLError:  # it does not listen yet
+                    assert web.poll() is None, log.read_text()
                     return False
 
             wait_until(ordered, "the web application dispatches")

@@ -211,6 +211,9 @@ def running_worker(folder: Path, app: str, queue: str) -> Generator[Callable[[],
         yield log.read_text
         process.terminate()
         assert process.wait(30) == 0, log.read_text()
+    except TimeoutError as late:
+        late.add_note(log.read_text())
+        raise
     finally:
         process.kill()
         process.wait()

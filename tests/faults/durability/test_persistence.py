@@ -194,9 +194,8 @@ def works_on(h: Harness) -> None:
     """Leases can be ended, due jobs are dequeued, and the queue becomes empty."""
     h.call(h.commands.configure(paused=False, limits=JobOptions(max_stalls=9)))
     assert h.dispatch("fresh") == "created"
-    for _ in range(4):  # every lease expires
-        h.later(8)
-        h.dispatch("heard")
+    h.dispatch("heard")
+    h.later_with_calls(32)  # every lease expires
     while h.sweep():
         pass
     ran: list[str] = []

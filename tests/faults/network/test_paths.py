@@ -62,7 +62,8 @@ def serve_by_proxy(fleet: Fleet, *options: str, processes: int = 1) -> tuple[Run
 
 def wait_until_frozen(worker: Running, pid: int) -> None:
     wait_until(lambda: bool(worker.events("process_frozen")), "the worker is frozen")
-    assert is_stopped(pid)
+    # The kernel stops a process when its turn comes, before it takes another step.
+    wait_until(lambda: is_stopped(pid), "the kernel has stopped it")
 
 
 @together.of(**{fault: fault for fault in FAULTS})
@@ -115,7 +116,8 @@ def test_frozen_worker_goes_on_when_its_leases_are_confirmed(
     # own, and the leases last until the worker is back.
     proxy.tell(f"refuse {LEASE + 5}")
     wait_until_frozen(worker, pid)
-    assert is_stopped(spawned["spawned"]), "subprocesses of handlers are frozen as well"
+    subprocess = spawned["spawned"]
+    wait_until(lambda: is_stopped(subprocess), "subprocesses of handlers are frozen as well")
 
     fleet.journal.wait_for("end", 2)
     ticks = [line["at"] for line in fleet.journal.lines("tick", id="job")]

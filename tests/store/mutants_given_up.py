@@ -41,9 +41,9 @@ mutant(
     ("elseif info or not problem then", "elseif not problem then"),
 )
 mutant(
-    "an_error_that_is_not_the_last_field_is_copied",
+    "the_field_after_an_error_is_copied_with_it",
     "an_error_in_another_packing_is_still_read",
-    ("error_bytes(raw, record.when)", "error_bytes(raw, nil)"),
+    ("string.sub(raw, 8, rest)", "string.sub(raw, 8)"),
 )
 mutant(
     "a_fail_job_in_bulk_overwrites_a_job_with_its_id",

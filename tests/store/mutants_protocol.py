@@ -41,12 +41,17 @@ mutant(
 mutant(
     "an_unknown_field_of_an_ending_is_ignored",
     "what_the_library_does_not_know_is_refused_before_anything_is_written",
-    ("  if not is_small then\n    check_fields", "  if false then\n    check_fields"),
+    ("  check_fields(record)\n", ""),
 )
 mutant(
     "bytes_after_the_record_of_an_ending_are_ignored",
     "what_the_library_does_not_know_is_refused_before_anything_is_written",
     ("type(record) ~= 'table' or rest ~= -1 then", "type(record) ~= 'table' then"),
+)
+mutant(
+    "bytes_after_the_record_of_an_error_and_a_time_are_part_of_the_time",
+    "what_the_library_does_not_know_is_refused_before_anything_is_written",
+    ("if size and string.byte(size) == 160 + #when then", "if size then"),
 )
 mutant(
     "an_unknown_word_is_ignored",

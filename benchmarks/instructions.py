@@ -37,12 +37,13 @@ CALL = 100  # jobs in one call
 WARM = 1000  # jobs before the count begins
 STARTUP_SECONDS = 60.0
 ERROR = JobError("ValueError", "expected a number, got 'x'")
-LIVES: dict[str, tuple[Outcome, str]] = {  # how the job ends, and when it is to run
-    "finish": (Finish(), ""),
-    "scheduled": (Finish(), "+1"),
-    "fail": (Fail(ERROR), ""),
-    "retry": (RetryLater(ERROR, after=3600), ""),
-    "release": (Release(), ""),
+LIVES: dict[str, tuple[list[Outcome], str]] = {  # how its leases end, and when it is to run
+    "finish": ([Finish()], ""),
+    "scheduled": ([Finish()], "+1"),
+    "fail": ([Fail(ERROR)], ""),
+    "retry": ([RetryLater(ERROR, after=3600)], ""),
+    "retry and finish": ([RetryLater(ERROR, after=0), Finish()], ""),
+    "release": ([Release()], ""),
 }
 SETTINGS = ("--save", "", "--appendonly", "no", "--hz", "1", "--dynamic-hz", "no", "--port", "0")
 
@@ -105,15 +106,16 @@ def count_instructions(folder: Path) -> int:
 
 def live(store: SyncStore, commands: QueueCommands, ids: range, life: str) -> None:
     """Dispatches a job for each number, then leases and ends them."""
-    outcome, when = LIVES[life]
+    outcomes, when = LIVES[life]
     for first in ids[::CALL]:
         numbers = range(first, first + CALL)
         items = [DispatchItem(f"job-{n:08}", b'{"n":%d}' % n, when) for n in numbers]
         store.run(commands.dispatch(items))
     endings: list[Ending] = []
     calls = len(ids) // CALL
-    for number in range(calls + 1):
-        limit = CALL if number < calls else 0
+    for number in range(calls * len(outcomes) + 1):
+        outcome = outcomes[min(number // calls, len(outcomes) - 1)]
+        limit = CALL if number < calls * len(outcomes) else 0
         taken = store.run(
             commands.dequeue(
                 "c", lease=600, limit=limit, request=f"{ids[0] + number}", endings=endings

@@ -61,7 +61,6 @@ FAIL_DEFAULTS: HandlerOptionsDict = {
     "max_retries": 100,
     "min_backoff": 10.0,
     "max_backoff": 900.0,
-    "size": 2,
 }
 """Defaults of a fail handler. It is the last to see a job, so it is retried for longer."""
 

@@ -24,7 +24,8 @@ MAX_TRACEBACK_CHARACTERS = 8_000
 NO_OPTIONS = JobOptions()
 
 
-class JobError(msgspec.Struct, frozen=True):
+# Without defaults on the server: most errors leave out half of their fields.
+class JobError(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a run did not finish."""
 
     type: str = ""
@@ -46,18 +47,22 @@ class JobError(msgspec.Struct, frozen=True):
             case JobError():
                 return error.clean()
             case BaseException():
-                return cls(type(error).__qualname__, _text(error), kind, trace_of(error)).clean()
+                return _clean_error(type(error).__qualname__, error, kind, trace_of(error))
             case _:
-                return cls(message=_text(error), kind=kind).clean()
+                return _clean_error("", error, kind, "")
 
     def clean(self) -> JobError:
         """The same error with text that is valid UTF-8 and not too long."""
-        return JobError(
-            type=_clean(self.type)[:MAX_MESSAGE_CHARACTERS],
-            message=_clean(self.message)[:MAX_MESSAGE_CHARACTERS],
-            kind=self.kind if self.kind in ERROR_KINDS else "retriable",
-            traceback=_clean(self.traceback)[-MAX_TRACEBACK_CHARACTERS:],
-        )
+        return _clean_error(self.type, self.message, self.kind, self.traceback)
+
+
+def _clean_error(type_: object, message: object, kind: ErrorKind, trace: object) -> JobError:
+    return JobError(
+        _clean(type_)[:MAX_MESSAGE_CHARACTERS],
+        _clean(message)[:MAX_MESSAGE_CHARACTERS],
+        kind if kind in ERROR_KINDS else "retriable",
+        _clean(trace)[-MAX_TRACEBACK_CHARACTERS:],
+    )
 
 
 def _text(value: object) -> str:
@@ -70,7 +75,8 @@ def _text(value: object) -> str:
 
 def _clean(value: object) -> str:
     """Text that is valid UTF-8: a message may quote anything."""
-    return _text(value).encode("utf-8", "backslashreplace").decode()
+    text = _text(value)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 # A struct, as `Job`: one is made for each job that runs.

@@ -84,8 +84,8 @@ class HandledQueue(QueueRequests):
             async def report(data, job, error): ...
 
         It takes (data, job, error), (data, job), (data) or (), and is run like a
-        handler: see `handler`. It has the same options, but is retried for longer and costs less:
-        `max_retries` 100, `min_backoff` 10, `max_backoff` 900, `size` 2.
+        handler: see `handler`. It has the same options, but is retried for longer:
+        `max_retries` 100, `min_backoff` 10, `max_backoff` 900.
         """
         return self._decorate(function, options, fail=True)
 

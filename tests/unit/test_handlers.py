@@ -151,9 +151,7 @@ def test_given_options_override_the_defaults(emails: Queue, registry: Registry) 
     emails.fail_handler(print, max_retries=7)
     handler, fail_handler = registry.handlers()
     assert handler.options == HandlerOptions(size=5)
-    assert fail_handler.options == HandlerOptions(
-        max_retries=7, min_backoff=10, max_backoff=900, size=2
-    )
+    assert fail_handler.options == HandlerOptions(max_retries=7, min_backoff=10, max_backoff=900)
     assert HandlerOptions(**FAIL_DEFAULTS) == HandlerOptions.of({}, fail=True)
 
 

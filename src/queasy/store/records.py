@@ -78,17 +78,17 @@ class Ending(msgspec.Struct, frozen=True):
             return ("finish", encode_id(self.id), str(self.token), b"")
         verb, when, error = "", "", None
         match self.outcome:
+            case RetryLater(error=why, at=at, after=after):
+                verb, error = "retry", why
+                when = when_arg(at, after)
+            case Fail(error=why):
+                verb, error = "fail", why
+            case TimedOut(error=why):
+                verb, error = "timeout", why
             case Release():
                 verb = "release"
             case Cancel():
                 verb = "cancel"
-            case RetryLater(error=why, at=at, after=after):
-                verb, error = "retry", why
-                when = when_arg(at, after)
-            case TimedOut(error=why):
-                verb, error = "timeout", why
-            case Fail(error=why):
-                verb, error = "fail", why
             case Broken(error=why):
                 verb, error = "broken", why
             case Died(started=started):
@@ -260,22 +260,15 @@ def pack_given(fields: Mapping[str, object]) -> bytes:
     return _encoder.encode({name: value for name, value in fields.items() if value is not None})
 
 
+# The error comes first: the server reads such a record faster.
+class _EndingRecord(msgspec.Struct, omit_defaults=True):
+    error: JobError | None = None
+    when: str = ""
+
+
 def pack_ending(when: str, error: JobError | None) -> bytes:
-    """The record of an ending; empty if it says nothing. The error comes first: the server reads
-    such a record faster.
-    """
-    record: dict[str, object] = {}
-    if error is not None:
-        fields = {
-            "type": error.type,
-            "message": error.message,
-            "kind": error.kind,
-            "traceback": error.traceback,
-        }
-        record["error"] = {name: value for name, value in fields.items() if value}
-    if when:
-        record["when"] = when
-    return _encoder.encode(record) if record else b""
+    """The record of an ending; empty if it says nothing."""
+    return _encoder.encode(_EndingRecord(error, when)) if when or error is not None else b""
 
 
 def pack_death(started: int) -> bytes:

@@ -41,13 +41,14 @@ from queasy.options import Durability, JobOptions, Replicated, Seconds, UpdateRu
 from queasy.outcomes import Failure, Interrupted, PermanentError, Retry
 from queasy.queue import Queue
 from queasy.store.health import Health
-from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
+from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
 from queasy.version import VERSION
 from queasy.worker.roster import WorkerInfo
 
 __all__ = [
     "AccessDenied",
+    "Cancellation",
     "CannotWork",
     "Client",
     "ClientClosed",

@@ -14,10 +14,10 @@ from queasy.lease import Lease, LeaseRequest
 from queasy.operation import run_operation
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.registration import HandledQueue
-from queasy.requests import MAX_LISTED_CLIENTS, was_cancelled
+from queasy.requests import MAX_LISTED_CLIENTS
 from queasy.store.commands import ListState, RecordKind
 from queasy.store.keys import QueueKeys
-from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
+from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
 from queasy.store.store import AsyncStore
 
 __all__ = ["Queue"]
@@ -99,13 +99,17 @@ class Queue(HandledQueue):
         items = chunks(jobs, self.codec, self._max_payload)
         return await put_all(self._store, self._commands, items, durability)
 
-    async def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
-        """Remove a waiting job, or a blocked dispatch; True if there was one.
+    async def cancel(self, id: str, *, running: bool = False) -> Cancellation:  # noqa: A002
+        """Remove a waiting job, or a blocked dispatch. The result is true if there was one.
 
         With `running`, a run in progress is cancelled, too: its worker or lease holder receives the
         request, and the job does not run again, whether the run stops or not.
+
+        The status of the result is cancelled, requested, active (it runs, and was not asked to end:
+        false) or absent (false).
         """
-        return was_cancelled(await self._store.run(self._cancel_command(id, running)))
+        (result,) = await self._store.run(self._cancel_command(id, running))
+        return result
 
     @overload
     def lease(self, seconds: Seconds = 60, *, timeout: None = None) -> LeaseRequest[Lease]: ...

@@ -28,8 +28,9 @@ from queasy.options import (
 from queasy.store.command import Command
 from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.keys import QueueKeys
+from queasy.store.records import Cancellation
 
-__all__ = ["QueueRequests", "was_cancelled"]
+__all__ = ["QueueRequests"]
 
 JOBS_PAGE_SIZE = 100
 MAX_LISTED_CLIENTS = 1000
@@ -55,7 +56,7 @@ class QueueRequests:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
 
-    def _cancel_command(self, id_: str, running: bool) -> Command[list[str]]:
+    def _cancel_command(self, id_: str, running: bool) -> Command[list[Cancellation]]:
         running = check_bool(running, "running")
         return self._commands.cancel([check_known_id(id_)], running=running)
 
@@ -123,11 +124,6 @@ class QueueRequests:
 
     def _audit_operation(self) -> Operation[list[str]]:
         return audit(self._commands)
-
-
-def was_cancelled(words: list[str]) -> bool:
-    """Whether a cancel took effect: the job is gone, or its run was asked to stop."""
-    return words[0] in ("cancelled", "requested")
 
 
 def check_state(value: str) -> ListState:

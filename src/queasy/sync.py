@@ -21,12 +21,12 @@ from queasy.operation import run_operation_sync
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.outcomes import Cancel, Fail, Finish, Release
 from queasy.registration import keys_of
-from queasy.requests import MAX_LISTED_CLIENTS, QueueRequests, was_cancelled
+from queasy.requests import MAX_LISTED_CLIENTS, QueueRequests
 from queasy.store.command import Command
 from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.health import Health
 from queasy.store.keys import QueueKeys
-from queasy.store.records import ClientInfo, Counts, Dispatched, Stat
+from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
 from queasy.store.store import SyncStore
 from queasy.worker.roster import WorkerInfo, roster
 
@@ -144,12 +144,12 @@ class SyncQueue(QueueRequests):
         items = chunks(jobs, self.codec, self._max_payload)
         return put_all_sync(self._store, self._commands, items, durability)
 
-    def cancel(self, id: str, *, running: bool = False) -> bool:  # noqa: A002
-        """Remove a waiting job, or a blocked dispatch; True if there was one.
+    def cancel(self, id: str, *, running: bool = False) -> Cancellation:  # noqa: A002
+        """Remove a waiting job, or a blocked dispatch. The result is true if there was one.
 
         With `running`, a run is cancelled, too; without it, a run continues: see `Queue.cancel`.
         """
-        return was_cancelled(self._store.run(self._cancel_command(id, running)))
+        return self._store.run(self._cancel_command(id, running))[0]
 
     @overload
     def lease(self, seconds: Seconds = 60, *, timeout: None = None) -> SyncLease: ...

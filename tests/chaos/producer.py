@@ -74,7 +74,7 @@ async def produce(producer: Producer, client: Client) -> None:
         return [done.status]
 
     async def cancel(queue: str, id_: str, running: bool) -> bool:
-        return await queues[queue].cancel(id_, running=running)
+        return bool(await queues[queue].cancel(id_, running=running))
 
     while True:
         kind = producer.workload.kind()
@@ -131,7 +131,7 @@ def produce_sync(producer: Producer, client: SyncClient) -> None:
         return [done.status for done in results]
 
     async def cancel(queue: str, id_: str, running: bool) -> bool:
-        return queues[queue].cancel(id_, running=running)
+        return bool(queues[queue].cancel(id_, running=running))
 
     while True:
         steps = step(producer, producer.workload.kind(), dispatch, cancel)

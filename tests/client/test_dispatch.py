@@ -264,6 +264,29 @@ async def test_cancel_removes_a_waiting_job_and_a_blocked_dispatch(client: Clien
     assert (await queue.counts()).waiting == 0
 
 
+async def test_cancel_says_what_became_of_the_job(client: Client) -> None:
+    queue = client.queue("q")
+    result = await queue.cancel("nobody")
+    assert (result.id, result.status, bool(result)) == ("nobody", "absent", False)
+    await queue.dispatch(1, id="a")
+    result = await queue.cancel("a")
+    assert (result.id, result.status, bool(result)) == ("a", "cancelled", True)
+    await queue.dispatch(1, id="b")
+    async with queue.lease() as lease:
+        running = await queue.cancel("b")
+        assert (running.status, bool(running)) == ("active", False), "it runs to its end"
+        assert not await lease.extend(60) or not lease.cancelled
+        await queue.dispatch(2, id="b")
+        blocked = await queue.cancel("b")
+        assert (blocked.status, bool(blocked)) == ("cancelled", True)
+        asked = await queue.cancel("b", running=True)
+        assert (asked.status, bool(asked)) == ("requested", True)
+        again = await queue.cancel("b", running=True)
+        assert (again.status, bool(again)) == ("requested", True)
+        await lease.cancel()
+    assert (await queue.cancel("b")).status == "absent"
+
+
 async def test_raw_codec_stores_the_bytes_unchanged(
     client: Client, server: Server, prefix: str
 ) -> None:

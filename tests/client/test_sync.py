@@ -91,7 +91,8 @@ def test_sync_queue_has_the_methods_operators_use(sync_client: SyncClient) -> No
         assert lease.fail("no")
     assert [job.id for job in queue.jobs("failed")] == ["2", "1"]
     assert queue.requeue(["1", "0"]) == 1
-    assert queue.cancel("1")
+    assert queue.cancel("1").status == "cancelled"
+    assert not queue.cancel("1")
     assert queue.trim(0) == 1
     assert queue.drop("2") == 0
     queue.pause()
@@ -99,6 +100,7 @@ def test_sync_queue_has_the_methods_operators_use(sync_client: SyncClient) -> No
     assert queue.lease(timeout=0) is None
     queue.resume()
     with queue.lease() as lease:  # type: ignore[union-attr]
+        assert queue.cancel("z").status == "active"
         assert queue.evict(lease.job.client, died=False) == 1
         assert not lease.release()
     assert queue.cancel("z")

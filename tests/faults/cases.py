@@ -92,6 +92,10 @@ def registered(queue: Any) -> None:
     queue.dispatch_many([1, 2, 3])
 
 
+def cancelled(status: str) -> Callable[[Any], bool]:
+    return lambda answer: answer.status == status
+
+
 def equals(value: Any) -> Callable[[Any], bool]:
     return lambda answer: answer == value
 
@@ -118,14 +122,14 @@ CASES = {
         "put", lambda q, _: q.dispatch("next", id="mine"), status("blocked"), taken
     ),
     "cancel": Case(
-        "cancel", lambda q, _: q.cancel("mine"), equals(True),
+        "cancel", lambda q, _: q.cancel("mine"), cancelled("cancelled"),
         lambda q: q.dispatch("mine", id="mine"),
     ),
     "cancel of a run": Case(
-        "cancel", lambda q, _: q.cancel("mine", running=True), equals(True), taken
+        "cancel", lambda q, _: q.cancel("mine", running=True), cancelled("requested"), taken
     ),
     "cancel of a blocked dispatch": Case(
-        "cancel", lambda q, _: q.cancel("held"), equals(True), seed
+        "cancel", lambda q, _: q.cancel("held"), cancelled("cancelled"), seed
     ),
     "lease": Case(
         "dequeue", lambda q, _: q.lease(FAR, timeout=5), lambda lease: lease.data == "first",

@@ -189,7 +189,7 @@ class Harness:
         return self.call(self.commands.settle(endings_of(jobs, Died(together))))
 
     def cancel(self, *ids: str, running: bool = False) -> list[str]:
-        return self.call(self.commands.cancel(ids, running=running))
+        return [one.status for one in self.call(self.commands.cancel(ids, running=running))]
 
     def bump(self, *clients: str, lease: float = 30.0) -> list[str]:
         return [state for state, _ in self.call(self.commands.bump(clients, lease)).clients]

@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from queasy.outcomes import Fail, Finish
-from queasy.store.records import DispatchItem
+from queasy.store.records import Cancellation, DispatchItem
 from tests.store.harness import Harness, problems_of, refused
 from tests.store.promise import promise
 
@@ -136,17 +136,18 @@ def an_invalid_call_number_is_refused(h: Harness) -> None:
 def a_repeated_cancel_does_not_remove_a_job_dispatched_since(h: Harness) -> None:
     h.dispatch("a")
     cancel = h.commands.cancel(["a", "b"]).with_number("p", 1)
-    assert h.call(cancel) == ["cancelled", "absent"]
+    both = [Cancellation("a", "cancelled"), Cancellation("b", "absent")]
+    assert h.call(cancel) == both
     h.dispatch_many("a", "b")
-    assert h.call(cancel) == ["cancelled", "absent"]
+    assert h.call(cancel) == both
     assert h.waiting() == ["a", "b"]
     run = h.take_one()
     stop = h.commands.cancel(["a"], running=True).with_number("p", 2)
-    assert h.call(stop) == ["requested"]
+    assert h.call(stop) == [Cancellation("a", "requested")]
     h.end(run, Finish())
     h.dispatch("a")
     assert [h.take_one().id, h.take_one().id] == ["b", "a"]
-    assert h.call(stop) == ["requested"]
+    assert h.call(stop) == [Cancellation("a", "requested")]
     assert not h.row("active").cancelled
 
 

@@ -18,6 +18,7 @@ from queasy.store.keys import QueueKeys
 from queasy.store.records import (
     AuditPage,
     Bumped,
+    Cancellation,
     Cancelled,
     ClientInfo,
     Counts,
@@ -94,13 +95,14 @@ class QueueCommands:
         keys = self.keys.for_hand_off if alone else self.keys.for_dispatch
         return Command(function, keys, args, partial(_dispatched, ids), needs_number=args[0] == "")
 
-    def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[str]]:
-        """Cancel waiting jobs and, if `running`, request the cancellation of runs.
+    def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[Cancellation]]:
+        """Cancel waiting jobs and, if `running`, request the cancellation of runs."""
 
-        The answers are cancelled, requested, active or absent.
-        """
+        def read(reply: list[Any]) -> list[Cancellation]:
+            return [Cancellation(id_, _word(raw)) for id_, raw in zip(ids, reply, strict=True)]
+
         args = (*NO_NUMBER, _flag(running), *map(encode_id, ids))
-        return Command("cancel", self.keys.all, args, _words, needs_number=True)
+        return Command("cancel", self.keys.all, args, read, needs_number=True)
 
     # Taking and ending
 

@@ -26,6 +26,8 @@ from queasy.store.command import Argument
 
 __all__ = [
     "Bumped",
+    "CancelStatus",
+    "Cancellation",
     "Cancelled",
     "Counts",
     "DispatchItem",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 DispatchStatus = Literal["created", "updated", "blocked", "unchanged"]
+CancelStatus = Literal["cancelled", "requested", "active", "absent"]
 DEFAULT_FLAGS = "1t10"
 
 
@@ -49,6 +52,22 @@ class Dispatched(msgspec.Struct, frozen=True, gc=False):
     id: str
     """The job's id, as given or as generated."""
     status: DispatchStatus
+
+
+class Cancellation(msgspec.Struct, frozen=True):
+    """The result of a cancel: the job's id, and what became of it.
+
+    It is true if something was cancelled or will be: for `cancelled` and `requested`.
+    """
+
+    id: str
+    """The id that was given."""
+    status: CancelStatus
+    """cancelled: a waiting job, or a blocked dispatch, was removed. requested: its run was asked to
+    end. active: it runs, and was not asked to end. absent: there is nothing to cancel."""
+
+    def __bool__(self) -> bool:
+        return self.status in ("cancelled", "requested")
 
 
 class DispatchItem(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ import pytest
 from queasy import SyncClient, Unanswered
 from queasy.store.library import LIBRARY
 from tests.faults.calling import Caller
-from tests.faults.cases import CASES, Case, equals, state_of
+from tests.faults.cases import CASES, Case, cancelled, equals, state_of
 from tests.proxy import Cut, Proxy
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER
@@ -90,7 +90,7 @@ async def test_cut_while_loading_the_library_does_not_make_the_call_unanswered(
     await caller.connect()
     server.call("FUNCTION", "DELETE", LIBRARY)
     proxy.cut("FUNCTION", point)
-    absent = Case("cancel", lambda queue, _: queue.cancel("nobody"), equals(False))
+    absent = Case("cancel", lambda queue, _: queue.cancel("nobody"), cancelled("absent"))
     assert absent.right(await caller.call(absent, "q"))
     assert proxy.lost == 1
 

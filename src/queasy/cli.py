@@ -23,6 +23,7 @@ import msgspec
 from queasy.client import Client
 from queasy.errors import InvalidInput, QueasyError
 from queasy.options import check_whole
+from queasy.store.library import source
 from queasy.version import VERSION
 from queasy.worker.app import load
 from queasy.worker.inline import InlineWorker
@@ -94,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_workers(commands)
     _add_health(commands)
     _add_orders(commands)
+    _add_library(commands)
     return parser
 
 
@@ -208,6 +210,13 @@ def _add_orders(commands: Any) -> None:
                 help="release the running jobs of the queue, instead of letting them end",
             )
         order.set_defaults(command=_order, do=do, release=False)
+
+
+def _add_library(commands: Any) -> None:
+    library = commands.add_parser(
+        "library", help="print the server functions, for FUNCTION LOAD by another program"
+    )
+    library.set_defaults(command=_library, require_url=False)
 
 
 def _app(parser: argparse.ArgumentParser) -> None:
@@ -380,6 +389,10 @@ async def _order(options: argparse.Namespace) -> None:
             why = f"no worker serves {options.queue!r}"
         raise QueasyError(f"no worker received it: {why}. `queasy workers` lists those that run")
     print(f"received by {received} worker{'s' * (received != 1)}")
+
+
+async def _library(options: argparse.Namespace) -> None:
+    sys.stdout.write(source())
 
 
 if __name__ == "__main__":

@@ -23,6 +23,21 @@ async def test_complete_is_true_for_exactly_one_caller(client: Client) -> None:
     assert sorted(results) == [False] * 9 + [True]
 
 
+async def test_job_completed_before_its_work_never_runs_again(client: Client) -> None:
+    """At most once: a program that dies after it completed the job has lost it, and that is all."""
+    queue = client.queue("q")
+    await queue.dispatch("charge the card", id="a")
+    dies = await queue.lease(seconds=0.1, timeout=0)
+    assert await dies.complete()  # and only then begins its work
+    assert await queue.sweep() == 0
+    assert await queue.lease(timeout=0.3) is None
+    late = await queue.dispatch("charge the card", id="b")
+    first = await queue.lease(seconds=0.05, timeout=0)
+    second = await queue.lease(seconds=30, timeout=5)  # the lease of the first ran out
+    assert (first.job.id, second.job.id) == (late.id, late.id)
+    assert [await first.complete(), await second.complete()] == [False, True]
+
+
 async def test_extend_keeps_a_lease_alive(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch(1)

@@ -142,8 +142,14 @@ def new_id() -> str:
         return mine
 
 
+# The first six bits of an id never stand for "-": a command line would take the id for an option.
+_FIRST_BYTE = bytes(byte ^ 0x80 if byte >> 2 == 62 else byte for byte in range(256))
+
+
 def new_ids(count: int) -> list[str]:
-    text = base64.urlsafe_b64encode(os.urandom(9 * count)).decode()
+    random = bytearray(os.urandom(9 * count))
+    random[::9] = random[::9].translate(_FIRST_BYTE)
+    text = base64.urlsafe_b64encode(random).decode()
     return [text[at : at + 12] for at in range(0, len(text), 12)]
 
 

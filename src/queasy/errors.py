@@ -25,6 +25,7 @@ QueasyError
 ├── CannotWork              no worker process could start
 ├── HandlerNotFound         a handler, or the client of a worker, cannot be imported
 ├── UndecodablePayload      the codec refuses the bytes of a job
+├── PredicateFailed         the function given to `cancel_where` raised
 └── LeaseLost               the lease was over before the call
 
 `queasy.Interrupted` is not in this tree. It is a BaseException that a worker raises inside a plain
@@ -51,6 +52,7 @@ __all__ = [
     "NotReady",
     "NotRunning",
     "OutOfMemory",
+    "PredicateFailed",
     "ProtocolError",
     "QueasyError",
     "QueueInUse",
@@ -161,6 +163,18 @@ class HandlerNotFound(QueasyError):
 
 class UndecodablePayload(QueasyError):
     """The queue's codec refuses the bytes of a job."""
+
+
+class PredicateFailed(QueasyError):
+    """The function given to `cancel_where` raised, or did not return True or False."""
+
+    def __init__(self, message: str, cancelled: int) -> None:
+        super().__init__(message, cancelled)
+        self.cancelled = cancelled
+        """How many jobs were cancelled before it. No job was cancelled after it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class LeaseLost(QueasyError):

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from queasy.dispatch import new_id
-from queasy.errors import InvalidInput, NotReady, UndecodablePayload, Unreachable
+from queasy.errors import (
+    InvalidInput,
+    NotReady,
+    PredicateFailed,
+    UndecodablePayload,
+    Unreachable,
+)
 from queasy.job import Job, JobError
 from queasy.operation import EnsureSubscribed, Operation, Subscribe, Undoable, WaitForSignal
 from queasy.outcomes import Broken, Died
 from queasy.store.coalescing import CHUNK_JOBS
 from queasy.store.command import Command
-from queasy.store.commands import AUDIT_TALLIES, QueueCommands, RecordKind
-from queasy.store.records import Ending, Taken
+from queasy.store.commands import AUDIT_TALLIES, ListState, QueueCommands, RecordKind
+from queasy.store.records import Cancellation, Ending, Taken
 
 __all__ = [
     "audit",
+    "cancel_where",
     "drop",
     "evict",
     "forward_wake_up",
@@ -38,6 +45,9 @@ log = logging.getLogger("queasy")
 # than the silence that the server takes for an outage (OUTAGE_MS in lua/keys.lua).
 SAFETY_POLL_SECONDS = 8.0
 AUDIT_PAGE_SIZE = 1000
+# The jobs of a page are cancelled in one call. A small page bounds that call, and keeps the time
+# short between reading a job and cancelling it.
+CANCEL_PAGE_SIZE = 100
 MAX_BROKEN_IN_A_ROW = 10
 # If the server cannot be reached, or refuses, a waiter tries again after this pause. The pause can
 # be short: most calls have already been retried for the client's timeout.
@@ -189,6 +199,54 @@ def drop(commands: QueueCommands, kind: RecordKind, ids: list[str]) -> Operation
 
 def _chunks(items: list[T]) -> Iterator[list[T]]:
     return (items[first : first + CHUNK_JOBS] for first in range(0, len(items), CHUNK_JOBS))
+
+
+def cancel_where(
+    commands: QueueCommands,
+    predicate: Callable[[Job], bool],
+    states: Sequence[ListState],
+    *,
+    running: bool,
+    limit: float,
+) -> Operation[int]:
+    """Cancels jobs for which the predicate is true, at most `limit`; returns how many.
+
+    A page of jobs is read, the predicate is called for each, and those it chose are cancelled in
+    one call. A predicate that raises stops the operation, and no job of its page is cancelled.
+    """
+    total = 0
+    for state in states:
+        cursor: bytes | None = None
+        while cursor != b"" and total < limit:
+            page: list[Job]
+            page, cursor = yield commands.jobs(state, cursor or b"", CANCEL_PAGE_SIZE)
+            chosen: list[str] = []
+            for job in page:
+                if total + len(chosen) < limit and _is_chosen(commands, predicate, job, total):
+                    chosen.append(job.id)
+            if chosen:
+                # A held dispatch that was chosen says nothing about the run that it waits for.
+                asks_run = running and state != "blocked"
+                results: list[Cancellation] = yield commands.cancel(chosen, running=asks_run)
+                total += sum(map(bool, results))
+    return total
+
+
+def _is_chosen(
+    commands: QueueCommands, predicate: Callable[[Job], bool], job: Job, cancelled: int
+) -> bool:
+    where = f"queue {commands.keys.name!r}: cancel_where stopped at job {job.id!r}"
+    before = f"{cancelled} jobs were cancelled before, and none after"
+    try:
+        answer = predicate(job)
+    except Exception as problem:
+        why = f"the predicate raised {type(problem).__name__}"
+        raise PredicateFailed(f"{where}: {why}. {before}", cancelled) from problem
+    if not isinstance(answer, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = type(answer).__name__
+        why = f"expected the predicate to return True or False, got {kind}"
+        raise PredicateFailed(f"{where}: {why}. {before}", cancelled)
+    return answer
 
 
 def trim(commands: QueueCommands, kind: RecordKind, keep: int) -> Operation[int]:

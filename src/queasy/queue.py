@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from typing import Any, overload
 
 from queasy.bulk import chunks, put_all
@@ -14,7 +14,7 @@ from queasy.lease import Lease, LeaseRequest
 from queasy.operation import run_operation
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.registration import HandledQueue
-from queasy.requests import MAX_LISTED_CLIENTS
+from queasy.requests import MAX_LISTED_CLIENTS, CancelState
 from queasy.store.commands import ListState, RecordKind
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
@@ -110,6 +110,26 @@ class Queue(HandledQueue):
         """
         (result,) = await self._store.run(self._cancel_command(id, running))
         return result
+
+    async def cancel_where(
+        self,
+        predicate: Callable[[Job], bool],
+        *,
+        state: CancelState | None = None,
+        running: bool = False,
+        limit: int | None = None,
+    ) -> int:
+        """Cancel the jobs for which `predicate` returns True; return how many.
+
+        It searches waiting jobs and blocked dispatches; with `running` also active jobs, whose runs
+        are asked to end. `state` limits the search to one state. At most `limit` are cancelled.
+
+        Jobs are read and cancelled in pages of 100. A job that changes between the two is cancelled
+        all the same. Jobs that are added meanwhile may be missed. If the predicate raises,
+        `PredicateFailed` is raised, and says how many were cancelled before.
+        """
+        operation = self._cancel_where_operation(predicate, state, running, limit)
+        return await run_operation(self._store, operation)
 
     @overload
     def lease(self, seconds: Seconds = 60, *, timeout: None = None) -> LeaseRequest[Lease]: ...

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 from collections.abc import Callable, Iterable
-from typing import get_args
+from typing import Literal, get_args
 
 from queasy.codec import Codec, CodecName, codec_of
 from queasy.errors import InvalidId, InvalidInput, InvalidOption, QueueInUse
 from queasy.job import Job
 from queasy.operation import Operation
-from queasy.operations import audit, drop, evict, requeue, take_one, trim, until_done
+from queasy.operations import audit, cancel_where, drop, evict, requeue, take_one, trim, until_done
 from queasy.options import (
     MAX_COUNT,
     JobOptions,
@@ -30,7 +32,9 @@ from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Cancellation
 
-__all__ = ["QueueRequests"]
+__all__ = ["CancelState", "QueueRequests"]
+
+CancelState = Literal["waiting", "due", "scheduled", "active", "blocked"]
 
 JOBS_PAGE_SIZE = 100
 MAX_LISTED_CLIENTS = 1000
@@ -59,6 +63,21 @@ class QueueRequests:
     def _cancel_command(self, id_: str, running: bool) -> Command[list[Cancellation]]:
         running = check_bool(running, "running")
         return self._commands.cancel([check_known_id(id_)], running=running)
+
+    def _cancel_where_operation(
+        self,
+        predicate: Callable[[Job], bool],
+        state: CancelState | None,
+        running: bool,
+        limit: int | None,
+    ) -> Operation[int]:
+        return cancel_where(
+            self._commands,
+            check_predicate(predicate),
+            states_to_cancel(state, running=check_bool(running, "running")),
+            running=running,
+            limit=math.inf if limit is None else check_whole(limit, "limit", 0, MAX_COUNT),
+        )
 
     def _take_operation(
         self,
@@ -124,6 +143,31 @@ class QueueRequests:
 
     def _audit_operation(self) -> Operation[list[str]]:
         return audit(self._commands)
+
+
+def check_predicate(value: Callable[[Job], bool]) -> Callable[[Job], bool]:
+    if not callable(value):
+        raise InvalidOption(f"predicate: expected a function of a Job, got {value!r}")
+    if inspect.iscoroutinefunction(value):
+        raise InvalidOption("predicate: expected a plain function (def) of a Job, got an async one")
+    return value
+
+
+def states_to_cancel(state: CancelState | None, *, running: bool) -> tuple[ListState, ...]:
+    """The states to search, in the order in which jobs go through them: a job that begins to run
+    meanwhile is met again.
+    """
+    if state is None:
+        return ("waiting", "active", "blocked") if running else ("waiting", "blocked")
+    if state not in get_args(CancelState):
+        known = ", ".join(get_args(CancelState))
+        raise InvalidOption(f"state: expected None or one of {known}, got {state!r}")
+    if state == "active" and not running:
+        raise InvalidOption(
+            "running: expected True with state='active', got False: without it a run is not "
+            "asked to end"
+        )
+    return (state,)
 
 
 def check_state(value: str) -> ListState:

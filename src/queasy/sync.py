@@ -6,7 +6,7 @@ store that does not await. A test compares the signatures.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
@@ -21,7 +21,7 @@ from queasy.operation import run_operation_sync
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.outcomes import Cancel, Fail, Finish, Release
 from queasy.registration import keys_of
-from queasy.requests import MAX_LISTED_CLIENTS, QueueRequests
+from queasy.requests import MAX_LISTED_CLIENTS, CancelState, QueueRequests
 from queasy.store.command import Command
 from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.health import Health
@@ -150,6 +150,21 @@ class SyncQueue(QueueRequests):
         With `running`, a run is cancelled, too; without it, a run continues: see `Queue.cancel`.
         """
         return self._store.run(self._cancel_command(id, running))[0]
+
+    def cancel_where(
+        self,
+        predicate: Callable[[Job], bool],
+        *,
+        state: CancelState | None = None,
+        running: bool = False,
+        limit: int | None = None,
+    ) -> int:
+        """Cancel the jobs for which `predicate` returns True; return how many.
+
+        See `Queue.cancel_where` for the arguments.
+        """
+        operation = self._cancel_where_operation(predicate, state, running, limit)
+        return run_operation_sync(self._store, operation)
 
     @overload
     def lease(self, seconds: Seconds = 60, *, timeout: None = None) -> SyncLease: ...

@@ -53,6 +53,7 @@ WRITES: dict[str, Any] = {
     "dispatch": lambda q: q.dispatch(2),
     "dispatch_many": lambda q: q.dispatch_many([2, 3]),
     "cancel": lambda q: q.cancel("waits"),
+    "cancel_where": lambda q: q.cancel_where(lambda _: True),
     "lease": lambda q: q.lease(timeout=0),
     "pause": lambda q: q.pause(),
     "resume": lambda q: q.resume(),

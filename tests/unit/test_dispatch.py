@@ -2,6 +2,7 @@
 
 import math
 import os
+import string
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -200,6 +201,12 @@ def test_made_up_ids_are_twelve_characters_and_never_the_same() -> None:
     ids = [new_id() for _ in range(1000)] + new_ids(1000)
     assert len(set(ids)) == 2000
     assert {len(id_) for id_ in ids} == {12}
+
+
+def test_no_id_begins_with_a_hyphen() -> None:
+    ids = new_ids(20_000)
+    assert {id_[0] for id_ in ids} == set(string.ascii_letters + string.digits + "_")
+    assert "-" in {id_[1] for id_ in ids}
 
 
 def test_forked_process_makes_up_other_ids() -> None:

@@ -202,6 +202,18 @@ async def test_waiter_is_woken_for_a_lease_that_expires_before_it_polls(
         assert await again.complete()
 
 
+async def test_eviction_of_a_client_wakes_a_lease_that_waits(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    evicted = await queue.lease(seconds=600, timeout=0)
+    waiting = asyncio.create_task(queue.lease(timeout=60))
+    await until_waiting(queue)
+    assert await queue.evict(evicted.job.client) == 1
+    lease = await asyncio.wait_for(waiting, 5)  # it polls by itself later than that
+    assert lease.job.id == "a"
+    assert await lease.complete()
+
+
 async def test_many_clients_are_all_woken_for_as_many_jobs(server: Server, prefix: str) -> None:
     clients = [Client(server.url, prefix=prefix) for _ in range(130)]
     tasks = [asyncio.create_task(one.queue("q").lease()) for one in clients]

@@ -1,6 +1,7 @@
 """Data becomes a payload and comes back; what cannot be encoded is refused with the reason."""
 
 import datetime as dt
+import decimal
 import math
 import uuid
 from dataclasses import dataclass
@@ -50,6 +51,15 @@ class Letter:
     copies: int = 1
 
 
+@dataclass
+class Order:
+    at: dt.datetime
+    id: uuid.UUID
+    of: tuple[int, int]
+    price: decimal.Decimal
+    names: dict[int, str]
+
+
 class Holder(msgspec.Struct):
     number: float
 
@@ -88,6 +98,18 @@ def test_json_codec_writes_what_json_has_for_a_value(data: Any, payload: bytes) 
 def test_json_codec_with_a_type_decodes_to_that_type() -> None:
     codec = JsonCodec(Letter)
     assert codec.decode(codec.encode(Letter("x", 2))) == Letter("x", 2)
+
+
+def test_values_json_does_not_have_come_back_as_texts_and_lists_unless_there_is_a_type() -> None:
+    """As the guide to dispatching says."""
+    data = {"at": dt.datetime(2030, 1, 1, tzinfo=dt.UTC), "id": uuid.UUID(int=7), "of": (1, 2)}
+    data |= {"price": decimal.Decimal("1.10"), "names": {1: "one"}}
+    payload = JSON_CODEC.encode(data)
+    assert JSON_CODEC.decode(payload) == {
+        "at": "2030-01-01T00:00:00Z", "id": str(uuid.UUID(int=7)), "of": [1, 2],
+        "price": "1.10", "names": {"1": "one"},
+    }  # fmt: skip
+    assert JsonCodec(Order).decode(payload) == Order(**data)
 
 
 # What is refused

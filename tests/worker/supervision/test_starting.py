@@ -92,6 +92,19 @@ def test_death_of_a_process_that_never_reached_the_server_is_not_about_jobs(flee
     assert worker.events("jobs_not_returned") == []
 
 
+def test_every_client_and_worker_process_has_an_id_of_its_own(
+    fleet: Fleet, server: Server, prefix: str, sync_client: SyncClient
+) -> None:
+    fleet.serve("--queue", "plain", processes=2)
+    workers = sync_client.workers(["plain"])
+    holders = {holder.id for holder in sync_client.queue("plain").clients()}
+    assert holders == {worker.id for worker in workers}
+    others = [SyncClient(server.url, prefix=prefix) for _ in range(2)]
+    assert len({sync_client.id, *(other.id for other in others), *holders}) == 5
+    assert len({worker.group for worker in workers}) == 1, "both have one supervisor"
+    assert len({worker.pid for worker in workers}) == 2
+
+
 def test_module_given_to_listen_brings_its_handler_and_fail_handler(
     fleet: Fleet, tmp_path: Path, sync_client: SyncClient
 ) -> None:

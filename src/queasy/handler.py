@@ -199,9 +199,12 @@ def check_reference(value: object, name: str) -> str:
             f"{name}: expected 'package.module:function' or 'package.module', "
             f"got {type(value).__name__}{hint}"
         )
-    if not all(part.isidentifier() for half in value.split(":", 1) for part in half.split(".")):
+    is_file = value.partition(":")[0].endswith(".py")
+    names = [part for half in value.split(":", 1) for part in half.split(".")]
+    if is_file or not all(map(str.isidentifier, names)):
+        hint = ", a file: write the name of its module" if is_file else ""
         raise InvalidOption(
-            f"{name}: expected 'package.module:function' or 'package.module', got {value!r}"
+            f"{name}: expected 'package.module:function' or 'package.module', got {value!r}{hint}"
         )
     return value
 

@@ -31,9 +31,9 @@ from pathlib import Path
 from benchmarks.harness.bench_server import bench_server
 from benchmarks.harness.recovery_shape import FLEETS, Shape, shape
 from benchmarks.harness.recovery_trial import Measured, Trial, stopping
-from queasy.worker.plan import LEASE
+from queasy.worker.lease_times import DEFAULT_LEASE
 
-BOUND = LEASE + 10.0
+BOUND = DEFAULT_LEASE + 10.0
 
 
 def main() -> int:

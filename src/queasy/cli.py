@@ -27,6 +27,12 @@ from queasy.store.library import source
 from queasy.version import VERSION
 from queasy.worker.app import load
 from queasy.worker.inline import InlineWorker
+from queasy.worker.lease_times import (
+    DEFAULT_LEASE,
+    LONGEST_LEASE,
+    SHORTEST_LEASE,
+    LeaseTimes,
+)
 from queasy.worker.logs import FORMATS, set_up
 from queasy.worker.plan import CAPACITY, MOST_PROCESSES
 from queasy.worker.roster import WorkerInfo
@@ -125,6 +131,14 @@ def _add_worker(commands: Any) -> None:
         metavar="SECONDS",
         help="seconds that running jobs have to end after SIGTERM "
         f"(default: {GRACE:g}; {GRACE_IN_CONTAINER:g} as PID 1, in a container)",
+    )
+    worker.add_argument(
+        "--lease",
+        type=float,
+        default=DEFAULT_LEASE,
+        metavar="SECONDS",
+        help="seconds after which a silent worker counts as dead, and other workers get its jobs: "
+        f"{SHORTEST_LEASE:g} to {LONGEST_LEASE:g} (default: %(default)g)",
     )
     worker.add_argument(
         "--capacity",
@@ -248,10 +262,14 @@ def _bytes(text: str) -> int:
 
 async def _worker(options: argparse.Namespace) -> None:
     check_whole(options.processes, "processes", 0, MOST_PROCESSES)
+    LeaseTimes.checked(options.lease)
     if options.processes == 0:
         plan = load(options.app).plan(options.queues)
         set_up(options.log_level, options.log_format, options.log_errors)
-        await InlineWorker(plan, capacity=options.capacity, grace=options.grace).run()
+        inline = InlineWorker(
+            plan, capacity=options.capacity, grace=options.grace, lease=options.lease
+        )
+        await inline.run()
         return
     set_up(options.log_level, options.log_format)
     chosen = SupervisorOptions(
@@ -260,6 +278,7 @@ async def _worker(options: argparse.Namespace) -> None:
         queues=None if options.queues is None else tuple(options.queues),
         capacity=options.capacity,
         grace=options.grace,
+        lease=options.lease,
         max_jobs=options.max_jobs,
         max_memory=options.max_memory,
         reload=options.reload,

@@ -28,6 +28,7 @@ from queasy.registration import keys_of
 from queasy.store.health import Health
 from queasy.store.net.url import target_of
 from queasy.store.store import AsyncStore
+from queasy.worker.lease_times import DEFAULT_LEASE, LeaseTimes
 from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES, Place, Plan
 from queasy.worker.roster import WorkerInfo, roster
 
@@ -101,6 +102,7 @@ class WorkOptions(TypedDict, total=False):
     processes: int
     capacity: int
     grace: Seconds
+    lease: Seconds
     max_jobs: int | None
     max_memory: int | None
     signals: bool
@@ -191,6 +193,7 @@ class Client:
         processes: int = 0,
         capacity: int = CAPACITY,
         grace: Seconds = 30,
+        lease: Seconds = DEFAULT_LEASE,
         max_jobs: int | None = None,
         max_memory: int | None = None,
         signals: bool = True,
@@ -209,8 +212,9 @@ class Client:
         stops it at once. A child is replaced after `max_jobs`, or when it uses more than
         `max_memory` bytes.
 
-        If the server does not answer for 11 seconds, other workers may soon get the jobs that run
-        here. Then a supervisor freezes its children until the server answers. Without processes,
+        A worker that is silent for `lease` seconds (3 to 600) counts as dead, and other workers get
+        its jobs. Shortly before that (11 seconds by default), if the server does not answer, a
+        supervisor freezes its children until the server answers. Without processes,
         handlers are cancelled. With `run_unconfirmed` they are not: a job may run here and
         elsewhere at the same time.
         """
@@ -218,6 +222,7 @@ class Client:
         check_whole(processes, "processes", 0, MOST_PROCESSES)
         check_whole(capacity, "capacity", 1, MOST_CAPACITY)
         grace_seconds = seconds(grace, "grace")
+        lease_seconds = LeaseTimes.checked(lease).lease
         if check_bool(run_unconfirmed, "run_unconfirmed") and processes:
             raise InvalidOption(
                 f"run_unconfirmed: expected processes=0, got {processes}: a supervisor freezes its "
@@ -235,6 +240,7 @@ class Client:
                 queues=None if queues is None else tuple(queues),
                 capacity=capacity,
                 grace=grace_seconds,
+                lease=lease_seconds,
                 max_jobs=max_jobs,
                 max_memory=max_memory,
             )
@@ -242,8 +248,8 @@ class Client:
         from queasy.worker.inline import InlineWorker
 
         return InlineWorker(
-            self.plan(queues), capacity=capacity, grace=grace_seconds, signals=signals,
-            run_unconfirmed=run_unconfirmed,
+            self.plan(queues), capacity=capacity, grace=grace_seconds, lease=lease_seconds,
+            signals=signals, run_unconfirmed=run_unconfirmed,
         )  # fmt: skip
 
     async def work(

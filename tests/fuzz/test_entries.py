@@ -293,6 +293,7 @@ def test_retry_and_failure_are_refused_or_made(message: Any, at: Any, after: Any
 
 WORK = st.fixed_dictionaries({}, optional={
     "processes": ODD, "capacity": ODD, "grace": ODD | TIMES, "max_jobs": ODD, "max_memory": ODD,
+    "lease": ODD | TIMES,
     "queues": ODD | st.lists(st.just("q") | ODD, max_size=2), "signals": ODD,
 })  # fmt: skip
 

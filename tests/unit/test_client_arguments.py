@@ -1,6 +1,9 @@
 """The arguments of a client are checked when it is made: no server is contacted."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,3 +65,22 @@ def test_url_and_folder_together_are_refused() -> None:
 def test_bad_folder_is_refused(folder: Any) -> None:
     with pytest.raises(InvalidOption, match="folder"):
         Client(folder=folder)
+
+
+@pytest.mark.parametrize("lease", [0, 2.9, 601, "3", None, math.nan])
+@pytest.mark.parametrize("processes", [0, 2])
+def test_lease_of_a_worker_outside_its_range_is_refused(lease: Any, processes: int) -> None:
+    client = Client("redis://127.0.0.1:1")
+    client.queue("q").handler(lambda data: None)
+    with pytest.raises(InvalidInput, match="lease: expected"):
+        client.worker(lease=lease, processes=processes)
+
+
+def test_command_line_refuses_a_lease_outside_its_range(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "queasy", "worker", "absent:client", "--lease", "2"]
+    for processes in ("0", "2"):
+        answer = subprocess.run(
+            [*command, "--processes", processes], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert answer.returncode == 1
+        assert "lease: expected 3 to 600 seconds, got 2.0" in answer.stderr

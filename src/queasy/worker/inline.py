@@ -16,14 +16,15 @@ from collections.abc import Callable, Generator
 
 from queasy.dispatch import new_client_id, new_id
 from queasy.errors import QueasyError
-from queasy.options import check_whole, seconds
+from queasy.options import Seconds, check_whole, seconds
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.control import Control
 from queasy.worker.events import event
+from queasy.worker.lease_times import DEFAULT_LEASE, LeaseTimes
 from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import LEASE, MOST_CAPACITY, Plan, job_sizes, safety_interval
+from queasy.worker.plan import MOST_CAPACITY, Plan, job_sizes, safety_interval
 from queasy.worker.record import WorkerRecord
 from queasy.worker.signals import stop_on_signals
 from queasy.worker.worker import Worker
@@ -51,6 +52,7 @@ class InlineWorker:
         *,
         capacity: int,
         grace: float,
+        lease: Seconds = DEFAULT_LEASE,
         signals: bool = True,
         run_unconfirmed: bool = False,
     ) -> None:
@@ -58,6 +60,7 @@ class InlineWorker:
         self._run_unconfirmed = run_unconfirmed
         self._capacity = check_whole(capacity, "capacity", 1, MOST_CAPACITY)
         self._grace = seconds(grace, "grace")
+        self._times = LeaseTimes.checked(lease)
         self._signals = signals
         self._group = new_id()
         self._unserved: set[str] = set()
@@ -100,7 +103,7 @@ class InlineWorker:
             self._plan,
             store,
             new_client_id(),
-            InflightTable(queues, self._capacity),
+            InflightTable(queues, self._capacity, times=self._times),
             capacity=self._capacity,
             safety_poll_seconds=safety_interval(queues),
             on_declared_dead=self._on_declared_dead,
@@ -114,7 +117,8 @@ class InlineWorker:
         self._worker = worker
         if not self._stopping:
             self._worker_must_end.clear()
-        record = WorkerRecord.here(self._group, 0, self._capacity, job_sizes(self._plan))
+        sizes = job_sizes(self._plan)
+        record = WorkerRecord.here(self._group, 0, self._capacity, sizes, self._times.lease)
         served = {service.queue for service in self._plan.services} - self._unserved
         try:
             with _heartbeats(worker, self._plan, self._on_declared_dead) as self._heartbeat:
@@ -200,8 +204,8 @@ def _heartbeats(
         call_in_loop(worker.cancel, index, cancelled.id, cancelled.token)
 
     stop = threading.Event()
-    store = plan.place.store(timeout=LEASE / 3)
-    heartbeat = Heartbeat(store)
+    store = plan.place.store(timeout=worker.table.times.call_timeout)
+    heartbeat = Heartbeat(store, worker.table.times)
     queues = [service.commands for service in plan.services]
     heartbeat.add(
         WorkerLeases(

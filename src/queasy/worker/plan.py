@@ -16,8 +16,6 @@ from queasy.store.store import AsyncStore
 
 __all__ = [
     "CAPACITY",
-    "CUT_OFF",
-    "SELF_KILL",
     "Place",
     "Plan",
     "Service",
@@ -29,22 +27,6 @@ CAPACITY = 100
 MOST_CAPACITY = 10_000
 DEFAULT_SIZE = 10
 MOST_PROCESSES = 1000
-# The server declares a worker dead if it was not bumped for LEASE seconds. This is three heartbeats
-# longer than the silence that the server takes for an outage of its own (OUTAGE_MS in lua/keys.lua:
-# 10 seconds). After a shorter outage no lease has run out; after a longer one the server extends
-# the leases.
-BUMP_EVERY = 1.0
-LEASE = 10.0 + 3.0
-# If the server did not confirm the leases of a worker for CUT_OFF seconds, other workers may soon
-# get its jobs: its supervisor freezes it, and an inline worker cancels its runs. The margin of 1.75
-# s is seven rounds of the supervisor's watchdog. A worker that is not frozen by then, because its
-# supervisor itself is frozen, kills itself after SELF_KILL seconds. A server that pauses for ten
-# seconds causes neither.
-CUT_OFF = LEASE - 1.75
-SELF_KILL = LEASE - 1.25
-# For a worker that holds no job of a queue. Not much longer than LEASE: the worker may take jobs
-# while such a heartbeat is in flight, and die before the next.
-IDLE_LEASE = 20.0
 # Few: there are many workers, and each of their calls is short.
 CONNECTIONS = 4
 

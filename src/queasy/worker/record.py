@@ -10,12 +10,14 @@ from typing import Annotated
 import msgspec
 
 from queasy.version import VERSION
+from queasy.worker.lease_times import DEFAULT_LEASE, LONGEST_LEASE
 from queasy.worker.plan import CAPACITY
 
 __all__ = ["WorkerRecord"]
 
 # Any client can write a record, so numbers are checked: a worker writes none outside this range.
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Lease = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_LEASE)]
 
 
 class WorkerRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -30,12 +32,19 @@ class WorkerRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: str = ""
     started: float = 0.0
     capacity: Whole = CAPACITY
+    lease: Lease = DEFAULT_LEASE
+    """After this many seconds of silence it counts as dead."""
     queues: dict[str, Whole] = {}
     """Each with the size of one of its jobs."""
 
     @classmethod
     def here(
-        cls, group: str, supervisor: int, capacity: int, queues: dict[str, int]
+        cls,
+        group: str,
+        supervisor: int,
+        capacity: int,
+        queues: dict[str, int],
+        lease: float = DEFAULT_LEASE,
     ) -> WorkerRecord:
         """The record of a worker in this process."""
         return cls(
@@ -46,6 +55,7 @@ class WorkerRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             version=VERSION,
             started=time.time(),
             capacity=capacity,
+            lease=lease,
             queues=queues,
         )
 

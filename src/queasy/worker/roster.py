@@ -32,6 +32,8 @@ class WorkerInfo:
     version: str
     started_at: datetime
     capacity: int
+    lease: float
+    """It counts as dead after this many seconds of silence."""
     queues: tuple[str, ...]
     """The queues it serves now."""
     load: float
@@ -116,6 +118,7 @@ def _info(id_: str, one: _Seen) -> WorkerInfo:
         version=record.version,
         started_at=datetime.fromtimestamp(min(max(record.started, 0.0), LATEST_EPOCH - 1), UTC),
         capacity=record.capacity,
+        lease=record.lease,
         queues=tuple(one.queues),
         load=min(1.0, used / max(1, record.capacity)),
         jobs=tuple(one.jobs),

@@ -1,9 +1,11 @@
 """A queue is damaged while a worker runs its jobs: nothing confirms their leases any more."""
 
 from queasy import SyncClient
-from queasy.worker.plan import LEASE
+from queasy.worker.lease_times import DEFAULT_TIMES
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, wait_until_gone
+
+LEASE = DEFAULT_TIMES.lease
 
 pytestmark = ON_ONE_SERVER
 

@@ -12,12 +12,16 @@ from queasy import Client, Job, Queue, SyncClient
 from queasy.errors import Unanswered
 from queasy.store.command import Command
 from queasy.store.store import AsyncStore
-from queasy.worker.plan import IDLE_LEASE, LEASE, safety_interval
+from queasy.worker.lease_times import DEFAULT_TIMES
+from queasy.worker.plan import safety_interval
 from tests.proxy import Proxy
 from tests.servers import Server, ServerKind, start_replica, start_server
 from tests.store.harness import Harness, load
 from tests.worker.fleet import ON_ONE_SERVER
 from tests.worker.inline import Seen, until, until_empty, working
+
+IDLE_LEASE = DEFAULT_TIMES.idle_lease
+LEASE = DEFAULT_TIMES.lease
 
 pytestmark = ON_ONE_SERVER
 

@@ -1,10 +1,12 @@
 """A network partition: one worker cannot reach a server that others still reach."""
 
 from queasy import SyncClient
-from queasy.worker.plan import LEASE
+from queasy.worker.lease_times import DEFAULT_TIMES
 from tests.proxy.program import start_proxy
 from tests.servers import Server
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, wait_until_gone
+
+LEASE = DEFAULT_TIMES.lease
 
 pytestmark = ON_ONE_SERVER
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 
 from queasy import Client, JobOptions, SyncClient
-from queasy.worker.plan import CUT_OFF, LEASE
+from queasy.worker.lease_times import DEFAULT_TIMES
 from tests.proxy import Proxy
 from tests.proxy.program import ProxyProgram, start_proxy
 from tests.servers import Server, wait_until
@@ -31,6 +31,9 @@ from tests.worker.fleet import (
     wait_until_gone,
 )
 from tests.worker.inline import working
+
+CUT_OFF = DEFAULT_TIMES.cut_off
+LEASE = DEFAULT_TIMES.lease
 
 pytestmark = ON_ONE_SERVER
 together = Together()

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from queasy import Client, Lease, SyncClient, SyncLease, SyncQueue, Unanswered, Unreachable
-from queasy.worker.plan import CUT_OFF
+from queasy.worker.lease_times import DEFAULT_TIMES
 from tests.proxy.program import ProxyProgram, start_proxy
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Journal, Running, fleet_on
+
+CUT_OFF = DEFAULT_TIMES.cut_off
 
 QUEUES = ("plain", "waits", "small", "pulled")
 TIMEOUT = 10.0  # of a call

@@ -11,7 +11,7 @@ import pytest
 
 from queasy import SyncClient
 from queasy.sync import SyncQueue
-from queasy.worker.plan import BUMP_EVERY, LEASE
+from queasy.worker.lease_times import DEFAULT_TIMES
 from tests.servers import Server, wait_until
 from tests.worker.fleet import (
     ON_ONE_SERVER,
@@ -23,6 +23,9 @@ from tests.worker.fleet import (
     totals,
     wait_until_gone,
 )
+
+BUMP_EVERY = DEFAULT_TIMES.bump_every
+LEASE = DEFAULT_TIMES.lease
 
 pytestmark = ON_ONE_SERVER
 together = Together()

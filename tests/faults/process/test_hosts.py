@@ -9,10 +9,12 @@ import pytest
 import redis
 
 from queasy import SyncClient
-from queasy.worker.plan import LEASE
+from queasy.worker.lease_times import DEFAULT_TIMES
 from tests.servers import Server, wait_until
 from tests.worker.fleet import ON_ONE_SERVER, Fleet, Played, Running, Together
 from tests.worker.idling import QUEUES
+
+LEASE = DEFAULT_TIMES.lease
 
 pytestmark = ON_ONE_SERVER
 together = Together()

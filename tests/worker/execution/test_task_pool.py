@@ -14,9 +14,11 @@ from queasy.outcomes import Release
 from queasy.store.records import Ending
 from queasy.worker.execution.run import Run
 from queasy.worker.execution.runs import Runs
+from queasy.worker.lease_times import DEFAULT_TIMES
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import CUT_OFF
 from tests.worker.inline import Seen, until_empty, working
+
+CUT_OFF = DEFAULT_TIMES.cut_off
 
 VARIABLE = contextvars.ContextVar("VARIABLE", default="unset")
 NUMBERS = range(40)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from queasy import Dispatch, JobOptions, SyncClient
-from queasy.worker.plan import LEASE
+from queasy.worker.lease_times import DEFAULT_TIMES
 from tests.servers import Server, wait_until
 from tests.worker.fleet import (
     ON_ONE_SERVER,
@@ -17,6 +17,8 @@ from tests.worker.fleet import (
     totals,
     wait_until_gone,
 )
+
+LEASE = DEFAULT_TIMES.lease
 
 pytestmark = ON_ONE_SERVER
 together = Together()

@@ -20,9 +20,12 @@ from queasy.worker.intake.queue_state import (
     CallKind,
     QueueState,
 )
+from queasy.worker.lease_times import DEFAULT_TIMES
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import DEFAULT_SIZE, LEASE
+from queasy.worker.plan import DEFAULT_SIZE
 from tests.worker.intake.services import Clock, service
+
+LEASE = DEFAULT_TIMES.lease
 
 WAIT = 8.0
 

@@ -5,10 +5,14 @@ import time
 
 from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
+from queasy.worker.lease_times import DEFAULT_TIMES
 from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, Place
+from queasy.worker.plan import Place
 from tests.servers import Server
+
+BUMP_EVERY = DEFAULT_TIMES.bump_every
+IDLE_LEASE = DEFAULT_TIMES.idle_lease
 
 
 def test_idle_inline_worker_with_a_blocked_loop_is_not_kept_alive() -> None:

@@ -5,14 +5,18 @@ import pytest
 from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Cancelled
+from queasy.worker.lease_times import DEFAULT_TIMES
 from queasy.worker.liveness.heartbeat import (
     BUSY_LOOP_BLOCKED,
-    IDLE_MARGIN,
     STAND_DOWN_AT_MOST_EVERY,
     WorkerLeases,
 )
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import BUMP_EVERY, IDLE_LEASE, LEASE
+
+BUMP_EVERY = DEFAULT_TIMES.bump_every
+IDLE_LEASE = DEFAULT_TIMES.idle_lease
+LEASE = DEFAULT_TIMES.lease
+IDLE_MARGIN = DEFAULT_TIMES.idle_margin
 
 NOW = 1000.0
 

@@ -5,8 +5,12 @@ from typing import Any
 import pytest
 
 from queasy.worker.liveness.inflight_table import Entry
-from queasy.worker.plan import LEASE
-from queasy.worker.supervision.child_state import SETTLED_AFTER, ChildState, Phase
+from queasy.worker.supervision.child_state import (
+    REPEAT_CANCEL_AFTER,
+    SETTLED_AFTER,
+    ChildState,
+    Phase,
+)
 from queasy.worker.supervision.messages import Planned
 
 NOW = 1000.0
@@ -104,9 +108,9 @@ def test_a_cancelled_run_is_forgotten_when_it_has_ended() -> None:
     state.cancel_requested((0, "not begun", 3), NOW)
     state.observed_runs(2, [busy, asked], 2, NOW, NOW + 0.5)
     assert len(state.cancels) == 2
-    state.observed_runs(1, [busy], 1, NOW, NOW + LEASE / 2)
+    state.observed_runs(1, [busy], 1, NOW, NOW + REPEAT_CANCEL_AFTER / 2)
     assert len(state.cancels) == 2
-    state.observed_runs(1, [busy], 1, NOW, NOW + LEASE + 1)
+    state.observed_runs(1, [busy], 1, NOW, NOW + REPEAT_CANCEL_AFTER + 1)
     assert state.cancels == {}
 
 
@@ -123,12 +127,14 @@ def test_a_process_has_a_lease_to_report_the_run_that_blocked_it(reports: bool) 
     run had ended, before the loop could report it. The job was done, and ran again.
     """
     state, entry, beat = ChildState(NOW), run("a"), NOW
-    state.observed_runs(1, [entry], 1, beat, NOW + LEASE + 5)
+    state.observed_runs(1, [entry], 1, beat, NOW + REPEAT_CANCEL_AFTER + 5)
     assert state.cannot_report_since is None, "a run blocks it"
-    state.observed_runs(0, [], 1, beat, NOW + LEASE + 5.1)
+    state.observed_runs(0, [], 1, beat, NOW + REPEAT_CANCEL_AFTER + 5.1)
     if reports:
-        state.observed_runs(0, [], 1, NOW + LEASE + 6.5, NOW + LEASE + 6.6)
-    assert state.cannot_report_since == (None if reports else NOW + LEASE + 5.1)
+        state.observed_runs(
+            0, [], 1, NOW + REPEAT_CANCEL_AFTER + 6.5, NOW + REPEAT_CANCEL_AFTER + 6.6
+        )
+    assert state.cannot_report_since == (None if reports else NOW + REPEAT_CANCEL_AFTER + 5.1)
 
 
 def test_a_process_that_runs_again_does_not_count_as_stopped() -> None:

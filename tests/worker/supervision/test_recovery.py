@@ -10,6 +10,7 @@ from queasy.options import JobOptions
 from queasy.outcomes import TimedOut
 from queasy.store.records import DispatchItem, Ending
 from queasy.store.store import AsyncStore
+from queasy.worker.lease_times import DEFAULT_TIMES
 from queasy.worker.liveness.inflight_table import Entry
 from queasy.worker.plan import Place
 from queasy.worker.supervision.child_state import run_key
@@ -57,6 +58,7 @@ async def test_more_than_a_thousand_runs_of_a_dead_process_come_back_at_once(
     try:
         runs = await _take_all(client, store, planned.place)
         child = GoneChild(
+            lease=DEFAULT_TIMES.lease,
             client="c1", planned=planned, runs=runs, runs_are_suspect=not overdue,
             timed_out=frozenset(map(run_key, runs)) if overdue else frozenset(),
             held=frozenset({0}),
@@ -90,6 +92,7 @@ async def test_large_jobs_of_a_dead_process_are_given_up_in_several_calls(
         with pytest.raises(InvalidInput, match="2097152 bytes"):
             await store.run(commands.settle(endings))
         child = GoneChild(
+            lease=DEFAULT_TIMES.lease,
             client="c1", planned=planned, runs=runs, runs_are_suspect=False,
             timed_out=frozenset(map(run_key, runs)), held=frozenset({0}),
         )  # fmt: skip
@@ -110,6 +113,7 @@ async def test_only_queues_of_which_jobs_may_have_been_held_are_logged_as_not_re
     for held, lines in ((frozenset({0}), 1), (frozenset[int](), 0)):
         caplog.clear()
         child = GoneChild(
+            lease=DEFAULT_TIMES.lease,
             client="c1", planned=planned, runs=[], runs_are_suspect=True, timed_out=frozenset(),
             held=held,
         )  # fmt: skip

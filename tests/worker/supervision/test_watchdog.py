@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from queasy.worker.lease_times import DEFAULT_TIMES
 from queasy.worker.liveness.inflight_table import Entry, OnLoop
-from queasy.worker.plan import CUT_OFF, LEASE
 from queasy.worker.supervision.child_state import ChildSnapshot
 from queasy.worker.supervision.watchdog import (
     INTERRUPT_TIMEOUT,
@@ -21,6 +21,9 @@ from queasy.worker.supervision.watchdog import (
     decide,
     outstays_stop,
 )
+
+CUT_OFF = DEFAULT_TIMES.cut_off
+LEASE = DEFAULT_TIMES.lease
 
 NOW = 1000.0
 GRACE = 30.0

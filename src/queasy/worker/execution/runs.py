@@ -29,7 +29,7 @@ from queasy.worker.execution.task_pool import TaskPool
 from queasy.worker.execution.thread_pool import InterruptibleCall, ThreadPool
 from queasy.worker.execution.units import Units
 from queasy.worker.liveness.inflight_table import GIVEN_BACK, InflightTable
-from queasy.worker.plan import CUT_OFF, Service
+from queasy.worker.plan import Service
 
 __all__ = ["END_GRACE", "RunListener", "Runs"]
 
@@ -77,6 +77,7 @@ class Runs:
         """How many runs have ended, or were given back."""
         self._wanted_more = False
         self._table = table
+        self._cut_off = table.times.cut_off
         self._threads = ThreadPool(capacity)
         self._tasks = TaskPool(self._perform)
         self._listener = listener
@@ -140,7 +141,7 @@ class Runs:
         """
         now = time.monotonic()
         is_async = service.function.is_async
-        safe_until = self._table.requested_at(queue) + CUT_OFF
+        safe_until = self._table.requested_at(queue) + self._cut_off
         runs = [Run(queue, service, is_async, job, size, now, safe_until) for job in jobs]
         self._runs[queue].update({run.job.id: run for run in runs})
         self.accepted_count += len(runs)
@@ -209,12 +210,12 @@ class Runs:
     def _lease_may_be_over(self, run: Run, now: float) -> bool:
         """Whether another client may have the job by now.
 
-        True if the server has not confirmed the lease for CUT_OFF seconds: the process was
+        True if the server has not confirmed the lease until the cut-off: the process was
         frozen after it received the job, and before the run began.
         """
-        if now <= run.safe_until or now - self._table.requested_at(run.queue) <= CUT_OFF:
+        if now <= run.safe_until or now - self._table.requested_at(run.queue) <= self._cut_off:
             return False
-        return now - self._table.confirmed_at(run.queue) > CUT_OFF
+        return now - self._table.confirmed_at(run.queue) > self._cut_off
 
     # Ending
 
@@ -307,7 +308,7 @@ class Runs:
         self._tick_later(now)
 
     def end_unconfirmed(self) -> None:
-        """From now on, end runs whose lease the server has not confirmed for CUT_OFF seconds.
+        """From now on, end runs whose lease the server has not confirmed until the cut-off.
 
         For a worker without a supervisor: a supervisor freezes the whole process instead.
         """
@@ -318,7 +319,7 @@ class Runs:
         silence = {
             run: self._table.unconfirmed_for(run.queue, now) for run in self if not run.end_reason
         }
-        stopped = [run for run, seconds in silence.items() if seconds > CUT_OFF]
+        stopped = [run for run, seconds in silence.items() if seconds > self._cut_off]
         if stopped:
             event("leases_unconfirmed", logging.ERROR, seconds=max(silence.values()),
                   jobs=[run.job.id for run in stopped][:MAX_JOBS_LOGGED],

@@ -7,7 +7,6 @@ from collections import deque
 from typing import Literal
 
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import CUT_OFF, LEASE
 
 __all__ = ["LeaseKey", "LeaseLedger", "StaleMark"]
 
@@ -26,6 +25,7 @@ class LeaseLedger:
     def __init__(self, index: int, table: InflightTable) -> None:
         self._index = index
         self._table = table
+        self._times = table.times
         self.confirmed_until = 0.0
         """Lower bound on when the server expires this client."""
         self.taken_at = 0.0
@@ -100,8 +100,8 @@ class LeaseLedger:
         self.confirmed_until = until
 
     def shorten(self, sent: float) -> None:
-        """A call was sent that sets the lease: it may now end as early as LEASE after `sent`."""
-        self.confirmed_until = min(self.confirmed_until, sent + LEASE)
+        """A call was sent that sets the lease: it may now end a lease after `sent`."""
+        self.confirmed_until = min(self.confirmed_until, sent + self._times.lease)
 
     def note_taken(self, sent: float) -> None:
         """Jobs arrived that were requested at this time."""
@@ -141,10 +141,10 @@ class LeaseLedger:
             self._released.discard(lease)
             return "released"
         now = time.monotonic()
-        # The lease ends at `confirmed_until` or later. Treat it as requested LEASE before that.
-        requested = max(self.taken_at, min(now, self.confirmed_until - LEASE))
+        # The lease ends at `confirmed_until` or later. Treat it as requested a lease before that.
+        requested = max(self.taken_at, min(now, self.confirmed_until - self._times.lease))
         self.hold(1)  # even if it has expired: until its release is reported
-        silent = now - max(requested, self._table.confirmed_at(self._index)) > CUT_OFF
+        silent = now - max(requested, self._table.confirmed_at(self._index)) > self._times.cut_off
         # Its message may be older than a revocation that is settled.
         if silent or lease[1] <= self._table.revoked(self._index):
             return "expired"

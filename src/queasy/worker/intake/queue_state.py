@@ -33,7 +33,7 @@ from queasy.worker.intake.activity import Activity
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import DEFAULT_SIZE, LEASE, Service
+from queasy.worker.plan import DEFAULT_SIZE, Service
 
 __all__ = ["RETRY_PAUSE", "Call", "Phase", "QueueState"]
 
@@ -80,6 +80,8 @@ class QueueState:
         """The worker takes jobs of this queue."""
         self.wanted = False
         """The last order was to serve this queue."""
+        self.times = table.times
+        """How long this worker's leases last, and all that follows from it."""
         self.leases = LeaseLedger(index, table)
         self.starved = False
         """A job that does not fit has waited long enough: other queues leave it room."""
@@ -385,7 +387,7 @@ class QueueState:
         if taken.held > held:
             self.leases.mark_stale()  # a job was handed to us, and its message was lost
         elif not held:
-            self.leases.confirm(sent + seconds + LEASE)
+            self.leases.confirm(sent + seconds + self.times.lease)
             self._table.set_idle_until(self.index, self.leases.confirmed_until)
 
     def poll_now(self) -> None:
@@ -437,7 +439,7 @@ class QueueState:
         host.
         """
         if self.joined:
-            until = min(self._table.idle_until(self.index), time.monotonic() + LEASE)
+            until = min(self._table.idle_until(self.index), time.monotonic() + self.times.lease)
             self._table.set_idle_until(self.index, until)
 
     def become_waiter_again(self, *, not_before_pause: bool = False) -> None:

@@ -33,7 +33,6 @@ from queasy.worker.intake.connectivity import Connectivity
 from queasy.worker.intake.lease_ledger import LeaseKey, StaleMark
 from queasy.worker.intake.outcome_log import OutcomeLog
 from queasy.worker.intake.queue_state import RETRY_PAUSE, QueueState
-from queasy.worker.plan import IDLE_LEASE, LEASE
 
 __all__ = ["GivenUp", "Subscription"]
 
@@ -113,6 +112,7 @@ class Subscription:
         self.state = state
         self._client = client
         self._leases = state.leases
+        self._times = state.times
         self._store = store
         self._connectivity = connectivity
         self._outcomes = OutcomeLog(state.name)
@@ -138,9 +138,12 @@ class Subscription:
         # might start a job that the server has forgotten.
         self._store.listener.add_callback(self._channel, receive, lambda: self._leases.held > 0)
         sent = time.monotonic()
-        if await run(self._commands.register(self._client, IDLE_LEASE, record)) == "lost":
+        if (
+            await run(self._commands.register(self._client, self._times.idle_lease, record))
+            == "lost"
+        ):
             raise LeaseLost(f"queue {self.state.name!r}: the server swept this worker as it joined")
-        self.state.join(sent + IDLE_LEASE)
+        self.state.join(sent + self._times.idle_lease)
 
     def _announce_fail_handler(self) -> Command[str]:
         """Have jobs that are given up go to this fail queue, for as long as workers serve it."""
@@ -249,8 +252,9 @@ class Subscription:
         try:
             return await self._store.run(
                 self._commands.dequeue(
-                    self._client, lease=LEASE, limit=attempt.limit, request=attempt.request,
-                    waiter=self._client, waits=attempt.wait_seconds, endings=attempt.endings,
+                    self._client, lease=self._times.lease, limit=attempt.limit,
+                    request=attempt.request, waiter=self._client, waits=attempt.wait_seconds,
+                    endings=attempt.endings,
                     beside=attempt.beside, accepts_hand_off=attempt.hand_off,
                 )
             )  # fmt: skip
@@ -265,7 +269,7 @@ class Subscription:
             self._leases.mark_stale()
         if taken.count:
             self._leases.note_taken(sent)
-            self._leases.confirm(sent + LEASE)
+            self._leases.confirm(sent + self._times.lease)
         elif self._agrees_on_none(attempt, taken):
             self._leases.note_none_held(attempt.mark)
         self.state.plan_poll(taken, attempt.limit, attempt.wait_seconds, sent)
@@ -394,7 +398,7 @@ class Subscription:
     async def _outdate_requests(self) -> None:
         """Make sure that a request that was given up takes no jobs if it still arrives."""
         last = self._commands.dequeue(
-            self._client, lease=LEASE, limit=0, request=self._next_request()
+            self._client, lease=self._times.lease, limit=0, request=self._next_request()
         )
         await self._until_answered(partial(self._store.run, last))
 

@@ -1,6 +1,6 @@
 """Heartbeats: keep the leases of workers alive, and report what the server says about them.
 
-1. While a worker holds jobs of a queue, the heartbeat bumps its leases every `BUMP_EVERY` seconds.
+1. While a worker holds jobs of a queue, the heartbeat bumps its leases every `bump_every` seconds.
    While the worker holds none, the heartbeat bumps only if the worker does not wait for jobs of the
    queue: to keep the worker registered, and to return the jobs of a dead host in time.
 2. One call bumps all workers of a queue. Each queue has a call of its own, so that a slow queue
@@ -27,17 +27,11 @@ from queasy.store.commands import QueueCommands
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
+from queasy.worker.lease_times import DEFAULT_TIMES, LeaseTimes
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import BUMP_EVERY, CUT_OFF, IDLE_LEASE, LEASE
 
 __all__ = ["BUSY_LOOP_BLOCKED", "Heartbeat", "WorkerLeases"]
 
-CHECK_EVERY = 0.2
-# The heartbeat bumps an idle worker when less than this is left of its lease, in seconds. More is
-# left as long as the worker waits for jobs, and dequeues in time. If it does not, because it is
-# full, the heartbeat calls at least every nine seconds: often enough that the death of a host does
-# not look like an outage of the server (CONTACT_EVERY_MS in lua/keys.lua).
-IDLE_MARGIN = LEASE - 2.0
 # An event loop that has not turned for this many seconds counts as blocked. While anything runs the
 # limit is lower, because the loop then records its turns more often than once a second.
 IDLE_LOOP_BLOCKED, BUSY_LOOP_BLOCKED = 3.0, 0.3
@@ -72,6 +66,7 @@ class WorkerLeases:
         self.queues = queues
         """The commands of each queue, in the order of the table."""
         self.table = table
+        self._times = table.times
         self.gone = False
         """The worker has ended, and its table is closed."""
         self.cancel = cancel
@@ -100,7 +95,7 @@ class WorkerLeases:
             since = max(since, self._held_since.setdefault(queue, now))
         else:
             self._held_since.pop(queue, None)
-        return None if now - since < BUMP_EVERY else self.lease_needed(queue, now)
+        return None if now - since < self._times.bump_every else self.lease_needed(queue, now)
 
     def lease_needed(self, queue: int, now: float) -> float | None:
         """The lease to request for the queue, sooner or later; None if it needs no bump."""
@@ -109,12 +104,15 @@ class WorkerLeases:
             return None  # the worker does not serve this queue
         if self.table.held_of(queue):
             self._idle_until.pop(queue, None)
-            return LEASE
-        waits = until - now >= IDLE_MARGIN and not self.table.stood_down
+            return self._times.lease
+        margin = self._times.idle_margin
+        waits = until - now >= margin and not self.table.stood_down
         if waits or self._cannot_start_jobs(now):
             return None
-        registered = self._idle_until.get(queue, 0.0) - now >= IDLE_MARGIN
-        return None if registered and now < self._needed_at.get(queue, math.inf) else IDLE_LEASE
+        registered = self._idle_until.get(queue, 0.0) - now >= margin
+        if registered and now < self._needed_at.get(queue, math.inf):
+            return None
+        return self._times.idle_lease
 
     def _cannot_start_jobs(self, now: float) -> bool:
         """Whether the worker holds nothing and its application blocks the event loop.
@@ -150,7 +148,7 @@ class WorkerLeases:
         """The server answered a bump. It needs another call in `next_in` seconds, unless None."""
         self.confirmed(queue, sent)
         self._needed_at[queue] = math.inf if next_in is None else sent + next_in
-        self._idle_until[queue] = sent + lease if lease == IDLE_LEASE else 0.0
+        self._idle_until[queue] = sent + lease if lease == self._times.idle_lease else 0.0
         # "lost" is expected if the worker left the queue while the call was in flight.
         if word == "lost" and self.table.idle_until(queue):
             self._on_declared_dead()
@@ -162,7 +160,7 @@ class WorkerLeases:
 
         Waiting does not repair them, and other queues of the worker are intact.
         """
-        unconfirmed = self.table.unconfirmed_for(queue, now) > CUT_OFF
+        unconfirmed = self.table.unconfirmed_for(queue, now) > self._times.cut_off
         if unconfirmed and queue in self.table.running_queues():
             self._on_refused()
 
@@ -184,10 +182,11 @@ class WorkerLeases:
 
 
 class Heartbeat:
-    """Bumps for an inline worker, or for the children of a supervisor."""
+    """Bumps for an inline worker, or for the children of a supervisor: all have the same lease."""
 
-    def __init__(self, store: AsyncStore) -> None:
+    def __init__(self, store: AsyncStore, times: LeaseTimes = DEFAULT_TIMES) -> None:
         self._store = store
+        self._check_every = times.check_every
         self._workers: list[WorkerLeases] = []
         self._failing: set[str] = set()
         """The queues whose last bump failed, by the base of their keys."""
@@ -215,7 +214,7 @@ class Heartbeat:
         try:
             while True:
                 self._start_due_bumps()
-                await asyncio.sleep(CHECK_EVERY)
+                await asyncio.sleep(self._check_every)
         finally:
             for task in [*self._bumping.values(), *self._standing_down]:
                 task.cancel()

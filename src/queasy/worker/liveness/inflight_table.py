@@ -36,6 +36,8 @@ import time
 
 import msgspec
 
+from queasy.worker.lease_times import DEFAULT_TIMES, LeaseTimes
+
 __all__ = ["GIVEN_BACK", "NOT_IN_TABLE", "Entry", "InflightTable", "OnLoop"]
 
 HEADER = struct.Struct("=dddIxxxxddQQd")
@@ -88,7 +90,16 @@ class OnLoop(msgspec.Struct, frozen=True):
 class InflightTable:
     """The in-flight table of one worker, with room for `queues` queues and `runs` runs."""
 
-    def __init__(self, queues: int, runs: int, fd: int | None = None) -> None:
+    def __init__(
+        self,
+        queues: int,
+        runs: int,
+        fd: int | None = None,
+        times: LeaseTimes = DEFAULT_TIMES,
+    ) -> None:
+        self.times = times
+        """How long the worker's leases last, and all that follows from it. Not in shared memory:
+        supervisor and worker have the same from their configuration."""
         self._first_slot = HEADER.size + queues * QUEUE.size
         self.slots = _slots(runs)
         """How many runs and unreported outcomes there is room for."""

@@ -25,6 +25,7 @@ import msgspec
 from queasy.errors import QueasyError
 from queasy.worker.app import importing, load
 from queasy.worker.events import event
+from queasy.worker.lease_times import LeaseTimes
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.logs import set_up
 from queasy.worker.plan import Plan, job_sizes, safety_interval
@@ -65,7 +66,9 @@ def main() -> None:
     faulthandler.enable()
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     sys.path[:] = config.path
-    table = InflightTable(config.max_queues, config.capacity, config.table)
+    table = InflightTable(
+        config.max_queues, config.capacity, config.table, LeaseTimes.of(config.lease)
+    )
     loop_watch = LoopWatch(table)
     start_guard(config.parent_pipe, table, loop_watch)
     try:
@@ -177,7 +180,7 @@ class Child:
     async def _start(self) -> None:
         config = self._config
         sizes = job_sizes(self._plan)
-        record = WorkerRecord.here(config.group, os.getppid(), config.capacity, sizes)
+        record = WorkerRecord.here(config.group, os.getppid(), config.capacity, sizes, config.lease)
         served = {service.queue for service in self._plan.services} - set(config.unserved)
         await self._worker.start(record, served)
 

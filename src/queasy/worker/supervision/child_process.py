@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from queasy.dispatch import new_client_id
+from queasy.worker.lease_times import LeaseTimes
 from queasy.worker.liveness.inflight_table import InflightTable, OnLoop
 from queasy.worker.supervision.child_state import ChildSnapshot, ChildState, KillReason, RunKey
 from queasy.worker.supervision.messages import (
@@ -50,7 +51,9 @@ class ChildProcess:
         with contextlib.ExitStack() as opened:  # closed if the process runs out of files
             table = InflightTable.create_file(config.max_queues, config.capacity)
             opened.callback(os.close, table)
-            self.table = InflightTable(config.max_queues, config.capacity, table)
+            self.table = InflightTable(
+                config.max_queues, config.capacity, table, LeaseTimes.of(config.lease)
+            )
             opened.callback(self.table.close)
             self._socket, theirs = map(opened.enter_context, socket.socketpair())
             parent_pipe, self._parent_pipe = os.pipe()

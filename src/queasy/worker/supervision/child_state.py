@@ -20,7 +20,6 @@ from typing import Literal
 import msgspec
 
 from queasy.worker.liveness.inflight_table import Entry, OnLoop
-from queasy.worker.plan import LEASE
 from queasy.worker.supervision.messages import Planned
 
 __all__ = [
@@ -55,6 +54,8 @@ LOOP_BLOCKED = 1.0
 # A child that has served and lives this long, in seconds, has started well. If it ends later, its
 # start is not the cause, so the next child need not wait.
 SETTLED_AFTER = 5.0
+# A request to cancel a run that has not begun yet is sent again after this time, in seconds.
+REPEAT_CANCEL_AFTER = 13.0
 
 
 class Phase(enum.Enum):
@@ -270,13 +271,13 @@ class ChildState:
     def _forget_cancels(self, entries: Sequence[Entry], now: float) -> None:
         """Forgets runs that have ended.
 
-        A run that has not begun yet is kept for a lease. After that the next heartbeat, which
-        names it again, repeats the request to the child.
+        A run that has not begun yet is kept for a while. After that the next heartbeat,
+        which names it again, repeats the request to the child.
         """
         if self._cancels:
             running = set(map(run_key, entries))
             for run, at in list(self._cancels.items()):
-                if run not in running and now - at > LEASE:
+                if run not in running and now - at > REPEAT_CANCEL_AFTER:
                     del self._cancels[run]
 
     def observed_stopped(self, stopped: bool, now: float) -> None:

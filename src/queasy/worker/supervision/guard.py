@@ -21,16 +21,11 @@ from typing import NoReturn
 
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.logs import UnblockedFile
-from queasy.worker.plan import BUMP_EVERY, LEASE, SELF_KILL
 from queasy.worker.supervision.loop_watch import LoopWatch
 
 __all__ = ["die", "start_guard"]
 
 PR_SET_PDEATHSIG = 1
-GUARD_EVERY = 0.5
-# A supervisor that did not run for this long has not kept the leases, and they are about to run
-# out: within two more rounds of the guard this process is gone, before others get its jobs.
-SUPERVISOR_SILENT = LEASE - BUMP_EVERY - 4 * GUARD_EVERY
 
 
 def _die_with_parent() -> None:
@@ -61,15 +56,15 @@ def _guard_or_die(parent_pipe: int, table: InflightTable, loop_watch: LoopWatch)
 
 def _guard(parent_pipe: int, table: InflightTable, loop_watch: LoopWatch) -> None:
     """Never returns: kills this process when the supervisor is gone, or leases are not kept."""
-    seen_before = False
+    seen_before, times = False, table.times
     poll = select.poll()
     poll.register(parent_pipe, select.POLLIN)
     while True:
-        if poll.poll(GUARD_EVERY * 1000):  # never written to: the other end was closed
+        if poll.poll(times.guard_every * 1000):  # never written to: the other end was closed
             die()
         now, supervised = time.monotonic(), table.supervisor_ran_at
-        silent = bool(supervised) and now - supervised > SUPERVISOR_SILENT
-        if table.run_count and (silent or _longest_unconfirmed(table, now) > SELF_KILL):
+        silent = bool(supervised) and now - supervised > times.supervisor_silent
+        if table.run_count and (silent or _longest_unconfirmed(table, now) > times.self_kill):
             # Both processes may have been frozen: the supervisor has one round to run again.
             if seen_before:
                 cause = "the supervisor" if silent else "the server"

@@ -27,6 +27,7 @@ class ChildConfig(msgspec.Struct, kw_only=True):
     capacity: int
     processes: int
     grace: float
+    lease: float
     queues: list[str] | None
     """Those it may serve; None for all that have handlers."""
     unserved: list[str]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queasy.options import check_whole, seconds
+from queasy.worker.lease_times import DEFAULT_LEASE, LeaseTimes
 from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES
 from queasy.worker.supervision.messages import ChildConfig
 from queasy.worker.supervision.reload import check_reload
@@ -26,6 +27,8 @@ class SupervisorOptions:
     queues: tuple[str, ...] | None = None
     capacity: int = CAPACITY
     grace: float = 30.0
+    lease: float = DEFAULT_LEASE
+    """After this many seconds of silence a worker counts as dead."""
     max_jobs: int | None = None
     """A child starts at most this many jobs, and is replaced."""
     max_memory: int | None = None
@@ -40,6 +43,7 @@ class SupervisorOptions:
         check_whole(self.processes, "processes", 1, MOST_PROCESSES)
         check_whole(self.capacity, "capacity", 1, MOST_CAPACITY)
         seconds(self.grace, "grace")
+        LeaseTimes.checked(self.lease)
         for value, name in ((self.max_jobs, "max_jobs"), (self.max_memory, "max_memory")):
             if value is not None:
                 check_whole(value, name, 1, 2**62)
@@ -52,7 +56,7 @@ def child_config(options: SupervisorOptions, group: str, unserved: Collection[st
     return ChildConfig(
         app=options.app, path=[path or str(Path.cwd()) for path in sys.path],
         client="", group=group, capacity=options.capacity,
-        processes=options.processes, grace=options.grace,
+        processes=options.processes, grace=options.grace, lease=options.lease,
         queues=None if options.queues is None else list(options.queues),
         unserved=sorted(unserved), max_jobs=options.max_jobs, max_queues=MAX_QUEUES,
         control=-1, parent_pipe=-1, table=-1,

@@ -31,8 +31,9 @@ from queasy.worker.supervision.messages import Planned
 
 __all__ = ["GoneChild", "recover_jobs"]
 
-# How long to retry, in seconds. By then the leases have run out, and a sweep returns the jobs.
-RETRY_FOR = 60.0
+# How much longer than a lease to retry, in seconds. By then the leases have run out, and a sweep
+# returns the jobs.
+RETRY_FOR = 47.0
 # The same for a child that held no jobs: the server removes such a client when its lease ends.
 RETRY_FOR_IF_NOTHING_HELD = 1.0
 KILLED = JobError("Timeout", "ran longer than it may, and was killed", "timeout")
@@ -49,6 +50,8 @@ class GoneChild(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one of these runs may have caused the end of the child."""
     timed_out: frozenset[RunKey]
     """The runs for which the supervisor killed the child, because they did not end."""
+    lease: float
+    """How long its leases last at most."""
     held: frozenset[int]
     """The queues of which the child may have held jobs."""
 
@@ -67,7 +70,7 @@ async def _recover_until_done(store: AsyncStore, child: GoneChild, index: int) -
     Tries until the server answers, or until the leases have run out.
     """
     held = index in child.held
-    retry_for = RETRY_FOR if held else RETRY_FOR_IF_NOTHING_HELD
+    retry_for = child.lease + RETRY_FOR if held else RETRY_FOR_IF_NOTHING_HELD
     give_up_at = time.monotonic() + retry_for
     while True:
         try:

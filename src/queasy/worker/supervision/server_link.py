@@ -19,8 +19,8 @@ from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
 from queasy.worker.control import Control
 from queasy.worker.events import event
+from queasy.worker.lease_times import LeaseTimes
 from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
-from queasy.worker.plan import LEASE
 from queasy.worker.supervision.child_process import ChildProcess
 from queasy.worker.supervision.give_back import GiveBack
 from queasy.worker.supervision.messages import Planned, Rejoin
@@ -38,10 +38,12 @@ class ServerLink:
     def __init__(
         self,
         group: str,
+        times: LeaseTimes,
         carry_out: Callable[[str, str, bool], Awaitable[None]],
         run_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._group = group
+        self._times = times
         self._carry_out = carry_out
         self._run_task = run_task
         self._opened: tuple[AsyncStore, Heartbeat, Control] | None = None
@@ -76,8 +78,8 @@ class ServerLink:
 
     def _open(self, planned: Planned) -> tuple[AsyncStore, Heartbeat, Control]:
         if self._opened is None:
-            store = planned.place.store(timeout=LEASE / 3)
-            heartbeat = Heartbeat(store)
+            store = planned.place.store(timeout=self._times.call_timeout)
+            heartbeat = Heartbeat(store, self._times)
             self._opened = store, heartbeat, Control(store, self._carry_out)
             self._give_back = GiveBack(store, self._run_task)
             self._run_task(heartbeat.run())
@@ -110,6 +112,7 @@ class ServerLink:
                 runs=child.table.entries(unreported=True),
                 runs_are_suspect=state.runs_are_suspect,
                 timed_out=state.timed_out,
+                lease=self._times.lease,
                 held=frozenset(filter(child.table.held_of, range(len(planned.queues)))),
             ),
         )

@@ -30,6 +30,7 @@ from typing import Any
 from queasy.dispatch import new_id
 from queasy.errors import CannotWork, InvalidOption
 from queasy.worker.events import MAX_JOBS_LOGGED, event, log_error
+from queasy.worker.lease_times import LeaseTimes
 from queasy.worker.signals import stop_on_signals
 from queasy.worker.supervision import machine
 from queasy.worker.supervision.child_pool import ChildPool
@@ -54,7 +55,6 @@ from queasy.worker.supervision.watchdog import (
 
 __all__ = ["Supervisor"]
 
-WATCH_EVERY = 0.25
 # Whether another program stopped a child is read from /proc in every fourth round only.
 ROUNDS_PER_STOPPED_CHECK = 4
 
@@ -65,11 +65,12 @@ class Supervisor:
     def __init__(self, options: SupervisorOptions, *, signals: bool = True) -> None:
         self._options = options
         self._signals = signals
-        self._limits = Limits(options.grace, options.max_memory)
+        self._times = LeaseTimes.of(options.lease)
+        self._limits = Limits(options.grace, options.max_memory, self._times)
         self._group = new_id()
         self._unserved: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = ServerLink(self._group, self._carry_out_order, self._run_task)
+        self._server = ServerLink(self._group, self._times, self._carry_out_order, self._run_task)
         self._pool = ChildPool(
             options, self._server, self._child_config, self._run_task, self._give_up
         )
@@ -130,7 +131,7 @@ class Supervisor:
     # Watching
 
     async def _watch(self) -> None:
-        """Checks every child four times a second, until it is cancelled."""
+        """Checks every child four times a second or more often, until it is cancelled."""
         is_reaper = machine.is_reaper()
         for rounds in itertools.count():
             now = time.monotonic()
@@ -144,7 +145,7 @@ class Supervisor:
                         log_error("internal_error", problem, where="watchdog", pid=child.pid)
             if is_reaper:
                 self._pool.reap_orphans()
-            await asyncio.sleep(WATCH_EVERY)
+            await asyncio.sleep(self._times.watch_every)
 
     def _check(self, child: ChildProcess, now: float, with_stopped: bool) -> None:
         """Carries out what the watchdog decides about a child."""

@@ -3,7 +3,7 @@
 `decide` is pure: it takes a snapshot of a child and returns actions. The supervisor carries them
 out.
 
-1. If the server has not confirmed the lease of a run for CUT_OFF seconds, the process is frozen
+1. If the server has not confirmed the lease of a run until the cut-off, the process is frozen
    before another client can get the job. When all leases of its runs are confirmed, it is thawed.
 2. If a run does not end after it was interrupted, its process is killed. Before that, the other
    jobs of the process have the grace time to end and be reported, unless the event loop is blocked.
@@ -19,8 +19,8 @@ from typing import Literal
 
 import msgspec
 
+from queasy.worker.lease_times import DEFAULT_TIMES, LeaseTimes
 from queasy.worker.liveness.inflight_table import Entry
-from queasy.worker.plan import CUT_OFF, LEASE
 from queasy.worker.supervision.child_state import ChildSnapshot, KillReason, run_key
 
 __all__ = [
@@ -56,6 +56,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Seconds that other jobs of a child have to end when one of its runs does not."""
     max_memory: int | None = None
     """Bytes."""
+    times: LeaseTimes = DEFAULT_TIMES
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,14 +120,16 @@ def decide(child: ChildSnapshot, limits: Limits) -> list[Action]:
     actions: list[Action] = []
     if child.killed:
         return actions
-    if child.unconfirmed > CUT_OFF:
+    if child.unconfirmed > limits.times.cut_off:
         return [Freeze(unconfirmed=child.unconfirmed)]
     if child.is_frozen:
         return [Thaw()]
     for action in (
-        _about_overdue_runs(child, limits.grace) if child.runs else _about_reports(child),
+        _about_overdue_runs(child, limits.grace)
+        if child.runs
+        else _about_reports(child, limits.times),
         _about_memory(child, limits.max_memory),
-        _about_stopped(child),
+        _about_stopped(child, limits.times),
     ):
         if action is not None:
             actions.append(action)
@@ -201,13 +204,14 @@ def _due(child: ChildSnapshot, entry: Entry) -> float:
     return min(entry.deadline, child.cancels.get(run_key(entry), entry.deadline))
 
 
-def _about_reports(child: ChildSnapshot) -> Action | None:
+def _about_reports(child: ChildSnapshot, times: LeaseTimes) -> Action | None:
     """Nothing runs: does a blocked event loop keep outcomes from being reported?
 
-    A run that has just ended may have blocked the loop. So the child has LEASE seconds to report,
+    A run that has just ended may have blocked the loop. So the child has a lease's time to report,
     counted from when the supervisor first saw that nothing runs and the loop is blocked.
     """
-    if child.cannot_report_since is not None and child.now - child.cannot_report_since > LEASE:
+    since = child.cannot_report_since
+    if since is not None and child.now - since > times.lease:
         return Kill(reason="blocked")
     return None
 
@@ -221,8 +225,8 @@ def _about_memory(child: ChildSnapshot, limit: int | None) -> Action | None:
     return Retire(why="memory") if child.is_settled else None
 
 
-def _about_stopped(child: ChildSnapshot) -> Action | None:
+def _about_stopped(child: ChildSnapshot, times: LeaseTimes) -> Action | None:
     """Did another program stop the process? It neither works nor ends, and its leases are kept."""
-    if child.stopped_since is not None and child.now - child.stopped_since > LEASE:
+    if child.stopped_since is not None and child.now - child.stopped_since > times.lease:
         return Kill(reason="sigstop")
     return None

@@ -1,6 +1,6 @@
 """Workloads that only Queasy runs, and the bare server as a reference."""
 
-from benchmarks.ours import bare, drains, endings, payloads, queues, start, wakeup
+from benchmarks.ours import bare, drains, endings, payloads, queues, spread, start, wait, wakeup
 
 OURS = {
     "drains": drains.run,
@@ -10,4 +10,6 @@ OURS = {
     "wakeup": wakeup.run,
     "start": start.run,
     "queues": queues.run,
+    "spread": spread.run,
+    "wait": wait.run,
 }

@@ -120,7 +120,7 @@ def stamps(count):
 
 
 def payloads(job, count, size):
-    return [int(size)] * count if job == "burn" else ["x" * int(size)] * count
+    return [int(size)] * count if job in ("burn", "wait") else ["x" * int(size)] * count
 
 
 def main(*, worker, send, bulk=None, schedule=None, connect=None, **more):

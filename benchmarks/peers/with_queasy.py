@@ -10,6 +10,7 @@
 # ///
 """Queasy, by its public API only, run by the interpreter of the harness."""
 
+import asyncio
 import os
 import sys
 from functools import cache
@@ -22,7 +23,9 @@ from queasy import Client, Dispatch, SyncClient
 SIZE = os.environ.get("BENCH_SIZE")  # a variant; by default the size is measured
 OPTIONS = {"size": int(SIZE)} if SIZE else {}
 client = Client(kit.URL)
-queues = {name: client.queue(name) for name in ("noop", "stamp", "burn", "again", "doomed")}
+NAMES = ("noop", "stamp", "burn", "again", "doomed", "wait")
+queues = {name: client.queue(name) for name in NAMES}
+spread = [f"spread-{number}" for number in range(50)]
 
 
 @queues["noop"].handler(**OPTIONS)
@@ -57,7 +60,21 @@ async def gave_up(data, job, error):
     kit.noop()
 
 
+@queues["wait"].handler
+async def wait(milliseconds):
+    await asyncio.sleep(milliseconds / 1000)
+    kit.noop()
+
+
+for name in spread:
+    queues[name] = client.queue(name)
+    queues[name].handler(**OPTIONS)(noop)
+
+
 QUEUES = {
+    "spread-1": spread[:1],
+    "spread-10": spread[:10],
+    "spread-50": spread,
     "drain": ["noop"],
     "burst": ["noop", "stamp"],
     "pickup": ["noop", "stamp"],
@@ -80,6 +97,13 @@ async def bulk(job, arguments):
     await queues[job].dispatch_many(arguments)
 
 
+async def share(job, arguments):
+    """Spread the jobs over the queues of `job`: its last word is their number."""
+    names = spread[: int(job.rpartition("-")[2])]
+    for number, name in enumerate(names):
+        await queues[name].dispatch_many(arguments[number :: len(names)])
+
+
 @cache
 def sync_client():
     return SyncClient(kit.URL)
@@ -95,5 +119,6 @@ async def schedule(job, arguments, at):
 
 if __name__ == "__main__":
     kit.main(
-        worker=worker, send=send, bulk=bulk, schedule=schedule, connect=client.connect, sync=sync
+        worker=worker, send=send, bulk=bulk, schedule=schedule, connect=client.connect, sync=sync,
+        share=share,
     )  # fmt: skip

@@ -72,9 +72,10 @@ def test_starved_queue_that_fits_only_into_an_idle_worker_is_left_all_room() -> 
 
 def test_prefetched_jobs_start_beside_what_others_use_and_reserve() -> None:
     busy = room(Units(awaited=20), Units(awaited=30, plain=10))
-    assert busy.jobs_that_start_now(10, reserved_ahead=30) == 7
-    assert busy.jobs_that_start_now(10, reserved_ahead=0) == 4
-    assert room(Units(awaited=95)).jobs_that_start_now(10, reserved_ahead=0) == 0
+    assert busy.jobs_that_start_now(10) == 4
+    busy.reserved_ahead = 30
+    assert busy.jobs_that_start_now(10) == 7
+    assert room(Units(awaited=95)).jobs_that_start_now(10) == 0
 
 
 def test_queue_that_prefetches_may_request_more_while_prefetched_jobs_arrive() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queasy.worker.execution.units import Units
+from queasy.worker.intake.activity import Turn
 from queasy.worker.intake.capacity import MANY, Room
 from queasy.worker.intake.decisions import (
     MAX_STARVED,
@@ -165,6 +166,42 @@ def test_queue_that_stops_prefetching_waits_for_what_is_on_its_way() -> None:
     assert actions(queue(size=1, reserved_ahead=33), room=room(used=10, reserved=33)) == [
         NotePassedOver(0)
     ]
+
+
+# Turns
+
+
+def test_queue_waits_for_the_turn_of_another_and_reports_meanwhile() -> None:
+    turn = Turn(0, 100, NOW + 1)
+    having = queue(0, 1, prefetches=True, takes_turns=True)
+    waiting = queue(1, 1, prefetches=True, takes_turns=True, has_endings=True)
+    found = decision(having, waiting, turn=turn)
+    assert found.actions == [Dequeue(0, limit=100, units=33), Report(1)]
+    assert found.wanted_more
+    overlapping = queue(1, 1, takes_turns=True, has_more=True, calls=1)
+    assert actions(overlapping, turn=turn) == []
+    assert actions(overlapping) == [Dequeue(1, limit=33, units=33)]
+
+
+@pytest.mark.parametrize("fields", [{}, {"takes_turns": True, "priority": 101}], ids=str)
+def test_queue_without_turns_or_of_higher_priority_does_not_wait_for_a_turn(
+    fields: dict[str, Any],
+) -> None:
+    other = queue(1, 1, **fields)
+    assert actions(other, turn=Turn(0, 100, NOW + 1)) == [Dequeue(1, limit=33, units=33)]
+
+
+def test_only_one_queue_begins_its_turn() -> None:
+    both = [queue(index, 1, prefetches=True, takes_turns=True) for index in (0, 1)]
+    assert actions(*both) == [Dequeue(0, limit=100, units=33)]
+
+
+def test_queue_waits_for_the_room_of_short_jobs_instead_of_a_small_portion() -> None:
+    next_in_turn = queue(size=1, prefetches=True, takes_turns=True)
+    full = room(used=50, reserved=40)
+    assert actions(next_in_turn, room=full) == [Dequeue(0, limit=30, units=10)]
+    full.reserved_ahead = 40
+    assert actions(next_in_turn, room=full) == []
 
 
 # Priorities
@@ -371,6 +408,7 @@ def test_worker_that_stops_while_jobs_run_stands_down_at_once(running: bool) -> 
 # Properties
 
 sizes = st.sampled_from((1, 2, 3, 10, 33, 50, 60, 100, 250))
+turns = st.builds(Turn, st.integers(0, 4), st.integers(0, 2), st.just(NOW + 1))
 times = st.sampled_from((0.0, NOW - 9, NOW - 0.2, NOW - 0.01, NOW + 1))
 
 
@@ -392,6 +430,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
                 asked_at=draw(times) if calls else 0.0,
                 has_more=draw(st.booleans()),
                 prefetches=draw(st.booleans()),
+                takes_turns=draw(st.booleans()),
                 has_endings=draw(st.booleans()),
                 needs_reconcile=draw(st.booleans()),
                 poll_at=draw(times),
@@ -424,6 +463,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         makes_room=False,
         leases_are_kept=draw(st.booleans()),
         running=used > 0,
+        turn=draw(st.none() | turns),
     )
 
 

@@ -152,10 +152,9 @@ async def test_queue_with_some_jobs_that_wait_releases_at_most_two_batches_a_sec
     assert released <= 2 * CAPACITY * (1 + time.monotonic() - began)
 
 
-async def test_short_jobs_that_fail_are_dequeued_a_third_of_the_capacity_at_a_time(
+async def test_short_jobs_that_fail_are_dequeued_in_batches_as_large_as_the_capacity(
     client: Client, batches: Batches
 ) -> None:
-    """Larger batches of failing jobs were measured to be slower."""
     queue = client.queue("emails")
 
     @queue.handler(size=1)
@@ -165,4 +164,67 @@ async def test_short_jobs_that_fail_are_dequeued_a_third_of_the_capacity_at_a_ti
     await queue.dispatch_many([None] * JOBS)
     async with working(client, capacity=CAPACITY):
         await until_empty(queue)
-    assert max(batches) == CAPACITY // 3
+    assert max(batches) == CAPACITY
+
+
+# Several queues
+
+
+async def test_short_jobs_of_many_queues_are_dequeued_in_batches_as_large_as_the_capacity(
+    client: Client, batches: Batches
+) -> None:
+    queues = [client.queue(f"emails-{number}") for number in range(8)]
+    handler = Handler()
+    for queue in queues:
+        _serve(queue, handler, size=1)
+        await queue.dispatch_many([None] * (JOBS // 2))
+    async with working(client, capacity=CAPACITY):
+        for queue in queues:
+            await until_empty(queue)
+    assert batches.count(CAPACITY) * CAPACITY > sum(batches) / 2
+    assert handler.max_running == 1
+    assert len(handler.started) == handler.started.total() == JOBS // 2 * len(queues)
+
+
+async def test_queue_with_many_short_jobs_does_not_keep_others_from_their_turns(
+    client: Client,
+) -> None:
+    left = Counter({"a": 4 * JOBS, "b": 4 * JOBS, "c": 4 * JOBS})
+    left_when_first_was_over: list[int] = []
+    for name in left:
+
+        async def handle(data: None, job: Job) -> None:
+            left[job.queue] -= 1
+            if not left[job.queue]:
+                left_when_first_was_over.extend(left.values())
+
+        client.queue(name).handler(handle)
+        await client.queue(name).dispatch_many([None] * left[name])
+    async with working(client, capacity=CAPACITY):
+        for name in left:
+            await until_empty(client.queue(name))
+    assert max(left_when_first_was_over[:3]) < 3 * JOBS
+
+
+async def test_jobs_that_wait_keep_their_room_next_to_a_queue_with_short_jobs(
+    client: Client,
+) -> None:
+    """Long jobs begin beside short ones, and never are more jobs in the handlers than fit."""
+    short, long = client.queue("short"), client.queue("long")
+    quick, slow = Handler(), Handler()
+    slow.blocks = True
+    _serve(short, quick, size=1)
+    _serve(long, slow, size=1)
+    await short.dispatch_many([None] * 4 * JOBS)
+    await long.dispatch_many([None] * 2 * CAPACITY)
+
+    async def long_jobs_run() -> bool:
+        return slow.running >= CAPACITY // 3
+
+    async with working(client, capacity=CAPACITY):
+        await until(long_jobs_run, "long jobs begin")
+        slow.may_end.set()
+        await until_empty(short)
+        await until_empty(long)
+    assert slow.max_running + quick.max_running <= CAPACITY + 1
+    assert set(slow.started.values()) == {1}

@@ -9,11 +9,13 @@ from queasy.outcomes import Fail, Release
 from queasy.store.records import Ending, Taken
 from queasy.worker.execution.pace import Pace
 from queasy.worker.execution.run import RunEnding
+from queasy.worker.intake.activity import TURN
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.queue_state import (
     MAX_ENDING_BYTES,
     MAX_ENDINGS_PER_CALL,
     NO_PREFETCH_AFTER_RELEASE,
+    NO_TURNS_AFTER_LONG_JOBS,
     POLL_WITHOUT_WAKE_UPS,
     RETRY_PAUSE,
     SHORT_PORTION,
@@ -229,23 +231,16 @@ def prefetch(state: QueueState, clock: Clock) -> None:
     assert state.prefetches
 
 
-def portion(state: QueueState, *, idle: bool = True, fits_many: bool = True, **fields: Any) -> None:
-    call = state.begin("dequeue", 2, 2)
-    answer = taken(fields.get("count", 2), settled=fields.get("settled", ["finished"] * 2))
-    short = state.are_jobs_short(call, answer, idle=idle)
-    state.note_portion(call, answer, fits_many=fits_many, short=short)
+def portion(
+    state: QueueState, *, drained: bool = True, fits_many: bool = True, count: int = 2
+) -> None:
+    call, answer = state.begin("dequeue", 2, 2), taken(count)
+    state.note_answer(call, answer)
+    state.note_portion(call, answer, fits_many=fits_many, drained=drained)
     state.end(call)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"count": 1},
-        {"settled": ["finished", "retried"]},
-        {"fits_many": False},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("fields", [{"count": 1}, {"fits_many": False}], ids=str)
 def test_prefetching_ends_without_its_reasons(
     state: QueueState, clock: Clock, fields: dict[str, Any]
 ) -> None:
@@ -261,18 +256,87 @@ def test_prefetching_ends_when_portions_take_long(state: QueueState, clock: Cloc
     assert not state.prefetches
 
 
-@pytest.mark.parametrize("fields", [{"idle": False}, {"settled": []}], ids=str)
 def test_prefetching_begins_only_when_the_last_portion_has_ended(
-    state: QueueState, clock: Clock, fields: dict[str, Any]
+    state: QueueState, clock: Clock
 ) -> None:
     for _ in range(2):
         clock.now += SHORT_PORTION / 2
-        portion(state, **fields)
+        portion(state, drained=False)
     assert not state.prefetches
     portion(state)
     assert state.prefetches
-    portion(state, **fields)
+    portion(state, drained=False)
     assert state.prefetches, "once begun it goes on"
+
+
+def test_prefetching_begins_only_when_no_other_answer_is_about_to_start(
+    state: QueueState, clock: Clock
+) -> None:
+    portion(state)
+    clock.now += SHORT_PORTION / 2
+    other = state.begin("dequeue", 2, 2)
+    state.note_answer(other, taken(2))
+    portion(state)
+    assert not state.prefetches
+
+
+def test_queue_that_waited_for_its_turn_goes_on_prefetching(
+    state: QueueState, clock: Clock
+) -> None:
+    prefetch(state, clock)
+    clock.now += SHORT_PORTION / 2
+    state.note_drained()
+    clock.now += 100 * SHORT_PORTION
+    state.note_drained()
+    portion(state)
+    assert state.prefetches, "its jobs had ended in time"
+
+
+# Turns
+
+
+def test_queue_takes_turns_while_it_has_more_jobs_that_may_be_short(
+    state: QueueState, clock: Clock
+) -> None:
+    sharing = state.activity.sharing
+    portion(state)
+    assert sharing == {0}, "nothing is known about its jobs yet"
+    clock.now += 2 * SHORT_PORTION
+    portion(state, drained=False)
+    assert not sharing, "its jobs are long"
+    clock.now += NO_TURNS_AFTER_LONG_JOBS / 2
+    portion(state)
+    assert not sharing
+    clock.now += NO_TURNS_AFTER_LONG_JOBS / 2
+    state.note_drained()
+    prefetch(state, clock)
+    assert sharing == {0}
+
+
+@pytest.mark.parametrize("end", ["few", "give_up", "stop_serving", "suspend_prefetch", "abandon"])
+def test_queue_that_cannot_use_its_turn_ends_it(state: QueueState, clock: Clock, end: str) -> None:
+    prefetch(state, clock)
+    state.begin("dequeue", 2, 2)
+    assert state.activity.turn(clock.now) is not None
+    if end == "few":
+        portion(state, count=1)
+    else:
+        getattr(state, end)()
+    assert state.activity.turn(clock.now) is None
+    assert not state.activity.sharing
+
+
+def test_queue_rests_until_the_turn_of_another_is_over(state: QueueState, clock: Clock) -> None:
+    prefetch(state, clock)
+    activity = state.activity
+    activity.sharing.add(1)
+    clock.now += TURN
+    activity.begin_turn(1, 99, clock.now)
+    assert state.rests_until(clock.now) is None, "its own priority is higher"
+    activity.begin_turn(1, 100, clock.now)
+    assert state.rests_until(clock.now) == clock.now + TURN
+    state.add_ending_of(job(), Release())
+    assert state.rests_until(clock.now) is None, "it has an outcome to report"
 
 
 def test_plain_functions_are_not_prefetched(clock: Clock, table: InflightTable) -> None:

@@ -109,6 +109,10 @@ class Runs:
     def of_queue(self, queue: int) -> list[Run]:
         return list(self._runs[queue].values())
 
+    def has_of(self, queue: int) -> bool:
+        """Whether the queue has a run here."""
+        return bool(self._runs[queue])
+
     def find(self, queue: int, id_: str) -> Run | None:
         return self._runs[queue].get(id_)
 

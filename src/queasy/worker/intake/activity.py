@@ -2,6 +2,11 @@
 
 Each queue writes here what it does itself. So the worker finds the few queues that need attention
 without a visit to all of them: a worker may have a thousand queues, and most of them rest.
+
+Queues with many short jobs take turns. During its turn a queue is served as if it were the only
+one: it prefetches, and each of its calls also reports the outcomes of the call before. The others
+wait for their turns. If each call went to another queue, jobs would come in smaller portions, and
+their outcomes would need calls of their own.
 """
 
 from __future__ import annotations
@@ -10,10 +15,25 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from queasy.store.records import Ending
 from queasy.worker.execution.units import Units
 
-__all__ = ["Activity"]
+__all__ = ["SHORTEST_TURN", "TURN", "Activity", "Turn"]
+
+# How long a turn lasts at most, and at least, in seconds.
+TURN, SHORTEST_TURN = 0.01, 0.005
+# If many queues take turns, the turns are so short that a round takes this long, in seconds.
+ROUND = 0.1
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One queue's turn. Queues of a higher priority need not wait for its end."""
+
+    queue: int
+    priority: int
+    until: float
 
 
 class Activity:
@@ -26,10 +46,15 @@ class Activity:
         """Queues with a call in flight."""
         self.reserved = Units()
         """Units of capacity that are reserved for what calls may bring."""
+        self.reserved_ahead = 0
+        """The part of `reserved` that belongs to calls that prefetch."""
         self.unreported: set[int] = set()
         """Queues with outcomes that the server has not confirmed."""
         self.requested = 0
         """How many jobs the calls in flight may bring."""
+        self.sharing: set[int] = set()
+        """Queues that take turns: they have short jobs, and more of them."""
+        self._turn = Turn(-1, 0, 0.0)
         self._suspects: set[tuple[int, int]] = set()
         """Suspects that have started and are not reported: the queue and the token of each."""
         self._most_companions: int | None = None
@@ -58,11 +83,34 @@ class Activity:
                 self.awake.discard(queue)
                 self._set_alarm(queue, until)
 
+    # Turns
+
+    def turn(self, now: float) -> Turn | None:
+        """The turn that lasts, or None."""
+        return self._turn if now < self._turn.until else None
+
+    def begin_turn(self, queue: int, priority: int, now: float) -> None:
+        """A queue that takes turns requests jobs. Its turn begins, unless another one lasts."""
+        if now >= self._turn.until or priority > self._turn.priority:
+            length = max(SHORTEST_TURN, min(TURN, ROUND / len(self.sharing)))
+            self._turn = Turn(queue, priority, now + length)
+
+    def end_sharing(self, queue: int) -> None:
+        """The queue does not take turns any more. If it is its turn, the turn is over."""
+        self.sharing.discard(queue)
+        if queue == self._turn.queue and self._turn.until:
+            self._turn = Turn(-1, 0, 0.0)
+            self.awake |= self.sharing
+
     # The jobs in this process. If it dies, the server must know how many there were
 
     def note_requested(self, jobs: int) -> None:
         """A call was sent that may bring this many jobs; negative: they came."""
         self.requested += jobs
+
+    def note_reserved_ahead(self, units: int) -> None:
+        """A call that prefetches reserved units; negative: its jobs came."""
+        self.reserved_ahead += units
 
     def note_reported(self, queue: int, endings: Sequence[Ending]) -> None:
         """The server has confirmed these outcomes."""

@@ -56,6 +56,8 @@ class Room(msgspec.Struct):
     usable_async: int
     """Units that async handlers may use at their pace."""
     usable_plain: int
+    reserved_ahead: int = 0
+    """Units reserved by calls that prefetch: their jobs are short."""
 
     def copy(self) -> Room:
         """A copy whose reservations may be changed."""
@@ -94,9 +96,9 @@ class Room(msgspec.Struct):
         """What to reserve for an answer with that many jobs."""
         return jobs * queue.size // _stages_at_once(queue)
 
-    def jobs_that_start_now(self, size: int, reserved_ahead: int) -> int:
+    def jobs_that_start_now(self, size: int) -> int:
         """How many prefetched jobs can start, beside everything else that has room reserved."""
-        others_reserved = self.reserved.total - reserved_ahead
+        others_reserved = self.reserved.total - self.reserved_ahead
         free = self.capacity - self.used.total - others_reserved
         return max(0, free // size)
 

@@ -16,7 +16,9 @@ of one dequeue are called a portion.
 6. If the server expects the worker to poll at a certain time, and the worker cannot, the worker
    stands down: the server chooses another client. If a wake-up arrives and the worker has no room,
    the worker forwards the wake-up.
-7. A suspect may have only so many companions in its process. While one runs, the worker requests no
+7. Queues with many short jobs take turns: while one has its turn, the others of the same or a lower
+   priority take nothing.
+8. A suspect may have only so many companions in its process. While one runs, the worker requests no
    more jobs than that. If a poll had to skip suspects, the worker polls again as soon as they fit.
    Now and then it makes room for them: queues of the same or a lower priority take nothing.
 """
@@ -28,6 +30,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from queasy.worker.intake.activity import Turn
 from queasy.worker.intake.capacity import Room, StarvedNeeds, fits_many
 
 __all__ = [
@@ -81,6 +84,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last dequeue brought as many jobs as it requested, so more are likely."""
     prefetches: bool = False
     """The next dequeue prefetches: jobs are so short that a portion ends before the next starts."""
+    takes_turns: bool = False
+    """The queue has many short jobs, and takes turns with others like it."""
     reserved_ahead: int = 0
     """Units of capacity that are reserved for prefetching calls."""
     has_endings: bool = False
@@ -129,6 +134,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """At least one job runs."""
     jobs_left: int | None = None
     """How many more jobs the worker may request; None if there is no limit."""
+    turn: Turn | None = None
+    """The turn of a queue with many short jobs; None if none lasts."""
 
 
 class Dequeue(msgspec.Struct, frozen=True, gc=False):
@@ -202,6 +209,19 @@ class _Turns(msgspec.Struct):
     """Queues of a lower priority than this take nothing: the room is for the others."""
     wanted_more: bool = False
     jobs_left: int | None = None
+    turn: tuple[int, int] | None = None
+    """Which queue has its turn, and its priority."""
+
+    def let_wait_for(self, queue: int, priority: int) -> None:
+        """Let others wait for the turn of this queue."""
+        self.turn = (queue, priority)
+
+    def waits_for_turn(self, queue: QueueView) -> bool:
+        """Whether it is the turn of another queue."""
+        if self.turn is None or not queue.takes_turns:
+            return False
+        holder, priority = self.turn
+        return queue.index != holder and queue.priority <= priority
 
     def want_more(self) -> None:
         self.wanted_more = True
@@ -211,6 +231,8 @@ class _Turns(msgspec.Struct):
         self.room.reserved.add(units, is_async=queue.is_async)
         self.jobs += limit
         self.actions.append(Dequeue(queue.index, limit, units))
+        if queue.takes_turns:
+            self.let_wait_for(queue.index, queue.priority)
         if self.jobs_left is not None:
             self.jobs_left -= limit
 
@@ -237,6 +259,8 @@ def decide(snapshot: Snapshot) -> Decision:
     probing = sum(queue.probing for queue in snapshot.queues)
     contenders, left = _contenders(snapshot), snapshot.jobs_left
     turns = _Turns(snapshot.room.copy(), [], contenders, probing, snapshot.jobs, jobs_left=left)
+    if snapshot.turn is not None:
+        turns.let_wait_for(snapshot.turn.queue, snapshot.turn.priority)
     if snapshot.most_jobs is not None:
         turns.limit_jobs(snapshot.most_jobs)
     if snapshot.makes_room:
@@ -287,6 +311,7 @@ def _request_next_portion(snapshot: Snapshot, queue: QueueView, turns: _Turns) -
     """Request the next portion of a queue that has calls in flight, if all of it fits."""
     expects_more = queue.has_more and queue.serving and not snapshot.closing
     may_ask = expects_more and queue.calls == 1 and not queue.needs_reconcile
+    may_ask = may_ask and not turns.waits_for_turn(queue)
     limit = 0
     if may_ask and queue.priority >= turns.min_priority:
         many = fits_many(snapshot.room.capacity, queue.size)
@@ -302,11 +327,14 @@ def _poll_or_report(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> None
     """Poll, probe, report or stand down, for a queue that has no call in flight."""
     limit, probes = 0, False
     if _wants_to_poll(snapshot, queue, turns.jobs):
-        if queue.priority < turns.min_priority:
+        if queue.priority < turns.min_priority or turns.waits_for_turn(queue):
             turns.want_more()
         else:
             limit = _limit(snapshot, queue, turns)
-            if not limit:
+            if _room_comes_soon(snapshot, queue, turns, limit):
+                limit = 0
+                turns.want_more()
+            elif not limit:
                 _pass_over(queue, turns)
                 probes = _is_probe_due(snapshot, queue, turns)
     owes_a_call = queue.has_endings or queue.needs_reconcile
@@ -338,6 +366,15 @@ def _limit(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> int:
     if queue.exhausted:  # most likely few jobs are there: leave room for the polls of other queues
         limit = min(limit, turns.room.share(queue, turns.contenders.get(queue.priority, 1)))
     return limit if turns.jobs_left is None else min(limit, turns.jobs_left)
+
+
+def _room_comes_soon(snapshot: Snapshot, queue: QueueView, turns: _Turns, limit: int) -> bool:
+    """Whether the room for a portion of a queue that takes turns is used by short jobs only.
+
+    A small portion would cost as many calls as a large one.
+    """
+    short_jobs_come = queue.takes_turns and snapshot.room.reserved_ahead > 0
+    return short_jobs_come and 2 * limit < turns.room.portion(queue)
 
 
 def _pass_over(queue: QueueView, turns: _Turns) -> None:

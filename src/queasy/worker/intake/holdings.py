@@ -62,7 +62,8 @@ class Holdings:
             reserved.add(self._activity.reserved.of(is_async=is_async), is_async=is_async)
         usable_async = int(self._capacity * pace.of(is_async=True))
         usable_plain = int(self._capacity * pace.of(is_async=False))
-        return Room(self._capacity, self.runs.used, reserved, usable_async, usable_plain)
+        ahead = self._activity.reserved_ahead
+        return Room(self._capacity, self.runs.used, reserved, usable_async, usable_plain, ahead)
 
     def jobs(self) -> int:
         """How many jobs are in this process: held, not reported, or perhaps on their way."""
@@ -109,33 +110,47 @@ class Holdings:
     def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
         """Jobs arrived: raise the pace if the previous jobs were short; note unmet demand."""
         many = fits_many(self._capacity, queue.size(self.runs.pace))
-        short = queue.are_jobs_short(call, taken, idle=not self.runs)
-        queue.note_portion(call, taken, fits_many=many, short=short)
+        drained = not self.runs.has_of(queue.index)
+        short = queue.note_portion(call, taken, fits_many=many, drained=drained)
         if taken.count == call.limit:  # there may be more
             self.runs.note_unmet_demand()
         if short:
             self.runs.pace.hasten()
 
-    async def wait_for_room(self, queue: QueueState, jobs: int) -> None:
-        """Wait while runs keep ending: there may be more prefetched jobs than room for them."""
-        passes, ended = 0, self.runs.ended_count
-        while self._startable(queue) < jobs and passes < MAX_PASSES_WITHOUT_PROGRESS:
+    async def start_while_room_is_short(self, queue: QueueState, taken: Taken) -> int:
+        """Start prefetched jobs as runs end, until there is room for the rest or no run ends.
+
+        There may be more prefetched jobs than room for them. Returns how many it started.
+        """
+        started, passes, ended = 0, 0, self.runs.ended_count
+        while passes < MAX_PASSES_WITHOUT_PROGRESS:
+            fit = self._startable(queue)
+            if fit >= taken.count - started:
+                break
+            if fit:
+                self.accept(queue, taken.jobs[started : started + fit])
+                self.runs.go()
+                started += fit
             await asyncio.sleep(0)
             passes = passes + 1 if self.runs.ended_count == ended else 0
             ended = self.runs.ended_count
+        return started
 
     def _startable(self, queue: QueueState) -> int:
         """How many prefetched jobs of the queue can start now."""
         size = queue.size(self.runs.pace)
-        return self.room().jobs_that_start_now(size, queue.reserved_ahead)
+        return self.room().jobs_that_start_now(size)
 
-    def start(self, queue: QueueState, call: Call, taken: Taken) -> None:
-        """Start the jobs that fit. The others go back to the front of their queue."""
-        fit = self._startable(queue) if call.prefetch else taken.count
-        self.accept(queue, taken.jobs[:fit])
-        if fit < taken.count:
+    def start(self, queue: QueueState, call: Call, taken: Taken, started: int = 0) -> None:
+        """Start the jobs that fit. The others go back to the front of their queue.
+
+        `started`: how many have started already.
+        """
+        upto = started + self._startable(queue) if call.prefetch else taken.count
+        self.accept(queue, taken.jobs[started:upto] if started else taken.jobs[:upto])
+        if upto < taken.count:
             queue.suspend_prefetch()
-            self.accept(queue, taken.jobs[fit:], fit=False)
+            self.accept(queue, taken.jobs[upto:], fit=False)
         for cancelled in taken.cancels:
             self.runs.cancel(queue.index, cancelled.id, cancelled.token)
 

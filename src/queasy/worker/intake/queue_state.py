@@ -29,7 +29,7 @@ from queasy.outcomes import Outcome
 from queasy.store.records import Taken
 from queasy.worker.execution.pace import Pace
 from queasy.worker.execution.run import RunEnding
-from queasy.worker.intake.activity import Activity
+from queasy.worker.intake.activity import Activity, Turn
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
 from queasy.worker.liveness.inflight_table import InflightTable
@@ -50,6 +50,8 @@ RETRY_PAUSE = 2.0
 SHORT_PORTION = 0.01
 # How long a queue does not prefetch after prefetched jobs did not fit, in seconds.
 NO_PREFETCH_AFTER_RELEASE = 1.0
+# How long a queue takes no turns after its jobs were not short, in seconds.
+NO_TURNS_AFTER_LONG_JOBS = 1.0
 # A time on the monotonic clock, long past. It cannot be 0, which means "the queue is not served".
 LONG_AGO = 1.0
 
@@ -113,7 +115,10 @@ class QueueState:
         self.skipped: int | None = None
         """How many companions a suspect that the last poll skipped may have: the most of any. None
         if it skipped none."""
+        self._drained_at = 0.0
+        """When the worker last saw that no run of the queue was left."""
         self._no_prefetch_until = 0.0
+        self._no_turns_until = 0.0
         self._paused_until = 0.0
         self._passed_over_since: float | None = None
         self._probed_at = 0.0
@@ -176,8 +181,17 @@ class QueueState:
             return None
         if not self.serving:
             return None if self.poll_at else math.inf
+        turn = self.activity.turn(now)
+        if turn is not None and self._waits_for(turn):
+            return turn.until
         waits = self.poll_at > now and self._passed_over_since is None
         return self.poll_at if waits else None
+
+    def _waits_for(self, turn: Turn) -> bool:
+        """Whether the queue takes turns, and must wait for the end of this one."""
+        if turn.queue == self.index or self.index not in self.activity.sharing:
+            return False
+        return self.service.handler.options.priority <= turn.priority
 
     def _rouse(self) -> None:
         """Something happened to the queue that may need a decision."""
@@ -212,6 +226,7 @@ class QueueState:
             exhausted=self.exhausted,
             has_more=self.has_more,
             prefetches=self.prefetches,
+            takes_turns=self.index in self.activity.sharing,
             reserved_ahead=self.reserved_ahead,
             has_endings=bool(self._endings),
             needs_reconcile=needs_reconcile,
@@ -234,11 +249,12 @@ class QueueState:
 
     def order_unserve(self) -> None:
         """An operator wants the worker to leave the queue: it takes no more jobs of it."""
-        self.wanted = self.serving = False
-        self._rouse()
+        self.wanted = False
+        self.stop_serving()
 
     def stop_serving(self) -> None:
         self.serving = False
+        self.activity.end_sharing(self.index)
         self._rouse()
 
     def join(self, confirmed_until: float) -> None:
@@ -252,8 +268,8 @@ class QueueState:
 
     def abandon(self) -> None:
         """Nothing keeps the leases alive any more."""
-        self.serving, self.poll_at = False, 0.0
-        self._rouse()
+        self.poll_at = 0.0
+        self.stop_serving()
         self._table.set_idle_until(self.index, 0.0)
 
     # Calls
@@ -270,7 +286,14 @@ class QueueState:
         self.activity.note_requested(call.limit)
         if kind == "probe":
             self._probed_at = now
+        elif kind == "dequeue" and self.index in self.activity.sharing:
+            self.activity.begin_turn(self.index, self.service.handler.options.priority, now)
         return call
+
+    def note_drained(self) -> None:
+        """No run of the queue is left. The first time after a portion counts."""
+        if self._drained_at <= self._last_served:
+            self._drained_at = time.monotonic()
 
     def begin_poll(self) -> None:
         """A poll is about to be sent: it answers the messages that came before."""
@@ -284,22 +307,34 @@ class QueueState:
         self.skipped = taken.skipped
         # A full answer to a request for one job says little: perhaps a suspect limited the request.
         self.has_more = call.limit > 1 and taken.count == call.limit
+        if not self.has_more:
+            self.activity.end_sharing(self.index)
         if call.limit:
             self._arriving[call] = taken
 
-    def are_jobs_short(self, call: Call, taken: Taken, *, idle: bool) -> bool:
-        """Whether a full portion came after all jobs of the previous one had ended."""
-        return taken.count == call.limit and bool(taken.settled) and self.is_async and idle
+    def note_portion(self, call: Call, taken: Taken, *, fits_many: bool, drained: bool) -> bool:
+        """Jobs came. Set whether to prefetch the next ones, and whether to take turns.
 
-    def note_portion(self, call: Call, taken: Taken, *, fits_many: bool, short: bool) -> None:
-        """Jobs came. Set whether to prefetch the next ones: only if jobs are short."""
-        now = time.monotonic()
-        seconds, self._last_served = now - self._last_served, now
-        may_prefetch = taken.count == call.limit and seconds < SHORT_PORTION and fits_many
-        # Larger portions do not speed up jobs that fail.
-        may_prefetch = may_prefetch and taken.settled.count("finished") == len(taken.settled)
-        may_prefetch = may_prefetch and now > self._no_prefetch_until
-        self.prefetches = may_prefetch and (self.prefetches or short)
+        `drained`: no run of the queue is left. Returns whether a full portion came after all jobs
+        of the previous one had ended.
+        """
+        now, before = time.monotonic(), self._last_served
+        self._last_served = now
+        # The queue may have waited for its turn since its last jobs ended.
+        ended_at = self._drained_at if self._drained_at > before else now
+        full, soon = taken.count == call.limit, ended_at - before < SHORT_PORTION
+        ended_first = full and bool(before) and drained and len(self._arriving) == 1
+        ended_first = ended_first and self.is_async
+        may_prefetch = full and soon and fits_many and now > self._no_prefetch_until
+        self.prefetches = may_prefetch and (self.prefetches or ended_first)
+        if before and not soon:
+            self._no_turns_until = now + NO_TURNS_AFTER_LONG_JOBS
+        may_be_short = self.is_async and fits_many and now > self._no_turns_until
+        if self.has_more and (self.prefetches or may_be_short):
+            self.activity.sharing.add(self.index)
+        else:
+            self.activity.end_sharing(self.index)
+        return ended_first
 
     def jobs_started(self, call: Call) -> None:
         """The jobs of an answer start now: they use their room, which is no longer reserved."""
@@ -314,15 +349,18 @@ class QueueState:
         self.activity.reserved.add(units, is_async=self.is_async)
         if call.prefetch:
             self.reserved_ahead += units
+            self.activity.note_reserved_ahead(units)
 
     def suspend_prefetch(self) -> None:
         """Prefetched jobs did not fit after all: do not prefetch for a while."""
         self.prefetches = False
+        self.activity.end_sharing(self.index)
         self._no_prefetch_until = self._last_served + NO_PREFETCH_AFTER_RELEASE
 
     def give_up(self) -> None:
         """A call was not answered, and is not repeated."""
         self.has_more = False
+        self.activity.end_sharing(self.index)
 
     def end_flight(self, call: Call) -> None:
         """The call is answered: another one may be sent. Its jobs may still be arriving."""

@@ -164,6 +164,7 @@ class Scheduler:
             leases_are_kept=self._leases_are_kept(now),
             running=bool(self._runs),
             jobs_left=self._jobs_left(),
+            turn=self._activity.turn(now),
         )
 
     def _jobs_left(self) -> int | None:
@@ -229,6 +230,8 @@ class Scheduler:
     def _carry_out(self, action: Action) -> None:
         subscription = self._subscriptions[action.queue]
         queue = subscription.state
+        if not self._runs.has_of(queue.index) and not queue.has_arriving:
+            queue.note_drained()
         match action:
             case Dequeue(limit=limit, units=units):
                 call = queue.begin("dequeue", limit, units)
@@ -282,11 +285,12 @@ class Scheduler:
             requests_more_first = more_likely and not self._needs_reconcile(queue)
             if requests_more_first:
                 await self._request_more_first(queue, call)
-            if call.prefetch:
-                await self.holdings.wait_for_room(queue, taken.count)
-            queue.jobs_started(call)
             other_may_hand_off = taken.count > 0 and self._revoke_hand_off(queue)
-            if not self._start(queue, call, taken):
+            started = 0
+            if call.prefetch:
+                started = await self.holdings.start_while_room_is_short(queue, taken)
+            queue.jobs_started(call)
+            if not self._start(queue, call, taken, started):
                 return
             if (was_exhausted or taken.count < call.limit) and not other_may_hand_off:
                 self._runs.go(at_once=True)  # no call is about to be sent
@@ -335,7 +339,7 @@ class Scheduler:
         self._schedule()
         await asyncio.sleep(0)  # the dequeue is sent in this pass of the event loop
 
-    def _start(self, queue: QueueState, call: Call, taken: Taken) -> bool:
+    def _start(self, queue: QueueState, call: Call, taken: Taken, started: int = 0) -> bool:
         """Start the jobs of an answer. Returns False if the server declared this worker dead, or
         the queue was destroyed.
         """
@@ -345,7 +349,7 @@ class Scheduler:
         if taken.state == "destroyed":
             self._on_destroyed(queue.index)
             return False
-        self.holdings.start(queue, call, taken)
+        self.holdings.start(queue, call, taken, started)
         return True
 
     async def _reconcile_if_needed(self, subscription: Subscription) -> None:

@@ -91,7 +91,7 @@ async def remind(data: dict[str, Any], job: Job) -> None:
     note("done", job, data["text"])
 
 
-@exports.handler(timeout=None)
+@exports.handler(timeout="unlimited")
 async def export(data: dict[str, Any], job: Job) -> None:
     """A cancelled async handler receives `asyncio.CancelledError`."""
     note("start", job)

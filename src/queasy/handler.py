@@ -18,12 +18,16 @@ from queasy.codec import Codec
 from queasy.errors import HandlerNotFound, InvalidOption
 from queasy.job import Job, JobError
 from queasy.options import (
-    MAX_COUNT,
+    COUNT_LIMITS,
     OPTION_NAMES,
+    UNLIMITED,
+    Budget,
     JobOptions,
+    RunTimeout,
     Seconds,
+    check_budget,
+    check_run_timeout,
     check_whole,
-    positive_seconds,
     seconds,
 )
 
@@ -46,52 +50,56 @@ MAX_PRIORITY = 1_000_000
 class HandlerOptionsDict(TypedDict, total=False):
     """`HandlerOptions` as keywords; a test compares the two."""
 
-    max_retries: int
-    max_stalls: int
-    max_timeouts: int
+    max_retries: Budget
+    max_stalls: Budget
+    max_timeouts: Budget
+    max_expiries: Budget
     min_backoff: Seconds
     max_backoff: Seconds
-    timeout: Seconds | None
+    timeout: RunTimeout
     size: int | None
     priority: int
     on_exception: OnException
 
 
 FAIL_DEFAULTS: HandlerOptionsDict = {
-    "max_retries": 100,
+    "max_retries": 180,
+    "max_timeouts": 180,
     "min_backoff": 10.0,
-    "max_backoff": 900.0,
+    "max_backoff": 3600.0,
 }
-"""Defaults of a fail handler. It is the last to see a job, so it is retried for longer."""
+"""Defaults of a fail handler. It is the last to see a job, so it is retried for a week."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
     """How a handler's jobs are run.
 
-    A job is given up after `max_retries` retries, at its `max_stalls`-th stall or at its
-    `max_timeouts`-th timeout. Between retries it waits `min_backoff` seconds, doubled each
-    time, up to `max_backoff`. `timeout` is how many seconds a run may take; None: no limit.
-    A job may override these options: see `JobOptions`.
+    A job is given up when it fails after `max_retries` retries, or when it has stalled
+    `max_stalls` times, timed out `max_timeouts` times, or lost its pull lease `max_expiries`
+    times. Between retries it waits `min_backoff` seconds, doubled each time, up to `max_backoff`.
+    `timeout` is how many seconds a run may take. "unlimited" means no limit. A job may override
+    these options: see `JobOptions`.
 
     `size` is what a run costs of a worker's capacity of 100. None: a plain function costs 10, an
     async one between 1 and 10, as measured. Queues with a higher `priority` are served first.
     `on_exception` says whether a job is retried or given up when its handler raises.
     """
 
-    max_retries: int = 10
-    max_stalls: int = 3
-    max_timeouts: int = 3
+    max_retries: Budget = 10
+    max_stalls: Budget = 3
+    max_timeouts: Budget = 3
+    max_expiries: Budget = UNLIMITED
     min_backoff: Seconds = 2.0
     max_backoff: Seconds = 300.0
-    timeout: Seconds | None = 60.0
+    timeout: RunTimeout = 60.0
     size: int | None = None
     priority: int = 100
     on_exception: OnException = "retry"
 
     def __post_init__(self) -> None:
-        for name in ("max_retries", "max_stalls", "max_timeouts"):
-            check_whole(getattr(self, name), name, 0, MAX_COUNT)
+        for name in COUNT_LIMITS:
+            object.__setattr__(self, name, check_budget(getattr(self, name), name))
         for name in ("min_backoff", "max_backoff"):
             object.__setattr__(self, name, seconds(getattr(self, name), name))
         object.__setattr__(self, "timeout", check_run_timeout(self.timeout))
@@ -120,12 +128,6 @@ class HandlerOptions:
 
 
 HANDLER_OPTION_NAMES = tuple(field.name for field in fields(HandlerOptions))
-
-
-def check_run_timeout(value: Seconds | None) -> float | None:
-    if value is None:
-        return None
-    return positive_seconds(value, "timeout", ", or None for no limit")
 
 
 class Function(msgspec.Struct, frozen=True):

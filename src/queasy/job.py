@@ -15,7 +15,7 @@ from queasy.trace import trace_of
 __all__ = ["CancelFlag", "Job", "JobError", "State"]
 
 State = Literal["due", "scheduled", "active", "blocked", "failed", "broken"]
-ErrorKind = Literal["permanent", "retriable", "stall", "timeout", "broken"]
+ErrorKind = Literal["permanent", "retriable", "stall", "timeout", "expiry", "broken"]
 ERROR_KINDS = get_args(ErrorKind)
 
 # Enough to find the fault; a queue is not a log store.
@@ -122,9 +122,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """How often its client died or froze."""
     timeout_count: int = 0
     """How often a run took too long."""
+    expiry_count: int = 0
+    """How often its pull lease ran out."""
     options: JobOptions = NO_OPTIONS
     """The job's own options; the rest are those of its queue. For a job that a handler runs: all
-    options in force. For the job that a fail handler gets: none."""
+    options in force. For a job that was given up: all options in force at that time."""
     error: JobError | None = None
     """Why the last run did not finish; None if no run failed, or no error was given."""
     readable: bool = True
@@ -147,7 +149,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """The fields that are set; never the payload, which may be large or secret."""
         shown = {"id": self.id, "queue": self.queue, "state": self.state}
-        names = ("token", "retry_count", "stall_count", "timeout_count")
+        names = ("token", "retry_count", "stall_count", "timeout_count", "expiry_count")
         names += ("suspect", "cancelled", "error")
         shown |= {name: getattr(self, name) for name in names if getattr(self, name)}
         shown |= {"run_at": self.run_at.isoformat()} if self.run_at else {}

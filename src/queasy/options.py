@@ -11,7 +11,17 @@ from typing import Literal, cast
 
 from queasy.errors import InvalidId, InvalidInput, InvalidOption, InvalidQueue, InvalidTime
 
-__all__ = ["Durability", "JobOptions", "Replicated", "Seconds", "UpdateRunAt", "When"]
+__all__ = [
+    "Budget",
+    "Durability",
+    "JobOptions",
+    "Replicated",
+    "RunTimeout",
+    "Seconds",
+    "Unlimited",
+    "UpdateRunAt",
+    "When",
+]
 
 Seconds = float | timedelta
 """A duration: seconds, or a timedelta."""
@@ -21,44 +31,61 @@ When = datetime | float
 
 UpdateRunAt = bool | Literal["if_later", "if_earlier"]
 
+Unlimited = Literal["unlimited"]
+"""The one word for "no limit"."""
+
+Budget = int | Unlimited
+"""How often something may happen to a job."""
+
+RunTimeout = Seconds | Unlimited
+"""How long a run may take."""
+
 MAX_ID_BYTES = 512
 MAX_NAME_BYTES = 200
-MAX_COUNT = 2**31
+MAX_COUNT = 2**31  # a limit of so many is no limit: see UNLIMITED in lua/job.lua
 MAX_REPLICAS = 1000
 # A double is exact to the microsecond well beyond the year 10,000. A later time is a mistake in
 # units, most likely milliseconds.
 EARLIEST_EPOCH = 1e8  # 1973: a smaller number is a duration
 LATEST_EPOCH = 253_402_300_800.0  # the year 10,000
 MAX_LEASE_SECONDS = 86_400.0  # the same as in lua/arguments.lua
-MAX_DURATION_SECONDS = 100 * 366 * 86_400.0
+MAX_DURATION_SECONDS = 100 * 366 * 86_400.0  # a timeout of so many is no limit
+UNLIMITED: Unlimited = "unlimited"
+COUNT_LIMITS = ("max_retries", "max_stalls", "max_timeouts", "max_expiries")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """Limits of one job. An option left out (None) has the queue's value: see `Queue.configure`.
 
-    A job is given up after `max_retries` retries, at its `max_stalls`-th stall or at its
-    `max_timeouts`-th timeout. Between retries it waits `min_backoff` seconds, doubled each
-    time, up to `max_backoff`. `timeout` is how many seconds a run may take. Workers enforce
-    it; a pull lease lasts as many seconds as it asked for.
+    A job is given up when it fails after `max_retries` retries, or when it has stalled
+    `max_stalls` times, timed out `max_timeouts` times, or lost its pull lease `max_expiries`
+    times. Between retries it waits `min_backoff` seconds, doubled each time, up to `max_backoff`.
+    `timeout` is how many seconds a run may take. Workers enforce it; a pull lease lasts as many
+    seconds as it asked for. "unlimited" means no limit.
     """
 
-    max_retries: int | None = None
-    max_stalls: int | None = None
-    max_timeouts: int | None = None
+    max_retries: Budget | None = None
+    max_stalls: Budget | None = None
+    max_timeouts: Budget | None = None
+    max_expiries: Budget | None = None
     min_backoff: Seconds | None = None
     max_backoff: Seconds | None = None
-    timeout: Seconds | None = None
+    timeout: RunTimeout | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_retries", "max_stalls", "max_timeouts"):
-            check_optional_count(getattr(self, name), name)
-        for name in ("min_backoff", "max_backoff", "timeout"):
+        for name in COUNT_LIMITS:
+            value = getattr(self, name)
+            if value is not None and check_budget(value, name) != value:
+                object.__setattr__(self, name, UNLIMITED)
+        for name in ("min_backoff", "max_backoff"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, seconds(value, name))
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", check_run_timeout(self.timeout))
 
-    def given(self) -> dict[str, float]:
+    def given(self) -> dict[str, float | Unlimited]:
         """The options that were given a value; durations in seconds."""
         pairs = ((name, getattr(self, name)) for name in OPTION_NAMES)
         return {name: value for name, value in pairs if value is not None}
@@ -95,6 +122,31 @@ DURATION_OPTIONS = frozenset({"min_backoff", "max_backoff", "timeout"})
 def check_optional_count(value: object, name: str) -> None:
     if value is not None:
         check_whole(value, name, 0, MAX_COUNT)
+
+
+def check_budget(value: object, name: str) -> Budget:
+    """A limit of a count. The largest number means the same as "unlimited"."""
+    if value == UNLIMITED:
+        return UNLIMITED
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise InvalidOption(
+            f"{name}: expected a whole number from 0 to {MAX_COUNT}, or {UNLIMITED!r}, "
+            f"got {value!r}"
+        )
+    return UNLIMITED if value == MAX_COUNT else value
+
+
+def check_run_timeout(value: object) -> float | Unlimited:
+    """How long a run may take. The longest duration means the same as "unlimited"."""
+    if value == UNLIMITED:
+        return UNLIMITED
+    if value is None or isinstance(value, str):
+        raise InvalidTime(
+            f"timeout: expected seconds, a timedelta or {UNLIMITED!r}, got {value!r}; "
+            f"for no limit write {UNLIMITED!r}"
+        )
+    length = positive_seconds(value, "timeout", f", or {UNLIMITED!r}")
+    return UNLIMITED if length == MAX_DURATION_SECONDS else length
 
 
 def check_whole(value: object, name: str, least: int, most: int) -> int:

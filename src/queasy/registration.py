@@ -59,9 +59,10 @@ class HandledQueue(QueueRequests):
         is done, unless it returns or raises `Retry` or `Failure`. Any other exception retries
         the job later, or gives it up (`on_exception="fail"`).
 
-        - `max_retries` (10), `max_stalls` (3), `max_timeouts` (3): when a job is given up
+        - `max_retries` (10), `max_stalls` (3), `max_timeouts` (3), `max_expiries` ("unlimited"):
+          when a job is given up; see `HandlerOptions`
         - `min_backoff` (2), `max_backoff` (300): seconds between retries, doubled each time
-        - `timeout` (60): seconds a run may take; None: no limit
+        - `timeout` (60): seconds a run may take; "unlimited": no limit
         - `size` (None): what a run costs of a worker's capacity of 100; None: 10 for a plain
           function, 1 to 10 for an async one, as measured
         - `priority` (100): queues with a higher one are served first
@@ -84,8 +85,8 @@ class HandledQueue(QueueRequests):
             async def report(data, job, error): ...
 
         It takes (data, job, error), (data, job), (data) or (), and is run like a
-        handler: see `handler`. It has the same options, but is retried for longer:
-        `max_retries` 100, `min_backoff` 10, `max_backoff` 900.
+        handler: see `handler`. It has the same options, but is retried for a week:
+        `max_retries` and `max_timeouts` 180, `min_backoff` 10, `max_backoff` 3600.
         """
         return self._decorate(function, options, fail=True)
 

@@ -269,6 +269,8 @@ def _meta(queue: Queue) -> State:
         meta["gap_from"], meta["grace_until"], meta["back_at"] = queue.outage
     if queue.heard is not None:
         meta["heard"] = queue.heard
+    if queue.records["failed"]:
+        meta["has_failed"] = 1
     return meta
 
 

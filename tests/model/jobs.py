@@ -12,12 +12,14 @@ from tests.model.clock import Clock
 from tests.model.values import Call, Dispatch, Held, Item, Job, Run, Waiter
 
 DEFAULTS = {
-    "max_retries": 10, "max_stalls": 3, "max_timeouts": 3,
+    "max_retries": 10, "max_stalls": 3, "max_timeouts": 3, "max_expiries": 2**31,
     "min_backoff": 2_000, "max_backoff": 300_000,
 }  # fmt: skip
 BYTES = 2 * 2**20  # of payloads that one call handles; the job that exceeds it is included
 STALLS = {"stall", "death"}  # its client sent no heartbeat, or its supervisor saw it die
-WAITS_AGAIN = {"release", "retry", "timeout"} | STALLS
+WAITS_AGAIN = {"release", "retry", "timeout", "expiry"} | STALLS
+RAN_OUT = STALLS | {"expiry"}  # endings that bring an error of their own
+UNLIMITED = 2**31
 ENDED = {"finish": "finished", "cancel": "cancelled", "broken": "broken", "fail": "failed"}
 
 # Milliseconds: how often the time of a caller is recorded, and when a caller is forgotten.
@@ -50,6 +52,7 @@ class Jobs(Clock):
         super().open(now)
         self.new_due = self.new_suspects = self.fail_opened = False
         self.recorded = 0
+        self.finished: list[str] = []
 
     def count(self, kind: str, n: int = 1) -> None:
         self.stats[kind] = self.stats.get(kind, 0) + n
@@ -211,12 +214,14 @@ class Jobs(Clock):
         status = self.wait_again(id_, run, verb, when, error) if waits_again else ENDED[verb]
         if status in ENDED.values():
             if status == "failed":
-                self.record_failed(id_, run, run.job.error if verb in STALLS else error)
+                self.record_failed(id_, run, run.job.error if verb in RAN_OUT else error)
             elif status == "broken":
                 self.record_broken(id_, run, error)
+            elif status == "finished":
+                self.finished.append(id_)
             if run.held:
                 self.wait(id_, run.held.job)
-        if status != "stalled":  # already counted, because a stalled job may fail
+        if status not in ("stalled", "expired"):  # already counted, because the job may fail
             self.count(status)
         return status
 
@@ -227,23 +232,33 @@ class Jobs(Clock):
             self.count("stalled")
             if self.stall(job, int(when or 1), is_death=verb == "death"):
                 return "failed"
+        elif verb == "expiry":
+            self.count("expired")
+            job.expiry_count += 1
+            message = f"the lease ran out before the job ended (expiry {job.expiry_count})"
+            job.error = {"kind": "expiry", "type": "Expired", "message": message}
+            if self.is_spent(job, "max_expiries", job.expiry_count):
+                return "failed"
         elif verb == "postpone":
             job.error = error
             run_at = self.schedule(f"+{self.limit(job, 'max_backoff')!r}")
         elif verb == "timeout":
             job.timeout_count += 1
-            if job.timeout_count >= self.limit(job, "max_timeouts"):
+            if self.is_spent(job, "max_timeouts", job.timeout_count):
                 return "failed"
             run_at = self.schedule_retry(job, job.timeout_count - 1, when, error)
         elif verb == "retry":
-            if job.retry_count >= self.limit(job, "max_retries"):
+            if self.is_spent(job, "max_retries", job.retry_count):
                 return "failed"
             job.retry_count += 1
             run_at = self.schedule_retry(job, job.retry_count - 1, when, error)
         job.run_at = run_at
         self.apply_held(run)
         self.wait(id_, job)
-        replies = {"timeout": "timed_out", "retry": "retried", "postpone": "postponed"}
+        replies = {
+            "timeout": "timed_out", "retry": "retried", "postpone": "postponed",
+            "expiry": "expired",
+        }  # fmt: skip
         return (replies | dict.fromkeys(STALLS, "stalled")).get(verb, "released")
 
     def stall(self, job: Job, started: int, *, is_death: bool) -> bool:
@@ -259,7 +274,10 @@ class Jobs(Clock):
                 job.companions = 0
             message = f"the client died or froze while it ran this job (stall {job.stall_count})"
         job.error = {"kind": "stall", "type": "Stalled", "message": message}
-        return started == 1 and job.stall_count >= self.limit(job, "max_stalls")
+        return started == 1 and self.is_spent(job, "max_stalls", job.stall_count)
+
+    def is_spent(self, job: Job, name: str, count: int) -> bool:
+        return UNLIMITED > self.limit(job, name) <= count
 
     def schedule_retry(self, job: Job, attempts: int, when: str, error: Any) -> float:
         job.error = error
@@ -293,11 +311,13 @@ class Jobs(Clock):
         if error is not None:
             facts["error"] = error
         facts |= {"failed_at": self.now, "dispatched_at": run.job.dispatched_at}
+        if run.job.run_at != run.job.dispatched_at:
+            facts["run_at"] = run.job.run_at
         facts["token"] = str(run.token)
+        facts["limits"] = DEFAULTS | self.settings.get("limits", {})
         self.record("failed", id_, facts, run.job.payload)
         if self.fail and self.settings.get("fail_handler"):
-            origin = {name: value for name, value in facts.items() if name != "options"}
-            self.dispatch_to_fail(f"{id_}:{run.token}", run.job.payload, origin | {"id": id_})
+            self.dispatch_to_fail(f"{id_}:{run.token}", run.job.payload, facts | {"id": id_})
 
     def dispatch_to_fail(self, id_: str, payload: bytes, origin: dict[str, Any]) -> None:
         assert self.fail
@@ -329,11 +349,15 @@ class Jobs(Clock):
         self.recorded += 1
         self.records[kind].pop(id_, None)
         self.records[kind][id_] = (facts, payload)
-        if kind == "failed":
-            self.keep_newest(kind, self.settings.get("failed_limit", 1000))
 
     def write_records(self) -> None:
-        """Give each record of the runs that just ended a place in the order of acceptance."""
+        """Forget the failures of jobs that finished. Give each record of the runs that just ended a
+        place in the order of acceptance.
+        """
+        for id_ in self.finished:
+            self.records["failed"].pop(id_, None)
+        self.finished = []
+        self.keep_newest("failed", self.settings.get("failed_limit", 1000))
         for _ in range(self.recorded):
             self.tick()
         self.recorded = 0

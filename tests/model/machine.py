@@ -43,6 +43,7 @@ options = st.sampled_from(
         ({"max_retries": 0, "timeout": 500.0}, ["max_retries", "timeout"]),
         ({"max_retries": 2, "min_backoff": 0.0}, ["min_backoff"]),
         ({"max_stalls": 1, "max_timeouts": 1}, ["max_stalls", "max_timeouts"]),
+        ({"max_expiries": 2, "max_retries": 2.0**31}, ["max_expiries", "max_retries"]),
         ({"min_backoff": 700.5, "max_backoff": 1000.0}, ["min_backoff", "max_backoff"]),
         ({"max_timeouts": 2}, []),
         ({}, ["max_retries", "max_stalls"]),
@@ -50,7 +51,12 @@ options = st.sampled_from(
     )
 )  # fmt: skip
 limits = st.sampled_from(
-    ({}, {"max_stalls": 1}, {"max_retries": 1, "min_backoff": 100.0}, {"max_timeouts": 2})
+    (
+        {},
+        {"max_stalls": 1, "max_expiries": 1},
+        {"max_retries": 1, "min_backoff": 100.0},
+        {"max_timeouts": 2, "max_stalls": 2.0**31},
+    )
 )
 settings_changed = st.fixed_dictionaries(
     {},

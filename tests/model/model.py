@@ -141,7 +141,7 @@ class Queue(Jobs):
         dead = sorted((expiry, client) for client, expiry in self.clients.items() if expiry <= line)
         for _, client in dead[:SWEEP_CLIENTS]:
             if budget:
-                self.end_client(client, budget, "stall")
+                self.end_client(client, budget, "expiry" if client.startswith("~") else "stall")
         if not dead:
             self.record_call()
             return 0

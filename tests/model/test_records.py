@@ -31,7 +31,7 @@ def test_records_stay_in_order_when_the_clock_is_set_back(pair: Pair) -> None:
 
 
 def test_records_of_outcomes_precede_those_of_the_sweep_in_the_same_dequeue(pair: Pair) -> None:
-    pair.run("configure", "main", T, limits={"max_stalls": 1})
+    pair.run("configure", "main", T, limits={"max_expiries": 1})
     dispatch(pair, T, "b", "c", "a")
     (b, c) = dequeue(pair, T, "~p", 2)
     dequeue(pair, T, "~q", 1, lease=1)

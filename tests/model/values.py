@@ -84,13 +84,14 @@ class Job:
     retry_count: int = 0
     stall_count: int = 0
     timeout_count: int = 0
+    expiry_count: int = 0
     error: dict[str, str] | None = None
     companions: int | None = None
     origin: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
         """All values that are not default."""
-        names = ("options", "retry_count", "stall_count", "timeout_count", "origin")
+        names = ("options", "retry_count", "stall_count", "timeout_count", "expiry_count", "origin")
         found = {name: getattr(self, name) for name in names if getattr(self, name)}
         if self.companions is not None:
             found["companions"] = self.companions
@@ -104,7 +105,7 @@ class Job:
         return found
 
     def reset(self) -> None:
-        self.retry_count = self.stall_count = self.timeout_count = 0
+        self.retry_count = self.stall_count = self.timeout_count = self.expiry_count = 0
         self.error = None
         self.companions = None
 

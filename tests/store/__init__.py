@@ -9,6 +9,7 @@ pytest.register_assert_rewrite(
     "tests.store.promises_given_up",
     "tests.store.promises_handoff",
     "tests.store.promises_idempotency",
+    "tests.store.promises_limits",
     "tests.store.promises_order",
     "tests.store.promises_plain",
     "tests.store.promises_protocol",

@@ -26,8 +26,8 @@ mutant(
     "an_origin_in_bulk_has_no_error",
     SAME_AS_ONE_BY_ONE,
     (
-        "ORIGIN .. pack_with_error(4, fields[i], problems[i], name)",
-        "ORIGIN .. pack_with_error(4, fields[i], '', name)",
+        "ORIGIN .. pack_with_error(5, fields[i], problems[i], name)",
+        "ORIGIN .. pack_with_error(5, fields[i], '', name)",
     ),
 )
 mutant(
@@ -81,7 +81,7 @@ mutant(
 mutant(
     "a_job_without_retries_is_retried_in_bulk",
     "a_job_without_retries_is_given_up",
-    ("and limit_of(q, {}, 'max_retries') > 0", ""),
+    ("verb == 'retry' and may_retry(q)", "verb == 'retry'"),
 )
 mutant(
     "a_first_retry_in_bulk_wakes_no_waiter",

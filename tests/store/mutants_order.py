@@ -88,17 +88,17 @@ mutant(
 mutant(
     "one_retry_more",
     "a_job_is_retried_exactly_max_retries_times",
-    ("if retries >= limit_of", "if retries > limit_of"),
+    ("'max_retries', retries) then", "'max_retries', retries - 1) then"),
 )
 mutant(
     "one_stall_more",
     "a_job_is_given_up_at_its_max_stalls_th_stall",
-    ("if info.stall_count >= limit_of", "if info.stall_count > limit_of"),
+    ("'max_stalls', info.stall_count) then", "'max_stalls', info.stall_count - 1) then"),
 )
 mutant(
     "one_timeout_more",
     "a_job_is_given_up_at_its_max_timeouts_th_timeout",
-    ("if timeouts >= limit_of", "if timeouts > limit_of"),
+    ("'max_timeouts', timeouts) then", "'max_timeouts', timeouts - 1) then"),
 )
 mutant(
     "backoff_without_limit",
@@ -150,8 +150,8 @@ mutant(
     "requeue_keeps_the_record",
     "a_requeued_job_starts_with_counts_at_zero",
     (
-        "      batch:del(q[kind], id, raw)\n      batch:rem(q[kind .. '_at'], id, times[i])\n      count(q, 'requeued')",
-        "      count(q, 'requeued')",
+        "      batch:del(q[kind], id, raw)\n      batch:rem(q[kind .. '_at'], id, times[i])\n      removed = removed + 1",
+        "      removed = removed + 1",
     ),
 )
 mutant(

@@ -40,7 +40,7 @@ mutant(
 mutant(
     "a_cancelled_run_survives_a_death",
     "a_cancelled_run_does_not_wait_again_after_a_death",
-    ("timeout = true, stall = true, death = true }", "timeout = true, stall = true }"),
+    ("stall = true, death = true, expiry", "stall = true, expiry"),
 )
 mutant(
     "a_group_grows_without_limit",

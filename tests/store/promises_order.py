@@ -50,13 +50,14 @@ def the_clock_of_a_client_decides_nothing(h: Harness) -> None:
 
 @promise
 def released_and_stalled_jobs_go_to_the_front(h: Harness) -> None:
+    h.join("c1", lease=5)
     h.dispatch_many("b", "a")
     first = h.take(limit=2)
     h.later(1)
     h.dispatch_many("c")
     h.call(h.commands.settle(endings_of(first, Release())))
     assert h.waiting() == ["b", "a", "c"]
-    h.take(limit=2, lease=5)
+    h.take("c1", limit=2, lease=5)
     h.later(6)
     h.dispatch_many("d")
     assert h.sweep() == 2
@@ -207,9 +208,10 @@ def a_job_is_retried_exactly_max_retries_times(h: Harness) -> None:
 @promise
 def a_job_is_given_up_at_its_max_stalls_th_stall(h: Harness) -> None:
     h.dispatch(options=JobOptions(max_stalls=2))
-    for _ in range(2):
+    for client in ("c1", "c2"):
         assert not h.records()
-        h.take_one(lease=1)
+        h.join(client, lease=1)
+        h.take_one(client, lease=1)
         h.later(1.1)
         assert h.sweep() == 1
     assert set(h.rows()) == {"failed"}

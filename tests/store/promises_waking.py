@@ -337,7 +337,7 @@ def a_bump_says_when_a_lease_may_expire(h: Harness) -> None:
     assert h.call(h.commands.bump(["c1", "ghost"], 60)).next_in == 5
     h.later(5)
     assert h.call(h.commands.bump(["c1"], 60)).next_in is None
-    assert h.row("due").stall_count == 1
+    assert h.row("due").expiry_count == 1
 
 
 @promise

@@ -13,6 +13,7 @@ from tests.store import (
     mutants_given_up,
     mutants_handoff,
     mutants_idempotency,
+    mutants_limits,
     mutants_order,
     mutants_outages,
     mutants_plain,
@@ -27,6 +28,7 @@ from tests.store import (
     promises_given_up,
     promises_handoff,
     promises_idempotency,
+    promises_limits,
     promises_order,
     promises_outages,
     promises_plain,
@@ -42,11 +44,11 @@ from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers mutants and promises
     mutants, mutants_bounds, mutants_dispatch, mutants_given_up, mutants_handoff,
-    mutants_idempotency, mutants_order, mutants_outages, mutants_plain, mutants_protocol,
-    mutants_server, mutants_suspects, mutants_waiters, mutants_waking,
+    mutants_idempotency, mutants_limits, mutants_order, mutants_outages, mutants_plain,
+    mutants_protocol, mutants_server, mutants_suspects, mutants_waiters, mutants_waking,
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
-    promises_idempotency, promises_order, promises_outages, promises_plain, promises_protocol,
-    promises_server, promises_suspects, promises_waiters, promises_waking,
+    promises_idempotency, promises_limits, promises_order, promises_outages, promises_plain,
+    promises_protocol, promises_server, promises_suspects, promises_waiters, promises_waking,
 )  # fmt: skip
 
 

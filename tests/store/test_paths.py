@@ -248,7 +248,7 @@ def test_a_difference_between_the_paths_is_found(kind: ServerKind) -> None:
     mistakes = {
         "count(q, 'finished', plain.n)": "count(q, 'finished', 1)",
         "local RETRIED = '\\171retry_count\\001'": "local RETRIED = '\\171retry_count\\002'",
-        "pack_with_error(3, fields[i], problems[i],": "pack_with_error(3, fields[i], '',",
+        "pack_with_error(4, fields[i], problems[i],": "pack_with_error(4, fields[i], '',",
         "replies[i] = 'created'": "replies[i] = 'updated'",
     }
     with start_server(kind) as first, start_server(kind) as second, ExitStack() as stack:

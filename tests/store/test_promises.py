@@ -9,6 +9,7 @@ from tests.store import (
     promises_given_up,
     promises_handoff,
     promises_idempotency,
+    promises_limits,
     promises_order,
     promises_outages,
     promises_plain,
@@ -23,8 +24,8 @@ from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers their promises
     promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
-    promises_idempotency, promises_order, promises_outages, promises_plain, promises_protocol,
-    promises_server, promises_suspects, promises_waiters, promises_waking,
+    promises_idempotency, promises_limits, promises_order, promises_outages, promises_plain,
+    promises_protocol, promises_server, promises_suspects, promises_waiters, promises_waking,
 )  # fmt: skip
 
 

@@ -82,9 +82,30 @@ def test_durations_are_kept_as_seconds() -> None:
 
 
 def test_limits_are_the_options_a_job_may_override() -> None:
-    assert HandlerOptions(max_retries=1, timeout=None, size=4).limits == JobOptions(
-        max_retries=1, max_stalls=3, max_timeouts=3, min_backoff=2, max_backoff=300, timeout=None
-    )
+    assert HandlerOptions(max_retries=1, timeout="unlimited", size=4).limits == JobOptions(
+        max_retries=1, max_stalls=3, max_timeouts=3, max_expiries="unlimited", min_backoff=2,
+        max_backoff=300, timeout="unlimited",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["max_retries", "max_stalls", "max_timeouts", "max_expiries"])
+def test_count_and_timeout_of_a_handler_may_be_unlimited(name: str) -> None:
+    options = HandlerOptions.of({name: "unlimited", "timeout": "unlimited"})
+    assert (getattr(options, name), options.timeout) == ("unlimited", "unlimited")
+    assert (getattr(options.limits, name), options.limits.timeout) == ("unlimited", "unlimited")
+
+
+def test_defaults_of_a_fail_handler_retry_it_for_several_days() -> None:
+    """0.98 of a day is not several: that was the default once."""
+    options = HandlerOptions.of({}, fail=True)
+    for most in (options.max_retries, options.max_timeouts):
+        assert isinstance(most, int)
+        pauses = [
+            min(float(options.max_backoff), float(options.min_backoff) * 2**n)  # type: ignore[arg-type]
+            for n in range(most)
+        ]
+        days = sum(pauses) / 86_400
+        assert 7 < days < 7.5, "the documents say a week"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +117,13 @@ def test_limits_are_the_options_a_job_may_override() -> None:
         ({"max_timeouts": True}, InvalidOption, "max_timeouts: expected a whole number"),
         ({"min_backoff": None}, InvalidTime, "min_backoff: expected seconds"),
         ({"max_backoff": -1}, InvalidTime, "max_backoff: expected 0 to"),
-        ({"timeout": 0}, InvalidOption, "timeout: expected more than 0 seconds, or None"),
+        ({"timeout": 0}, InvalidOption, "timeout: expected more than 0 seconds, or 'unlimited'"),
+        ({"timeout": None}, InvalidTime, "for no limit write 'unlimited'"),
+        (
+            {"max_retries": "none"},
+            InvalidOption,
+            "from 0 to 2147483648, or 'unlimited', got 'none'",
+        ),
         ({"timeout": "60"}, InvalidTime, "timeout: expected seconds"),
         ({"size": 0}, InvalidOption, "size: expected a whole number from 1 to 100, got 0"),
         ({"size": 101}, InvalidOption, "size: expected a whole number from 1 to 100, got 101"),
@@ -151,7 +178,9 @@ def test_given_options_override_the_defaults(emails: Queue, registry: Registry) 
     emails.fail_handler(print, max_retries=7)
     handler, fail_handler = registry.handlers()
     assert handler.options == HandlerOptions(size=5)
-    assert fail_handler.options == HandlerOptions(max_retries=7, min_backoff=10, max_backoff=900)
+    assert fail_handler.options == HandlerOptions(
+        max_retries=7, max_timeouts=180, min_backoff=10, max_backoff=3600
+    )
     assert HandlerOptions(**FAIL_DEFAULTS) == HandlerOptions.of({}, fail=True)
 
 
@@ -606,7 +635,7 @@ emails = Client("redis://nowhere").queue("emails")
 async def send(data: dict[str, str], job: Job) -> int:
     return len(data) + job.token
 
-@emails.handler(timeout=None, size=5, on_exception="fail")
+@emails.handler(timeout="unlimited", size=5, on_exception="fail")
 def count(data: str, start: int = 0) -> int:
     return start + len(data)
 

@@ -11,7 +11,7 @@ from queasy.options import seconds
 from tests.unit.ids import short
 
 NAN, INF = math.nan, math.inf
-COUNTS = ("max_retries", "max_stalls", "max_timeouts")
+COUNTS = ("max_retries", "max_stalls", "max_timeouts", "max_expiries")
 DURATIONS = ("min_backoff", "max_backoff", "timeout")
 MOST = 2**31
 LONGEST = 100 * 366 * 86_400
@@ -19,14 +19,25 @@ LONGEST = 100 * 366 * 86_400
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_count_from_zero_to_its_limit_is_kept(name: str) -> None:
-    for value in (0, 1, MOST, None):
+    for value in (0, 1, MOST - 1, "unlimited", None):
         assert getattr(JobOptions(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [*((name, 2**31) for name in COUNTS), ("timeout", LONGEST)]
+)
+def test_largest_limit_is_no_limit(name: str, most: int) -> None:
+    """The server has no other way to write "unlimited"."""
+    assert JobOptions(**{name: most}) == JobOptions(**{name: "unlimited"})
+    assert JobOptions(**{name: "unlimited"}).given() == {name: "unlimited"}
 
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", [-1, 1.5, True, "3", MOST + 1, 2**40, NAN, [1]], ids=short)
 def test_bad_count_is_refused_with_its_name_range_and_value(name: str, value: Any) -> None:
-    with pytest.raises(InvalidOption, match=f"^{name}: expected .* 0 to {MOST}, got ") as caught:
+    with pytest.raises(
+        InvalidOption, match=f"^{name}: expected .* 0 to {MOST}, or 'unl.*', got "
+    ) as caught:
         JobOptions(**{name: value})
     assert repr(value) in str(caught.value)
 
@@ -34,7 +45,7 @@ def test_bad_count_is_refused_with_its_name_range_and_value(name: str, value: An
 @pytest.mark.parametrize("name", DURATIONS)
 @pytest.mark.parametrize(
     ("value", "kept"),
-    [(0, 0.0), (1, 1.0), (0.25, 0.25), (timedelta(minutes=2), 120.0), (LONGEST, float(LONGEST))],
+    [(1, 1.0), (0.25, 0.25), (timedelta(minutes=2), 120.0), (LONGEST - 1, LONGEST - 1.0)],
     ids=short,
 )
 def test_duration_is_kept_as_seconds(name: str, value: Any, kept: float) -> None:
@@ -54,8 +65,20 @@ def test_duration_out_of_range_is_refused_with_its_name_and_range(name: str, val
 @pytest.mark.parametrize("name", DURATIONS)
 @pytest.mark.parametrize("value", ["1s", True, [], b"1"], ids=short)
 def test_duration_of_the_wrong_type_is_refused_with_its_name(name: str, value: Any) -> None:
-    with pytest.raises(InvalidTime, match=f"^{name}: expected seconds or a timedelta, got "):
+    with pytest.raises(InvalidTime, match=f"^{name}: expected seconds.* a timedelta.*, got "):
         JobOptions(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, 0.0, timedelta(0)], ids=short)
+def test_timeout_of_zero_is_refused_because_every_run_would_fail(value: Any) -> None:
+    with pytest.raises(
+        InvalidOption, match=r"^timeout: expected more than 0 seconds, or 'unlimited'"
+    ):
+        JobOptions(timeout=value)
+    assert JobOptions(min_backoff=value, max_backoff=value).given() == {
+        "min_backoff": 0.0,
+        "max_backoff": 0.0,
+    }
 
 
 def test_unknown_option_is_refused() -> None:

@@ -28,7 +28,9 @@ class _Info(msgspec.Struct):
     retry_count: int = 0
     stall_count: int = 0
     timeout_count: int = 0
+    expiry_count: int = 0
     options: dict[str, float] = {}
+    limits: dict[str, float] = {}
     error: dict[str, str] | None = None
     companions: int | None = None
     origin: _Origin | None = None
@@ -41,9 +43,13 @@ class _Origin(msgspec.Struct):
     token: str = "0"
     failed_at: float = 0.0
     dispatched_at: float = 0.0
+    run_at: float = 0.0
     retry_count: int = 0
     stall_count: int = 0
     timeout_count: int = 0
+    expiry_count: int = 0
+    options: dict[str, float] = {}
+    limits: dict[str, float] = {}
     error: dict[str, str] | None = None
 
 
@@ -87,7 +93,19 @@ def _read_options(wire: dict[str, float], limits: JobOptions) -> JobOptions:
         for name, value in wire.items()
         if name in OPTION_NAMES
     }
+    if known.get("timeout") == 0:  # an older client accepted it, and every run failed
+        del known["timeout"]
     return replace(limits, **known)
+
+
+def _options_then(own: dict[str, float], limits: dict[str, float]) -> JobOptions:
+    """The options that were in force when a job was given up."""
+    try:
+        of_queue = _read_options(limits, _NO_OPTIONS)
+    except (ValueError, OverflowError):
+        # Another program configured the queue. Its limits are no reason to refuse the job.
+        of_queue = _NO_OPTIONS
+    return _read_options(own, of_queue)
 
 
 def _read_error(wire: dict[str, str] | None) -> JobError | None:
@@ -115,7 +133,12 @@ def _read_origin(
         retry_count=origin.retry_count,
         stall_count=origin.stall_count,
         timeout_count=origin.timeout_count,
+        expiry_count=origin.expiry_count,
+        options=_options_then(origin.options, origin.limits),
         error=_read_error(origin.error),
+        # As in `info`: the record has the run_at only if it differs from the time of the dispatch.
+        # Records of revision 10 have neither the limits nor the run_at.
+        run_at_epoch=(origin.run_at or origin.dispatched_at) / 1000 if origin.limits else 0.0,
         dispatched_at_epoch=origin.dispatched_at / 1000,
         ended_at_epoch=origin.failed_at / 1000,
         codec=codec,
@@ -219,7 +242,10 @@ class JobReader:
             due = float(run_at or 0) / 1000
             info = _info_decoder.decode(info_record) if info_record else _NO_INFO
             note = _note_decoder.decode(note_record) if note_record else _NO_NOTE
-            options = _read_options(info.options, limits)
+            if info.limits:  # of a job that was given up
+                options = _options_then(info.options, info.limits)
+            else:
+                options = _read_options(info.options, limits)
             origin = _read_origin(info.origin, self._base_queue, payload, self._codec)
         except Exception as error:
             # Another program wrote it. One bad record, whatever is wrong with it, must not make
@@ -235,6 +261,7 @@ class JobReader:
             retry_count=info.retry_count,
             stall_count=info.stall_count,
             timeout_count=info.timeout_count,
+            expiry_count=info.expiry_count,
             options=options,
             error=problem or _read_error(info.error),
             readable=problem is None,

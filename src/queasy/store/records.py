@@ -10,7 +10,14 @@ from typing import Literal
 import msgspec
 
 from queasy.job import Job, JobError
-from queasy.options import DURATION_OPTIONS, JobOptions
+from queasy.options import (
+    DURATION_OPTIONS,
+    MAX_COUNT,
+    MAX_DURATION_SECONDS,
+    UNLIMITED,
+    JobOptions,
+    Unlimited,
+)
 from queasy.outcomes import (
     Broken,
     Cancel,
@@ -295,7 +302,14 @@ def pack_death(started: int) -> bytes:
     return _encoder.encode({"started": started})
 
 
-def _to_wire(given: dict[str, float]) -> dict[str, float]:
-    return {
-        name: value * 1000 if name in DURATION_OPTIONS else value for name, value in given.items()
-    }
+def _to_wire(given: Mapping[str, float | Unlimited]) -> dict[str, float]:
+    """Options as numbers; durations in milliseconds. "unlimited" is the largest that a client of
+    revision 9 accepts.
+    """
+    return {name: _number(name, value) for name, value in given.items()}
+
+
+def _number(name: str, value: float | Unlimited) -> float:
+    if name in DURATION_OPTIONS:
+        return (MAX_DURATION_SECONDS if value == UNLIMITED else value) * 1000
+    return MAX_COUNT if value == UNLIMITED else value

@@ -200,7 +200,7 @@ def test_racing_loaders_never_downgrade_the_library(
         loaders = [Loader(own_server, OURS + 1), Loader(own_server, OURS + 2)]
         with monkeypatch.context() as patch:
             left = [0, 1]
-            for turn in (*order, *[0] * 20, *[1] * 20):
+            for turn in (*order, *[0] * OURS * 3, *[1] * OURS * 3):
                 if turn in left and not loaders[turn].step(patch):
                     left.remove(turn)
         assert not left

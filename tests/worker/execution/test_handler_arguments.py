@@ -50,8 +50,9 @@ async def test_job_carries_its_data_counts_times_and_options(
     assert (first.retry_count, first.stall_count, first.timeout_count) == (0, 0, 0)
     assert (second.retry_count, second.stall_count, second.timeout_count) == (1, 0, 0)
     assert first.options == JobOptions(
-        max_retries=7, max_stalls=5, max_timeouts=3, min_backoff=0, max_backoff=20, timeout=40
-    )
+        max_retries=7, max_stalls=5, max_timeouts=3, max_expiries="unlimited", min_backoff=0,
+        max_backoff=20, timeout=40,
+    )  # fmt: skip
     assert not first.cancelled
 
 

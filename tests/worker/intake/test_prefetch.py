@@ -63,7 +63,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> Batches:
 
 
 def _serve(queue: Queue, handler: Handler, **options: Any) -> None:
-    @queue.handler(timeout=None, **options)
+    @queue.handler(timeout="unlimited", **options)
     async def handle(data: Any, job: Job) -> None:
         await handler(job)
 

@@ -36,7 +36,7 @@ local explain = failure.explain
 
 local API = {}
 
-local VERSION = { 1, 10 } -- protocol, revision: a loader never replaces a higher revision
+local VERSION = { 1, 11 } -- protocol, revision: a loader never replaces a higher revision
 
 -- dispatch: create or update jobs.
 --   keys   of a producer

@@ -232,7 +232,8 @@ local function mark_committed(q)
   local heard = heard_apart(q)
   q.last_contact, q.stored_time, q.counts = heard or q.time, q.time, {}
   q.stored_token, q.stored_grace, q.back_at = q.token, q.grace_until, nil
-  q.old_clock = { q.time, q.token, false, q.gap_from, q.grace_until, heard, FORMAT }
+  q.old_clock = { q.time, q.token, false, q.gap_from, q.grace_until, heard, FORMAT,
+    q.old_clock[8] } -- the mark of records.lua
 end
 
 -- Applies all writes to a queue, and to its fail queue if given, or none.

@@ -6,6 +6,7 @@ local schedule = keys.schedule
 local count = stats.count
 local read_info, write_info, join_payload = job.read_info, job.write_info, job.join_payload
 local read_held, read_active, limit_of = job.read_held, job.read_active, job.limit_of
+local is_spent, limits_of_queue = job.is_spent, job.limits_of_queue
 local backoff, move_run_at, update_options = job.backoff, job.move_run_at, job.update_options
 local reset_counts = job.reset_counts
 local lease_name, lease_range = client.lease_name, client.lease_range
@@ -13,9 +14,10 @@ local forget_client = client.forget_client
 local wake_after_call, count_due = waking.wake_after_call, waking.count_due
 local add_record, add_broken = records.add_record, records.add_broken
 local unreadable, reserve_broken = records.unreadable, records.reserve_broken
-local write_records = records.write_records
+local write_records, note_finished = records.write_records, records.note_finished
 
 local STALLED = 'the client died or froze while it ran this job (stall %.0f)'
+local EXPIRED = 'the lease ran out before the job ended (expiry %.0f)'
 local DIED = 'the client died while it ran this job and %.0f others'
 local UNREADABLE = unreadable('the record of this job cannot be read')
 
@@ -128,14 +130,18 @@ local function give_up(q, batch, run, problem)
   local record = {
     failed_at = q.now, token = run.token, error = problem, options = info.options,
     dispatched_at = info.dispatched_at or run.score, retry_count = info.retry_count,
-    stall_count = info.stall_count, timeout_count = info.timeout_count, origin = info.origin,
+    stall_count = info.stall_count, timeout_count = info.timeout_count,
+    expiry_count = info.expiry_count, origin = info.origin, limits = limits_of_queue(q),
   }
+  if run.score ~= record.dispatched_at then
+    record.run_at = run.score
+  end
   add_record(q, 'failed', run.id, join_payload(record, data))
   local fq = settings_of(q).fail_handler and fail_queue_of(q)
   if fq then
     local fail_id = free_fail_id(fq, run.id .. ':' .. run.token)
     local score = tick(fq)
-    record.id, record.options = run.id, nil
+    record.id = run.id
     batch:set(fq.data, fail_id, data)
     batch:add(fq.waiting, fail_id, score)
     batch:set(fq.info, fail_id, cmsgpack.pack({ origin = record }))
@@ -160,6 +166,7 @@ local ENDINGS = {}
 
 function ENDINGS.finish(q, batch, run)
   remove(q, batch, run)
+  note_finished(q, { run.id }, 1)
   return 'finished'
 end
 
@@ -175,7 +182,7 @@ end
 
 function ENDINGS.retry(q, batch, run, when, problem)
   local retries = run.info.retry_count or 0
-  if retries >= limit_of(q, run.info, 'max_retries') then
+  if is_spent(q, run.info, 'max_retries', retries) then
     give_up(q, batch, run, problem)
     return 'failed'
   end
@@ -187,7 +194,7 @@ end
 function ENDINGS.timeout(q, batch, run, when, problem)
   local timeouts = (run.info.timeout_count or 0) + 1
   run.info.timeout_count = timeouts
-  if timeouts >= limit_of(q, run.info, 'max_timeouts') then
+  if is_spent(q, run.info, 'max_timeouts', timeouts) then
     give_up(q, batch, run, problem)
     return 'failed'
   end
@@ -242,11 +249,29 @@ function ENDINGS.stall(q, batch, run)
     info.companions = 0
   end
   count(q, 'stalled')
-  if info.stall_count >= limit_of(q, info, 'max_stalls') then
+  if is_spent(q, info, 'max_stalls', info.stall_count) then
     give_up(q, batch, run, problem)
     return 'failed'
   end
   return put_back_stalled(q, batch, run)
+end
+
+-- The lease of a pull client ran out: the job returns to the front. That says nothing about the
+-- job, so it makes no suspect: a consumer may abandon leases on purpose.
+function ENDINGS.expiry(q, batch, run)
+  local info = run.info
+  info.expiry_count = (info.expiry_count or 0) + 1
+  local problem = {
+    kind = 'expiry', type = 'Expired', message = string.format(EXPIRED, info.expiry_count),
+  }
+  info.error = problem
+  count(q, 'expired')
+  if is_spent(q, info, 'max_expiries', info.expiry_count) then
+    give_up(q, batch, run, problem)
+    return 'failed'
+  end
+  put_back(q, batch, run, run.score)
+  return 'expired'
 end
 
 -- The death of the client was observed. `n` jobs ran in its process, and any of them may have
@@ -266,7 +291,11 @@ end
 
 -- Outcomes after which the job would run again. If its cancellation was requested, it is cancelled
 -- instead.
-local RETURNS_JOB = { release = true, retry = true, timeout = true, stall = true, death = true }
+local RETURNS_JOB = {
+  release = true, retry = true, timeout = true, stall = true, death = true, expiry = true,
+}
+-- Statuses that are counted where they happen.
+local COUNTED = { failed = true, stalled = true, expired = true }
 
 local function end_run(q, batch, run, verb, when, problem)
   if run.cancelled and RETURNS_JOB[verb] then
@@ -275,7 +304,7 @@ local function end_run(q, batch, run, verb, when, problem)
     verb, problem = 'broken', UNREADABLE
   end
   local status = ENDINGS[verb](q, batch, run, when, problem)
-  if status ~= 'failed' and status ~= 'stalled' then -- those two are counted where they happen
+  if not COUNTED[status] then
     count(q, status)
   end
   return status

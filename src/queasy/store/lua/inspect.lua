@@ -4,6 +4,7 @@ local MAX_INTEGER, refuse, stored_number = keys.MAX_INTEGER, keys.refuse, keys.s
 local MAX_CALL_BYTES = keys.MAX_CALL_BYTES
 local in_chunks = keys.in_chunks
 local split_payload, read_held, read_active = job.split_payload, job.read_held, job.read_active
+local is_time = job.is_time
 local lease_name, lease_range, id_of = client.lease_name, client.lease_range, client.id_of
 
 local function pick(record, names)
@@ -53,7 +54,8 @@ function ROW.blocked(id, raw)
 end
 
 local FAILED_INFO = {
-  'dispatched_at', 'retry_count', 'stall_count', 'timeout_count', 'options', 'error', 'origin',
+  'dispatched_at', 'retry_count', 'stall_count', 'timeout_count', 'expiry_count', 'options',
+  'limits', 'error', 'origin',
 }
 
 function ROW.record(q, kind, id)
@@ -64,7 +66,9 @@ function ROW.record(q, kind, id)
   end
   local token = stored_number(record.token, MAX_INTEGER) and record.token
   local note = cmsgpack.pack({ at = record.failed_at or record.broken_at })
-  return row(id, kind, '', token, '', pick(record, FAILED_INFO), payload, note)
+  local run_at = record.limits and (record.run_at or record.dispatched_at) -- nil: of revision 10
+  run_at = is_time(run_at) and string.format('%.17g', run_at)
+  return row(id, kind, run_at, token, '', pick(record, FAILED_INFO), payload, note)
 end
 
 -- One job in all its states: waiting or active, blocked, failed, broken.

@@ -12,16 +12,20 @@
 local MAX_INTEGER, refuse, stored_number = keys.MAX_INTEGER, keys.refuse, keys.stored_number
 local in_chunks, settings_of, schedule = keys.in_chunks, keys.settings_of, keys.schedule
 
+-- A count limit of this size or more is no limit: clients write "unlimited" so. An older client
+-- reads it as a number.
+local UNLIMITED = 2 ^ 31
+
 local DEFAULTS = {
-  max_retries = 10, max_stalls = 3, max_timeouts = 3,
+  max_retries = 10, max_stalls = 3, max_timeouts = 3, max_expiries = UNLIMITED,
   min_backoff = 2000, max_backoff = 300000,
 }
 -- The options that a caller may set. Workers enforce `timeout`.
 local OPTIONS = {
-  max_retries = true, max_stalls = true, max_timeouts = true,
+  max_retries = true, max_stalls = true, max_timeouts = true, max_expiries = true,
   min_backoff = true, max_backoff = true, timeout = true,
 }
-local COUNTS = { 'retry_count', 'stall_count', 'timeout_count' }
+local COUNTS = { 'retry_count', 'stall_count', 'timeout_count', 'expiry_count' }
 
 -- The table packed in `raw`; nil if it is not a packed table. Another program may have written
 -- anything to the server, and one bad record must not stop a queue.
@@ -238,6 +242,27 @@ local function limit_of(q, info, name)
   return DEFAULTS[name]
 end
 
+-- Whether a count has reached its limit, so that the job is given up. A retry counts before it
+-- begins: a job is given up when it fails after `max_retries` retries. The others count when they
+-- happen: it is given up at the last of `max_stalls` stalls, `max_timeouts` timeouts or
+-- `max_expiries` expiries.
+local function is_spent(q, info, name, n)
+  local limit = limit_of(q, info, name)
+  return n >= limit and limit < UNLIMITED
+end
+
+-- The limits of the queue, with the defaults: what is in force for a job without its own options.
+local function limits_of_queue(q)
+  if not q.limits_in_force then
+    local found, none = {}, {}
+    for name in pairs(OPTIONS) do
+      found[name] = limit_of(q, none, name)
+    end
+    q.limits_in_force = found
+  end
+  return q.limits_in_force
+end
+
 local function backoff(q, info, attempts)
   local least, most = limit_of(q, info, 'min_backoff'), limit_of(q, info, 'max_backoff')
   return math.min(most, least * 2 ^ math.min(attempts, 60))
@@ -415,6 +440,7 @@ return {
   companions_of = companions_of, write_info = write_info,
   join_payload = join_payload, split_payload = split_payload, read_held = read_held,
   read_active = read_active, plain_lease_client = plain_lease_client, limit_of = limit_of,
+  is_spent = is_spent, limits_of_queue = limits_of_queue,
   backoff = backoff, read_dispatch = read_dispatch, clamp_of = clamp_of, move_run_at = move_run_at,
   update_options = update_options, reset_counts = reset_counts, held_record = held_record,
   merge_held = merge_held, load_waiting = load_waiting,

@@ -75,7 +75,9 @@ local MAX_CALL_BYTES = 2 * 2 ^ 20
 local FORMAT = 1
 
 -- Fields of `meta`: those that every call reads, and those that are read when needed.
-local CLOCK = { 'time', 'token', 'paused', 'gap_from', 'grace_until', 'heard', 'format' }
+local CLOCK = {
+  'time', 'token', 'paused', 'gap_from', 'grace_until', 'heard', 'format', 'has_failed',
+}
 local SETTINGS = { 'limits', 'fail_handler', 'failed_limit', 'broken_limit' }
 
 local function refuse(message)

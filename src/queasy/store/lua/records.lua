@@ -34,6 +34,56 @@ local function unreadable(message)
   return { kind = 'broken', type = 'Unreadable', message = message }
 end
 
+-- `meta` has a mark while there are failed records, so that a call that finishes jobs need not look
+-- for them in a queue that has none. Every call reads the mark, with the clock.
+local MARK = 8 -- its place in keys.CLOCK
+
+local function mark_failed(q, batch)
+  if not q.old_clock[MARK] then
+    batch:set(q.meta, 'has_failed', '1')
+    q.old_clock[MARK] = '1'
+  end
+end
+
+-- Removes the mark if these were all failed records.
+local function unmark_failed(q, batch, kind, removed)
+  local mark = q.old_clock[MARK]
+  if kind == 'failed' and mark and removed >= redis.call('ZCARD', q.failed_at) then
+    batch:del(q.meta, 'has_failed', mark)
+    q.old_clock[MARK] = false
+  end
+end
+
+-- Notes that the first `n` of these ids finished: `write_records` removes their failed records.
+local function note_finished(q, ids, n)
+  if q.old_clock[MARK] then
+    q.finished = q.finished or {}
+    for i = 1, n do
+      q.finished[#q.finished + 1] = ids[i]
+    end
+  end
+end
+
+-- Removes the failed records of jobs that finished: such a record would say that the job failed
+-- last. Returns the set of their ids, and how many there are.
+local function forget_failed(q, batch)
+  local ids = q.finished or {}
+  local times = in_chunks('ZMSCORE', q.failed_at, ids)
+  local gone, scores, set, n = {}, {}, {}, 0
+  for i, id in ipairs(ids) do
+    if times[i] then
+      n = n + 1
+      gone[n], scores[n], set[id] = id, times[i], true
+    end
+  end
+  if n > 0 then
+    batch:bulk('zrem', q.failed_at, gone, n, scores)
+    batch:bulk_del_unread(q.failed, gone, n)
+  end
+  q.finished = nil
+  return set, n
+end
+
 -- Drops the oldest records, so that `most` remain together with `added` new ones; keeps those in
 -- `but`.
 local function trim(q, batch, kind, most, added, but)
@@ -58,12 +108,16 @@ local function trim(q, batch, kind, most, added, but)
   if n > 0 then
     batch:bulk('zrem', order, ids, n, scores)
     batch:bulk_del_unread(q[kind], ids, n)
+    if next(but) == nil then
+      unmark_failed(q, batch, kind, n)
+    end
   end
   return n
 end
 
--- Adds the collected records of one kind to the batch; only the newest if there are too many.
-local function write_records_of(q, batch, kind, noted)
+-- Adds the collected records of one kind to the batch; only the newest if there are too many. This
+-- batch also removes the records of the ids in `gone`, of which there are `n_gone`.
+local function write_records_of(q, batch, kind, noted, gone, n_gone)
   local order = q[kind .. '_at']
   local most = kind == 'failed' and settings_of(q).failed_limit or math.huge
   local fresh, ids, entries, times, n = {}, {}, {}, {}, 0
@@ -90,7 +144,13 @@ local function write_records_of(q, batch, kind, noted)
     batch:bulk('zadd', order, places, 2 * n, before)
   end
   if kind == 'failed' then
-    trim(q, batch, kind, most, added, fresh)
+    if n > 0 then
+      mark_failed(q, batch)
+    end
+    for id in pairs(gone) do
+      fresh[id] = true
+    end
+    trim(q, batch, kind, most, added - n_gone, fresh)
   end
 end
 
@@ -108,8 +168,15 @@ local function reserve_broken(q, id)
 end
 
 local function write_records(q, batch)
+  local gone, n_gone = {}, 0
+  if q.finished then
+    gone, n_gone = forget_failed(q, batch)
+  end
   for kind, noted in pairs(q.records or {}) do
-    write_records_of(q, batch, kind, noted)
+    write_records_of(q, batch, kind, noted, gone, n_gone)
+  end
+  if n_gone > 0 and not (q.records and q.records.failed) then
+    unmark_failed(q, batch, 'failed', n_gone)
   end
   q.records, q.broken_taken = nil, nil
 end
@@ -132,7 +199,7 @@ end
 local function requeue(q, kind, ids, call)
   local jobs = load_waiting(q, ids)
   local times = in_chunks('ZMSCORE', q[kind .. '_at'], ids)
-  local batch, replies, bytes = new_batch(), {}, 0
+  local batch, replies, bytes, removed = new_batch(), {}, 0, 0
   for i, id in ipairs(ids) do
     local later = bytes >= MAX_CALL_BYTES
     local raw = not later and redis.call('HGET', q[kind], id)
@@ -151,11 +218,13 @@ local function requeue(q, kind, ids, call)
       write_info(q, batch, id, info, score)
       batch:del(q[kind], id, raw)
       batch:rem(q[kind .. '_at'], id, times[i])
+      removed = removed + 1
       count(q, 'requeued')
       count_due(q, score)
       replies[i] = 'requeued'
     end
   end
+  unmark_failed(q, batch, kind, removed)
   record_call(q, batch, call, replies)
   batch:commit(q)
   wake_after_call(q)
@@ -176,11 +245,13 @@ local function drop(q, kind, ids)
       dropped = dropped + 1
     end
   end
+  unmark_failed(q, batch, kind, dropped)
   batch:commit(q)
   return dropped
 end
 
 return {
   add_record = add_record, add_broken = add_broken, unreadable = unreadable, trim = trim,
+  note_finished = note_finished,
   reserve_broken = reserve_broken, write_records = write_records, requeue = requeue, drop = drop,
 }

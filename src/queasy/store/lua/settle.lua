@@ -16,9 +16,10 @@ local tick, schedule = keys.tick, keys.schedule
 local count = stats.count
 local avoid_listpacks, new_batch = batch.avoid_listpacks, batch.new
 local ORIGIN, RETRIED, plain_lease_client = job.ORIGIN, job.RETRIED, job.plain_lease_client
-local limit_of, backoff, unpack_table = job.limit_of, job.backoff, job.unpack_table
+local is_spent, backoff, unpack_table = job.is_spent, job.backoff, job.unpack_table
+local limits_of_queue = job.limits_of_queue
 local count_due = waking.count_due
-local add_record = records.add_record
+local add_record, note_finished = records.add_record, records.note_finished
 local next_payloads = lease.next_payloads
 local read_run, free_fail_id, ENDINGS = endings.read_run, endings.free_fail_id, endings.ENDINGS
 local end_run, commit_runs = endings.end_run, endings.commit_runs
@@ -104,7 +105,8 @@ local function read_endings(argv, first, n)
   for i = 1, n do
     local at = first + (i - 1) * WIDTH
     local verb, record = argv[at], argv[at + 3]
-    if not ENDINGS[verb] or verb == 'stall' then -- only a sweep finds that a job stalled
+    -- Only a sweep finds that a job stalled, or that a pull lease ran out.
+    if not ENDINGS[verb] or verb == 'stall' or verb == 'expiry' then
       refuse('expected a verb that ends a lease, got ' .. tostring(verb))
     end
     ids[i], whens[i], packed[i] = argv[at + 1], '', ''
@@ -183,6 +185,7 @@ local function finish_all(q, batch, plain)
     batch:bulk_del_unread(q.info, plain.ids, plain.n)
   end
   batch:bulk_del_unread(q.data, plain.ids, plain.n)
+  note_finished(q, plain.ids, plain.n)
   count(q, 'finished', plain.n)
 end
 
@@ -213,7 +216,7 @@ local function dispatch_fail_jobs(fq, batch, ids, tokens, datas, fields, problem
     times[2 * i - 1], times[2 * i] = tick(fq), fail_id
     local name = '\162id' .. cmsgpack.pack(ids[i])
     infos[2 * i - 1] = fail_id
-    infos[2 * i] = ORIGIN .. pack_with_error(4, fields[i], problems[i], name)
+    infos[2 * i] = ORIGIN .. pack_with_error(5, fields[i], problems[i], name)
   end
   batch:bulk('hset', fq.data, values, 2 * n)
   batch:bulk('zadd', fq.waiting, times, 2 * n)
@@ -257,12 +260,13 @@ local function give_up_all(q, batch, bulk)
   local datas = read_payloads(q, bulk, ids, n)
   bulk_end_leases(q, batch, plain)
   batch:bulk('hdel', q.data, ids, n, datas)
-  local head, fields, tokens = '\169failed_at' .. cmsgpack.pack(q.now) .. '\165token', {}, {}
+  local head, fields, tokens = '\169failed_at' .. cmsgpack.pack(q.now), {}, {}
+  head = head .. '\166limits' .. cmsgpack.pack(limits_of_queue(q)) .. '\165token'
   for i = 1, n do
     local token, score = string.match(plain.active[i], '^(%d+):([^:]+):')
     local dispatched_at = '\173dispatched_at' .. cmsgpack.pack(tonumber(score))
     fields[i], tokens[i] = head .. cmsgpack.pack(token) .. dispatched_at, token
-    add_record(q, 'failed', ids[i], pack_with_error(3, fields[i], problems[i], datas[i] or ''))
+    add_record(q, 'failed', ids[i], pack_with_error(4, fields[i], problems[i], datas[i] or ''))
   end
   local fq = settings_of(q).fail_handler and fail_queue_of(q)
   if fq then
@@ -295,6 +299,14 @@ local function retry_all(q, batch, plain)
   count(q, 'retried', plain.n)
 end
 
+-- Whether a job without an info may be retried: the same for all such jobs of a call.
+local function may_retry(q)
+  if q.may_retry == nil then
+    q.may_retry = not is_spent(q, {}, 'max_retries', 0)
+  end
+  return q.may_retry
+end
+
 -- Whether a plain lease that ends like this can end in bulk.
 local function has_bulk_path(q, verb, info, problem)
   if verb == 'finish' then
@@ -302,7 +314,7 @@ local function has_bulk_path(q, verb, info, problem)
   elseif info or not problem then
     return false
   end
-  return verb == 'fail' or verb == 'retry' and limit_of(q, {}, 'max_retries') > 0
+  return verb == 'fail' or verb == 'retry' and may_retry(q)
 end
 
 -- Adds a plain lease that ends in a failure or a retry; returns its status.

@@ -113,7 +113,8 @@ local function sweep(q)
   local batch, budget, ended = new_batch(), new_budget(), 0
   for _, client in ipairs(dead) do
     if has_budget(budget) then
-      ended = ended + (end_client(q, batch, client, budget, 'stall'))
+      local verb = client:byte(1) == 126 and 'expiry' or 'stall' -- '~': a pull client
+      ended = ended + (end_client(q, batch, client, budget, verb))
     end
   end
   commit_runs(q, batch)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from queasy.job import Job
+from queasy.options import UNLIMITED
 from queasy.store.records import Ending
 from queasy.worker.execution.thread_pool import InterruptibleCall
 from queasy.worker.liveness.inflight_table import GIVEN_BACK, NOT_IN_TABLE, InflightTable
@@ -62,8 +63,10 @@ class Run(msgspec.Struct, eq=False):
 
     @property
     def timeout(self) -> float | None:
-        # Seconds: a job's options are validated when they are read.
-        return self.job.options.timeout  # pyright: ignore[reportReturnType]
+        """Seconds; None for no limit."""
+        # A job's options are validated when they are read.
+        timeout: Any = self.job.options.timeout
+        return None if timeout == UNLIMITED else timeout
 
     def begin(
         self, table: InflightTable, now: float, task: asyncio.Future[Any] | None = None
@@ -74,7 +77,7 @@ class Run(msgspec.Struct, eq=False):
         """
         job = self.job
         timeout: Any = job.options.timeout  # as in `timeout`
-        if timeout is not None:
+        if timeout is not None and timeout != UNLIMITED:
             self.deadline = now + timeout
         self.slot = table.start_run(self.queue, job.id, job.token, now, self.deadline)
         self.task = task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
@@ -31,13 +31,14 @@ class Codec(Protocol):
 class JsonCodec:
     """JSON. Dataclasses, datetimes, UUIDs and msgspec structs are encoded, too.
 
-    With a `type`, payloads are validated against it when they are decoded.
+    With a `type`, payloads are validated against it when they are decoded. It may consist of all
+    that msgspec can decode: the types of JSON, dataclasses, TypedDicts, msgspec structs and so on.
     """
 
     def __init__(self, type: Any = Any) -> None:  # noqa: A002 - the word msgspec uses
         encoder = msgspec.json.Encoder()
         self._write, self._write_lines = encoder.encode, encoder.encode_lines
-        self._read = msgspec.json.Decoder(type).decode
+        self._read = _decoder(type).decode
 
     def encode(self, data: Any, /) -> bytes:
         payload = self._write(data)
@@ -65,6 +66,44 @@ class JsonCodec:
 
     def decode(self, payload: bytes, /) -> Any:
         return self._read(payload)
+
+
+def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
+    """A decoder; raises InvalidOption for a type of which it would refuse every payload."""
+    try:
+        decoder = msgspec.json.Decoder(type_)
+        unknown = [one.__name__ for one in _undecodable_in(type_)]
+    except TypeError as problem:  # such as a union of two dataclasses
+        raise InvalidOption(
+            f"JsonCodec: expected a type that msgspec can decode: {problem}"
+        ) from None
+    if unknown:
+        raise InvalidOption(
+            "JsonCodec: expected a type that msgspec can decode (a dataclass, TypedDict or msgspec "
+            f"struct, or types of JSON), got {', '.join(unknown)}. For a model of pydantic give "
+            "the queue a codec of your own: an object whose encode(data) returns "
+            "data.model_dump_json().encode(), and whose decode(payload) returns "
+            "Model.model_validate_json(payload)"
+        )
+    return decoder
+
+
+def _undecodable_in(type_: object) -> Iterator[type]:
+    """The classes inside a type of which no decoded JSON is an instance."""
+    seen: set[int] = set()
+    stack: list[Any] = [msgspec.inspect.type_info(type_)]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, tuple):
+            stack.extend(cast("tuple[Any, ...]", part))
+        elif isinstance(part, msgspec.inspect.CustomType):
+            if not any(issubclass(kind, part.cls) for kind in PLAIN):
+                yield part.cls
+        elif (
+            isinstance(part, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(part) not in seen
+        ):
+            seen.add(id(part))  # a type may contain itself
+            stack.extend(getattr(part, name) for name in part.__struct_fields__)
 
 
 class RawCodec:

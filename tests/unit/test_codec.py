@@ -191,6 +191,48 @@ def test_payload_that_cannot_be_decoded_names_its_job_and_queue() -> None:
         _ = Job(id="a", queue="emails", state="due", payload=b'{"to":7}', codec=LETTERS).data
 
 
+class Model:
+    """As a model of pydantic: it has annotations, and msgspec does not know it."""
+
+    to: str
+
+
+@dataclass
+class Envelope:
+    letters: dict[str, list[Model]]
+    inside: "Envelope | None" = None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (Model, "got Model. For a model of pydantic give the queue a codec of your own"),
+        (list[Model], "got Model"),
+        (Envelope, "got Model"),
+        (complex, "got complex"),
+        (7, "Type '7' is not supported"),
+        (Letter | Envelope, "Type unions may not contain more than one"),
+    ],
+)
+def test_type_that_cannot_be_decoded_is_refused_when_the_codec_is_made(
+    wanted: Any, says: str
+) -> None:
+    """Bug: it was accepted, and every job of the queue was set aside as broken."""
+    with pytest.raises(InvalidOption, match=f"^JsonCodec: expected a type that msgspec .*{says}"):
+        JsonCodec(wanted)
+
+
+class Nested(msgspec.Struct):
+    letter: Letter
+    inside: "list[Nested]"
+    when: dt.datetime | None = None
+
+
+@pytest.mark.parametrize("wanted", [Any, object, int | None, dict[str, Letter], Nested])
+def test_type_that_can_be_decoded_is_accepted(wanted: Any) -> None:
+    JsonCodec(wanted)
+
+
 # Many at once
 
 

@@ -244,12 +244,14 @@ class _CallState:
             )
 
     def failure(self, fault: Fault) -> QueasyError:
-        if self.maybe_carried_out and not self.command.read_only:
-            return Unanswered(
-                f"{self.command.title}: the answer was lost, and later tries failed "
-                f"({fault.error}). An earlier try may have been carried out"
-            )
-        return fault.error
+        if not self.maybe_carried_out or self.command.read_only:
+            return fault.error
+        if fault.uncertain:
+            return Unanswered(f"{fault.error}. It may have been carried out")
+        return Unanswered(
+            f"{self.command.title}: an earlier try got no answer, and may have been carried out. "
+            f"The last try: {fault.error}"
+        )
 
     def prepare_next(self, fault: Fault, problem: Exception, route: Route) -> None:
         """Prepares the next try as the remedy says. Raises if there is no remedy."""

@@ -100,7 +100,8 @@ def diagnose(problem: Exception, where: str, doing: str) -> Fault:
     at = f"{doing} {where}"
     match problem:
         case Lost():
-            return Fault(Remedy.WAIT, Unreachable(f"{at}: no answer ({text})"), uncertain=True)
+            silence = text if text.startswith("no answer") else f"no answer ({text})"
+            return Fault(Remedy.WAIT, Unreachable(f"{at}: {silence}"), uncertain=True)
         case NotSent():
             return Fault(
                 Remedy.WAIT,
@@ -236,6 +237,14 @@ def _diagnose_text(problem: Exception, text: str, where: str, at: str) -> Fault:
         return Fault(Remedy.NONE, InvalidInput(text.removeprefix("QUEASYBAD ")))
     if word in ("QUEASYOLD", "QUEASYNEW"):
         return Fault(Remedy.NONE, Unsupported(f"{at}: {text.partition(' ')[2]}"))
+    if "DB index" in text or "SELECT is not allowed" in text:
+        return Fault(
+            Remedy.NONE,
+            ServerError(
+                f"{at}: the server does not have the database that the URL names ({text}). Name "
+                "another one, as in redis://host:6379/0, or raise `databases` in its configuration"
+            ),
+        )
     if word in TEMPORARY:
         remedy, what_to_do = TEMPORARY[word]
         return Fault(remedy, NotReady(f"{at}: {what_to_do} ({text})"))

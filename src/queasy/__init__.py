@@ -11,7 +11,6 @@ from queasy.errors import (
     CannotWork,
     ClientClosed,
     EmbeddedServerError,
-    EvictionFailed,
     HandlerNotFound,
     InvalidId,
     InvalidInput,
@@ -46,7 +45,6 @@ from queasy.store.health import Health
 from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
 from queasy.version import VERSION
-from queasy.worker.eviction import Evicted
 from queasy.worker.roster import WorkerInfo
 
 __all__ = [
@@ -63,8 +61,6 @@ __all__ = [
     "Dispatched",
     "Durability",
     "EmbeddedServerError",
-    "Evicted",
-    "EvictionFailed",
     "Failure",
     "HandlerNotFound",
     "HandlerOptions",

@@ -25,7 +25,7 @@ from queasy.errors import InvalidInput, QueasyError
 from queasy.options import check_whole
 from queasy.store.library import source
 from queasy.version import VERSION
-from queasy.worker.app import load
+from queasy.worker.app import check_exists, load, plan_of
 from queasy.worker.inline import InlineWorker
 from queasy.worker.lease_times import (
     DEFAULT_LEASE,
@@ -264,13 +264,18 @@ async def _worker(options: argparse.Namespace) -> None:
     check_whole(options.processes, "processes", 0, MOST_PROCESSES)
     LeaseTimes.checked(options.lease)
     if options.processes == 0:
-        plan = load(options.app).plan(options.queues)
+        plan = plan_of(options.app, options.queues)
         set_up(options.log_level, options.log_format, options.log_errors)
         inline = InlineWorker(
-            plan, capacity=options.capacity, grace=options.grace, lease=options.lease
+            plan,
+            capacity=options.capacity,
+            grace=options.grace,
+            lease=options.lease,
+            signals=True,
         )
         await inline.run()
         return
+    check_exists(options.app)
     set_up(options.log_level, options.log_format)
     chosen = SupervisorOptions(
         app=options.app,
@@ -301,6 +306,8 @@ def _client(reference: str) -> Client:
 async def _workers(options: argparse.Namespace) -> None:
     async with _client(options.app) as client:
         found = await client.workers()
+    if not found:
+        plan_of(options.app, None)  # raises if there are no handlers, so no workers to look for
     if options.json:
         for worker in found:
             print(msgspec.json.encode(_shown(worker)).decode())

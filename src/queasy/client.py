@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypedDict, Unpack
+from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
 
 import msgspec
 
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import new_client_id
 from queasy.errors import EmbeddedServerError, InvalidOption
-from queasy.handler import Registry
 from queasy.operation import run_operation
 from queasy.options import (
     Seconds,
@@ -25,10 +24,11 @@ from queasy.options import (
 )
 from queasy.queue import Queue
 from queasy.registration import keys_of
+from queasy.registry import Registry
 from queasy.store.health import Health
+from queasy.store.net.redis_client import url_of_client
 from queasy.store.net.url import target_of
 from queasy.store.store import AsyncStore
-from queasy.worker.eviction import Evicted, check_worker, evict_worker
 from queasy.worker.lease_times import DEFAULT_LEASE, LeaseTimes
 from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES, Place, Plan
 from queasy.worker.roster import WorkerInfo, roster
@@ -70,6 +70,7 @@ class Settings:
         timeout: float = 10.0,
         max_payload: int = MAX_PAYLOAD,
         folder: str | Path | None = None,
+        connection: object = None,
     ) -> None:
         if not isinstance(max_payload, int) or isinstance(max_payload, bool) or max_payload < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"max_payload: expected bytes, 1 or more, got {max_payload!r}")
@@ -77,8 +78,12 @@ class Settings:
         self.prefix = check_name(prefix, "prefix")
         self.max_payload = max_payload
         self.folder = check_folder(folder)
-        if url is not None and folder is not None:
-            raise InvalidOption("expected a url or a folder (for the embedded server), got both")
+        ways = {"url": url, "connection": connection, "folder (for the embedded server)": folder}
+        chosen = [way for way, value in ways.items() if value is not None]
+        if len(chosen) > 1:
+            raise InvalidOption(f"expected one of {', '.join(ways)}, got {' and '.join(chosen)}")
+        if connection is not None:
+            url = url_of_client(connection)
         if url is None and folder is None:  # a folder means the embedded server
             url = os.environ.get("QUEASY_URL") or None
         self.url = url
@@ -106,7 +111,7 @@ class WorkOptions(TypedDict, total=False):
     lease: Seconds
     max_jobs: int | None
     max_memory: int | None
-    signals: bool
+    signals: bool | None
     run_unconfirmed: bool
 
 
@@ -143,6 +148,10 @@ class Client:
     or with a `folder`, an embedded server keeps the jobs in that folder (default ./.queasy);
     QUEASY_EMBEDDED=0 forbids that.
 
+    `connection` is a client object of redis-py or valkey-py (sync or asyncio; of one server, of
+    `sentinel.master_for`, or of a cluster) in place of a URL. Its settings are taken: address,
+    database, user, password, TLS. Queasy opens connections of its own.
+
     `prefix` begins every key. `timeout` is how many seconds a call may take, including the wait
     for a server that is unreachable. `max_payload` bounds a job's encoded data, in bytes.
 
@@ -159,14 +168,18 @@ class Client:
         timeout: float = 10.0,
         max_payload: int = MAX_PAYLOAD,
         folder: str | Path | None = None,
+        connection: object = None,
     ) -> None:
         self._settings = Settings(
-            url, prefix=prefix, timeout=timeout, max_payload=max_payload, folder=folder
-        )
+            url, prefix=prefix, timeout=timeout, max_payload=max_payload, folder=folder,
+            connection=connection,
+        )  # fmt: skip
         self._store = AsyncStore(
             self._settings.target, self._settings.timeout, self._settings.folder
         )
         self._registry = Registry()
+        self._listened: dict[str, Callable[..., Any] | str] = {}
+        """The functions given to `listen`. Worker processes do not find them by their import."""
         self.id = new_client_id()
         """A random id, different for each client object."""
 
@@ -181,7 +194,7 @@ class Client:
 
     def plan(self, queues: Collection[str] | None = None) -> Plan:
         """What a worker of this client needs: all handlers, imported, or those of `queues`."""
-        return Plan.of(self._place, self._registry.resolved(queues))
+        return Plan.of(self._place, self._registry, queues)
 
     @property
     def _place(self) -> Place:
@@ -197,7 +210,7 @@ class Client:
         lease: Seconds = DEFAULT_LEASE,
         max_jobs: int | None = None,
         max_memory: int | None = None,
-        signals: bool = True,
+        signals: bool | None = None,
         run_unconfirmed: bool = False,
     ) -> Running:
         """A worker for the handlers of this client; `await` its `run()`.
@@ -209,9 +222,15 @@ class Client:
 
         `queues` are the queues to serve; None for all that have handlers. `capacity` is the total
         size of the jobs that one process runs at a time. `grace` is how many seconds jobs have to
-        end when the worker is stopped: with `signals`, by SIGTERM or SIGINT, and a second signal
-        stops it at once. A child is replaced after `max_jobs`, or when it uses more than
-        `max_memory` bytes.
+        end when the worker is stopped. A child is replaced after `max_jobs`, or when it uses more
+        than `max_memory` bytes.
+
+        With `signals`, SIGTERM, SIGINT and SIGHUP stop the worker, and a second one stops it at
+        once. By default a supervisor handles signals, and a worker in this process does not: they
+        belong to your application.
+
+        Handlers that are registered while the worker runs are taken up with `processes=0`, and
+        raise `InvalidOption` with more: child processes would not have them.
 
         A worker that is silent for `lease` seconds (3 to 600) counts as dead, and other workers get
         its jobs. Shortly before that (11 seconds by default), if the server does not answer, a
@@ -224,20 +243,34 @@ class Client:
         check_whole(capacity, "capacity", 1, MOST_CAPACITY)
         grace_seconds = seconds(grace, "grace")
         lease_seconds = LeaseTimes.checked(lease).lease
+        handles_signals = processes > 0 if signals is None else check_bool(signals, "signals")
         if check_bool(run_unconfirmed, "run_unconfirmed") and processes:
             raise InvalidOption(
                 f"run_unconfirmed: expected processes=0, got {processes}: a supervisor freezes its "
                 "processes instead"
             )
         if processes:
-            from queasy.worker.app import check_not_importing, reference_to
+            from queasy.worker.app import (
+                check_not_importing,
+                function_reference,
+                reference_to,
+            )
             from queasy.worker.supervision.options import SupervisorOptions
             from queasy.worker.supervision.supervisor import Supervisor
 
             check_not_importing()
+            app = reference_to(self)
+            names = self._registry.names() if queues is None else tuple(queues)
+            listened = [
+                (name, one if isinstance(one, str) else function_reference(one, app))
+                for name, one in self._listened.items()
+                if name in names
+            ]
             options = SupervisorOptions(
-                app=reference_to(self),
+                app=app,
                 processes=processes,
+                registered=tuple(names),
+                handlers=tuple(listened),
                 queues=None if queues is None else tuple(queues),
                 capacity=capacity,
                 grace=grace_seconds,
@@ -245,12 +278,17 @@ class Client:
                 max_jobs=max_jobs,
                 max_memory=max_memory,
             )
-            return Supervisor(options, signals=signals)
+            self._registry.seal(
+                "this client has worker processes, which would not have it. Register handlers "
+                "before `work`, `worker` and `listen`",
+                queues,
+            )
+            return Supervisor(options, signals=handles_signals)
         from queasy.worker.inline import InlineWorker
 
         return InlineWorker(
             self.plan(queues), capacity=capacity, grace=grace_seconds, lease=lease_seconds,
-            signals=signals, run_unconfirmed=run_unconfirmed,
+            signals=handles_signals, run_unconfirmed=run_unconfirmed,
         )  # fmt: skip
 
     async def work(
@@ -262,28 +300,32 @@ class Client:
         """
         await self.worker(queues, **options).run()
 
+    async def listen(
+        self,
+        handlers: Mapping[str, Callable[..., Any] | str],
+        **options: Unpack[WorkOptions],
+    ) -> None:
+        """Register a handler for each of these queues, and run them until stopped.
+
+            await client.listen({"emails": send, "reports": "shop.reports:build"})
+
+        A handler is a function, or a name as for `Queue.handler`. To give it options or a codec,
+        register it with `queue.handler` and call `work`. The options are those of `worker`.
+        """
+        if not isinstance(handlers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(
+                "handlers: expected a mapping of queues to functions, as in {'emails': send}, got "
+                f"{handlers!r}"
+            )
+        for name, function in handlers.items():
+            self.queue(name).handler(function)
+        self._listened.update(handlers)
+        await self.worker(list(handlers), **options).run()
+
     async def workers(self, queues: Collection[str] | None = None) -> list[WorkerInfo]:
         """The workers that serve these queues (None: all with handlers), on any host."""
         names = self._registry.names() if queues is None else queues
         return await run_operation(self._store, roster(self._place, names))
-
-    async def evict(
-        self, worker: WorkerInfo | str, *, queues: Collection[str] | None = None
-    ) -> Evicted:
-        """Take all jobs from a worker, on every queue it serves; return which and how many.
-
-        `worker` comes from `workers()`, or is an id, or a group: then all workers of the group. It
-        is looked for in `queues` (None: all with handlers).
-
-        A worker that is alive ends its runs first, and begins again under a new id. The jobs of one
-        that is silent return when its lease is over: this waits until then. So no job runs twice at
-        once. The jobs go back to the front, which does not count as an attempt; those of a silent
-        worker count as stalled. Raises EvictionFailed if a worker neither ends nor dies.
-        """
-        names = self._registry.names() if queues is None else queues
-        return await run_operation(
-            self._store, evict_worker(self._place, check_worker(worker), names)
-        )
 
     async def tell_workers(
         self,

@@ -1,4 +1,4 @@
-"""Handlers: the functions that run jobs, their options, and the registry of a client.
+"""Handlers: the functions that run jobs, and their options.
 
 These are values. The only I/O is the import of a handler that was named by a reference.
 """
@@ -6,7 +6,8 @@ These are values. The only I/O is the import of a handler that was named by a re
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 from importlib import import_module
@@ -38,7 +39,6 @@ __all__ = [
     "HandlerOptions",
     "HandlerOptionsDict",
     "OnException",
-    "Registry",
 ]
 
 OnException = Literal["retry", "fail"]
@@ -193,22 +193,16 @@ class Handler:
         return f"queue {self.queue!r}, {'fail handler' if self.fail else 'handler'} {self.name}"
 
 
-def check_reference(value: object, name: str) -> str:
+def check_reference(value: str, name: str) -> None:
     """A well-formed reference. Whether the function exists is known after the import."""
-    if not isinstance(value, str):
-        hint = "; register a function with @queue." + name if callable(value) else ""
-        raise InvalidOption(
-            f"{name}: expected 'package.module:function' or 'package.module', "
-            f"got {type(value).__name__}{hint}"
-        )
     is_file = value.partition(":")[0].endswith(".py")
     names = [part for half in value.split(":", 1) for part in half.split(".")]
     if is_file or not all(map(str.isidentifier, names)):
         hint = ", a file: write the name of its module" if is_file else ""
         raise InvalidOption(
-            f"{name}: expected 'package.module:function' or 'package.module', got {value!r}{hint}"
+            f"{name}: expected a function, 'package.module:function' or 'package.module', "
+            f"got {value!r}{hint}"
         )
-    return value
 
 
 def function_of(target: object, what: str, *, fail: bool) -> Function:
@@ -245,8 +239,16 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
         for parameter in parameters
     ):
         raise InvalidOption(f"{what}: expected a function of {expected}, got {signature}")
-    if len(positional) == 2 and positional[1].name == "error":  # it would receive the job
-        raise InvalidOption(f"{what}: expected a function of {expected}, got {signature}")
+    for parameter, name, kind in zip(
+        positional[1:count], offered[1:], (Job, JobError), strict=False
+    ):
+        if not _receives(parameter, name, kind):
+            raise InvalidOption(
+                f"{what}: expected a function of {expected}, got {signature}: {parameter.name!r} "
+                f"would receive the {kind.__name__}. If it should, name it {name}, _{name} or _, "
+                f"or annotate it with {kind.__name__}. If it is a part of the data, dispatch one "
+                f"value, such as a dict with the key {parameter.name!r}, and take (data)"
+            )
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return len(offered)
     # `lambda data, n=n: ...` must keep its n: a parameter with a default receives the job or the
@@ -256,6 +258,16 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
             break
         count += 1
     return count
+
+
+def _receives(parameter: inspect.Parameter, name: str, kind: type) -> bool:
+    """Whether the author of a function expects the job, or the error, in this parameter."""
+    if parameter.name in (name, f"_{name}") or not parameter.name.strip("_"):
+        return True
+    annotation = parameter.annotation
+    if isinstance(annotation, str):  # `from __future__ import annotations`
+        return re.search(rf"\b{kind.__name__}\b", annotation) is not None
+    return annotation is kind or kind in get_args(annotation)
 
 
 def adapt(target: Callable[..., Any], count: int) -> Callable[[Any, Job, JobError | None], Any]:
@@ -284,73 +296,3 @@ def name_of(target: object) -> str:
     if not hasattr(named, "__qualname__"):
         named = type(named)
     return f"{named.__module__}:{named.__qualname__}"  # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType]
-
-
-class Registry:
-    """The handlers of a client, one handler and one fail handler for each queue."""
-
-    def __init__(self) -> None:
-        self._handlers: dict[tuple[str, bool], Handler] = {}
-
-    def register(self, *handlers: Handler) -> None:
-        """Registers all of them or, when a queue already has such a handler, none."""
-        for handler in handlers:
-            if other := self.get(handler.queue, handler.fail):
-                raise InvalidOption(
-                    f"queue {handler.queue!r}: expected one "
-                    f"{'fail handler' if handler.fail else 'handler'}, "
-                    f"got {other.name} and {handler.name}"
-                )
-        self._handlers.update({(handler.queue, handler.fail): handler for handler in handlers})
-
-    def get(self, queue: str, fail: bool) -> Handler | None:
-        return self._handlers.get((queue, fail))
-
-    def handlers(self) -> list[Handler]:
-        """All handlers, in order of registration."""
-        return list(self._handlers.values())
-
-    def names(self) -> list[str]:
-        """The queues that have a handler, a fail handler or both."""
-        return list(dict.fromkeys(handler.queue for handler in self.handlers()))
-
-    def resolved(self, names: Collection[str] | None = None) -> list[tuple[Handler, Function]]:
-        """All handlers, or those of the queues in `names`, with their functions imported.
-
-        A module named without a function adds its `handle_failure`, unless the queue has
-        another fail handler.
-        """
-        self.check_names(names)
-        found: list[tuple[Handler, Function]] = []
-        # One at a time: importing a module may register more handlers.
-        while len(found) < len(chosen := self._chosen(names)):
-            handler = chosen[len(found)]
-            found.append((handler, handler.function()))
-        companions = [
-            companion
-            for handler, _ in found
-            if not self.get(handler.queue, True) and (companion := handler.companion())
-        ]
-        return found + [(companion, companion.function()) for companion in companions]
-
-    def _chosen(self, names: Collection[str] | None) -> list[Handler]:
-        return [handler for handler in self.handlers() if names is None or handler.queue in names]
-
-    def check_names(self, names: Collection[str] | None) -> None:
-        """Raises InvalidOption unless there are handlers, and one for each queue in `names`."""
-        known = self.names()
-        if not known:
-            raise InvalidOption(
-                "no queue has a handler: register one with @queue.handler, or with "
-                "queue.listen('package.module:function')"
-            )
-        if names is None:
-            return
-        if isinstance(names, str) or not isinstance(names, Collection) or not names:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(f"queues: expected one name or more, in a list, got {names!r}")
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise InvalidOption(
-                f"queues: no handler for {', '.join(map(str, unknown))}; "
-                f"expected {', '.join(known)}"
-            )

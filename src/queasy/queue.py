@@ -8,12 +8,12 @@ from typing import Any, overload
 from queasy.bulk import chunks, put_all
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import Dispatch, check_durability
-from queasy.handler import Registry
 from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
 from queasy.operation import run_operation
 from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
 from queasy.registration import HandledQueue
+from queasy.registry import Registry
 from queasy.requests import MAX_LISTED_CLIENTS, CancelState
 from queasy.store.commands import ListState, RecordKind
 from queasy.store.keys import QueueKeys

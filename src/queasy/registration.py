@@ -11,11 +11,10 @@ from queasy.handler import (
     Handler,
     HandlerOptions,
     HandlerOptionsDict,
-    Registry,
-    check_reference,
 )
 from queasy.job import Job
 from queasy.options import check_name
+from queasy.registry import Registry
 from queasy.requests import QueueRequests
 from queasy.store.keys import QueueKeys
 
@@ -33,7 +32,7 @@ F = TypeVar("F", bound=OnJob | Callable[[Any, Job, Any], Any])
 
 
 class HandledQueue(QueueRequests):
-    """A queue with handlers. Registering one runs nothing: workers run jobs."""
+    """A queue with handlers. Registering one starts no worker: `Client.listen` and `work` do."""
 
     def __init__(
         self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int, registry: Registry
@@ -45,6 +44,9 @@ class HandledQueue(QueueRequests):
     def handler(self, function: H, /, **options: Unpack[HandlerOptionsDict]) -> H: ...
 
     @overload
+    def handler(self, function: str, /, **options: Unpack[HandlerOptionsDict]) -> None: ...
+
+    @overload
     def handler(
         self, function: None = None, /, **options: Unpack[HandlerOptionsDict]
     ) -> Callable[[H], H]: ...
@@ -54,6 +56,11 @@ class HandledQueue(QueueRequests):
 
             @emails.handler(timeout=30)
             async def send(data, job): ...
+
+            emails.handler("shop.emails:send", timeout=30)
+
+        A function may be named instead: workers import it when they start. "shop.emails" means
+        `handle` in that module and, if it has one, its `handle_failure` as the fail handler.
 
         The function, async or plain, takes (data, job), (data) or (). When it returns, the job
         is done, unless it returns or raises `Retry` or `Failure`. Any other exception retries
@@ -74,6 +81,9 @@ class HandledQueue(QueueRequests):
     def fail_handler(self, function: F, /, **options: Unpack[HandlerOptionsDict]) -> F: ...
 
     @overload
+    def fail_handler(self, function: str, /, **options: Unpack[HandlerOptionsDict]) -> None: ...
+
+    @overload
     def fail_handler(
         self, function: None = None, /, **options: Unpack[HandlerOptionsDict]
     ) -> Callable[[F], F]: ...
@@ -84,60 +94,19 @@ class HandledQueue(QueueRequests):
             @emails.fail_handler
             async def report(data, job, error): ...
 
-        It takes (data, job, error), (data, job), (data) or (), and is run like a
-        handler: see `handler`. It has the same options, but is retried for a week:
-        `max_retries` and `max_timeouts` 180, `min_backoff` 10, `max_backoff` 3600.
+        The function, which may be named instead, takes (data, job, error), (data, job), (data) or
+        (), and is run like a handler: see `handler`. It has the same options, but is retried for a
+        week: `max_retries` and `max_timeouts` 180, `min_backoff` 10, `max_backoff` 3600.
         """
         return self._decorate(function, options, fail=True)
-
-    def listen(
-        self,
-        handler: str,
-        *,
-        fail_handler: str | None = None,
-        fail_options: Mapping[str, Any] | None = None,
-        **options: Unpack[HandlerOptionsDict],
-    ) -> None:
-        """Register a handler by its name: workers import it when they start.
-
-            emails.listen("shop.emails:send", timeout=30)
-            emails.listen("shop.emails")
-
-        A reference without a function means `handle` in that module, and its `handle_failure`,
-        if it has one, as the fail handler; `fail_handler` names another. Options are those of
-        `handler`, `fail_options` those of the fail handler.
-        """
-        self._check_not_fail()
-        check_reference(handler, "handler")
-        handlers = [
-            Handler(self.name, False, self._options(options, fail=False), handler, self.codec)
-        ]
-        if fail_options is not None and not isinstance(fail_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(
-                f"fail_options: expected a mapping, got {type(fail_options).__name__}"
-            )
-        if fail_handler is None and fail_options is not None:
-            if ":" in handler:
-                raise InvalidOption("fail_options: expected a fail_handler as well")
-            fail_handler = handler
-        if fail_handler is not None:
-            check_reference(fail_handler, "fail_handler")
-            given = HandlerOptions.of(fail_options or {}, fail=True)
-            handlers.append(Handler(self.name, True, given, fail_handler, self.codec))
-        self._registry.register(*handlers)
 
     def _decorate(self, function: Any, given: HandlerOptionsDict, *, fail: bool) -> Any:
         self._check_not_fail()
         options = self._options(given, fail=fail)
 
         def register(function: Any) -> Any:
-            if isinstance(function, str):
-                raise InvalidOption(
-                    f"queue {self.name!r}: expected a function, got {function!r}; to register a "
-                    "function by its name use listen"
-                )
             self._registry.register(Handler(self.name, fail, options, function, self.codec))
-            return function
+            return None if isinstance(function, str) else function
 
         return register if function is None else register(function)
 

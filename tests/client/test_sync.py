@@ -110,7 +110,7 @@ def test_sync_queue_has_the_methods_operators_use(sync_client: SyncClient) -> No
 
 
 # Workers and orders to workers need an event loop.
-ASYNC_ONLY = {"plan", "tell_workers", "work", "worker", "workers"}
+ASYNC_ONLY = {"listen", "plan", "tell_workers", "work", "worker", "workers"}
 PAIRS = [(Client, SyncClient), (Queue, SyncQueue), (Lease, SyncLease)]
 
 

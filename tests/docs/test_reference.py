@@ -13,7 +13,6 @@ import queasy
 from queasy import Client, Dispatch, HandlerOptions, JobOptions, Queue, SyncClient, errors
 from queasy.cli import _parser
 from queasy.handler import FAIL_DEFAULTS
-from queasy.registration import HandledQueue
 from queasy.store.keys import NAMES
 from queasy.store.library import PREFIX, source
 from tests.docs.pages import DOCS, section
@@ -44,16 +43,16 @@ def parameters(function: Callable[..., Any]) -> set[str]:
         ("Client", SyncClient),
         ("Client", Client.queue),
         ("Handlers", HandlerOptions),
-        ("Handlers", HandledQueue.listen),
         ("Dispatch", Queue.dispatch),
         ("Dispatch", Dispatch),
         ("Dispatch", JobOptions),
         ("Queue", Queue.configure),
         ("Workers", Client.worker),
+        ("Workers", Client.listen),
     ],
 )
 def test_options_list_every_argument(title: str, function: Callable[..., Any]) -> None:
-    listed = names_in(section(OPTIONS, title)) | {"data", "name", "handler"}
+    listed = names_in(section(OPTIONS, title)) | {"data", "name"}
     assert parameters(function) <= listed, f"{function.__qualname__} in {title}"
 
 

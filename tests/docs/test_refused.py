@@ -72,7 +72,7 @@ READS: dict[str, Any] = {
     "clients": lambda q: q.clients(),
     "audit": lambda q: q.audit(),
 }
-NEITHER = {"handler", "fail_handler", "listen", "jobs", "fail_queue", "name", "codec", "keys"}
+NEITHER = {"handler", "fail_handler", "jobs", "fail_queue", "name", "codec", "keys"}
 
 
 def test_every_verb_of_a_queue_is_a_read_or_a_write() -> None:

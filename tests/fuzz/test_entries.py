@@ -18,6 +18,7 @@ from queasy import (
     Failure,
     HandlerOptions,
     InvalidInput,
+    InvalidOption,
     JobOptions,
     QueasyError,
     Retry,
@@ -273,14 +274,19 @@ def test_handler_options_are_refused_or_as_given(options: dict[str, Any]) -> Non
     attempt(lambda: queue.fail_handler(**options)(lambda data: None))
 
 
-@given(ODD | st.text(max_size=30), ODD | st.text(max_size=30), ODD)
-def test_a_handler_is_refused_or_registered(handler: Any, fail: Any, options: Any) -> None:
-    client = Client(NOWHERE)
-    attempt(lambda: client.queue("q").listen(handler, fail_handler=fail, fail_options=options))
+@given(ODD | st.text(max_size=30))
+def test_a_handler_is_refused_or_registered(handler: Any) -> None:
     queue = Client(NOWHERE).queue("q")
     if handler is not None:
         attempt(lambda: queue.handler(handler))
         attempt(lambda: queue.fail_handler(handler))
+
+
+@given(ODD.filter(lambda odd: odd is not None))
+def test_a_connection_that_is_no_client_is_refused(odd: Any) -> None:
+    for kind in (Client, SyncClient):
+        with pytest.raises(InvalidOption, match="connection: expected a client of redis-py"):
+            kind(connection=odd)
 
 
 @given(ODD, TIMES | NUMBERS | ODD, TIMES | NUMBERS | ODD)

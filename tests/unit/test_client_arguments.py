@@ -57,7 +57,7 @@ def test_bad_client_arguments_are_refused(arguments: dict[str, Any]) -> None:
 
 
 def test_url_and_folder_together_are_refused() -> None:
-    with pytest.raises(InvalidOption, match="got both"):
+    with pytest.raises(InvalidOption, match="got url and folder"):
         Client("redis://127.0.0.1:1", folder="somewhere")
 
 

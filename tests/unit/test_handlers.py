@@ -26,7 +26,8 @@ from queasy import (
     Queue,
 )
 from queasy.codec import RawCodec
-from queasy.handler import FAIL_DEFAULTS, Function, Handler, HandlerOptionsDict, Registry
+from queasy.handler import FAIL_DEFAULTS, Function, Handler, HandlerOptionsDict
+from queasy.registry import Registry
 
 JOB = Job(id="1", queue="emails", state="active", payload=b"")
 ERROR = JobError(message="no such address")
@@ -144,8 +145,8 @@ def test_bad_option_is_refused_by_every_way_to_register(
     for register in (
         lambda: emails.handler(**arguments),
         lambda: emails.fail_handler(print, **arguments),
-        lambda: emails.listen("shop", **arguments),
-        lambda: emails.listen("shop", fail_options=arguments),
+        lambda: emails.handler("shop", **arguments),
+        lambda: emails.fail_handler("shop", **arguments),
     ):
         with pytest.raises(error, match=says):
             register()
@@ -196,17 +197,18 @@ def test_two_handlers_for_one_queue_are_refused_by_name(client: Client, emails: 
         InvalidOption,
         match="queue 'emails': expected one handler, got builtins:print and shop:send",
     ):
-        client.queue("emails").listen("shop:send")
+        client.queue("emails").handler("shop:send")
     emails.fail_handler(print)
     with pytest.raises(InvalidOption, match="expected one fail handler, got builtins:print and"):
         emails.fail_handler(len)
 
 
-def test_listen_registers_both_or_none(emails: Queue, registry: Registry) -> None:
-    emails.fail_handler(print)
-    with pytest.raises(InvalidOption, match="one fail handler"):
-        emails.listen("shop:send", fail_handler="shop:notify")
-    assert registry.get("emails", False) is None
+def test_the_same_handler_may_be_registered_again(emails: Queue, registry: Registry) -> None:
+    emails.handler(print, size=5)
+    emails.handler(print, size=5)
+    assert len(registry.handlers()) == 1
+    with pytest.raises(InvalidOption, match="expected one handler"):
+        emails.handler(print, size=6)
 
 
 def test_clients_do_not_share_handlers(emails: Queue) -> None:
@@ -215,7 +217,7 @@ def test_clients_do_not_share_handlers(emails: Queue) -> None:
         Client("redis://nowhere.invalid").plan()
 
 
-@pytest.mark.parametrize("method", ["handler", "fail_handler", "listen"])
+@pytest.mark.parametrize("method", ["handler", "fail_handler"])
 def test_a_fail_queue_takes_no_handlers(emails: Queue, method: str) -> None:
     with pytest.raises(InvalidOption, match="the fail queue of 'emails': register a"):
         getattr(emails.fail_queue, method)("shop")
@@ -233,6 +235,8 @@ class Sender:
 
     async def asend(self, data: Any) -> Any:
         return data
+
+    def copy(self, data: Any, to: str) -> None: ...
 
 
 class AsyncSender:
@@ -274,12 +278,31 @@ def named_default(data: Any, job: Any = None) -> Any:
     return (data, job)
 
 
+def annotated(data: Any, run: Job) -> Any:
+    return (data, run)
+
+
+def annotated_as_text(data: Any, run: "Job") -> Any:
+    return (data, run)
+
+
+def annotated_as_perhaps(data: Any, run: Job | None) -> Any:
+    return (data, run)
+
+
 ALIKE: list[tuple[Callable[..., Any], Any]] = [
     (lambda: (), ()),
     (lambda a: (a,), ("data",)),
-    (lambda a, b: (a, b), ("data", JOB)),
+    (lambda a, job: (a, job), ("data", JOB)),
+    (lambda a, _job: (a, _job), ("data", JOB)),
+    (lambda a, _: (a, _), ("data", JOB)),
+    (lambda _, __: (_, __), ("data", JOB)),
     (lambda a=None: (a,), ("data",)),
-    (lambda a, /, b: (a, b), ("data", JOB)),
+    (lambda a, /, job: (a, job), ("data", JOB)),
+    (annotated, ("data", JOB)),
+    (annotated_as_text, ("data", JOB)),
+    (annotated_as_perhaps, ("data", JOB)),
+    (lambda *a: a[:2], ("data", JOB)),
     (lambda a, n=7: (a, n), ("data", 7)),
     (lambda a, *, n=7: (a, n), ("data", 7)),
     (lambda a, n=7, job=None: (a, n, job), ("data", 7, None)),
@@ -367,8 +390,14 @@ def test_a_function_is_named_as_it_would_be_imported() -> None:
     [
         (7, "expected a function, got 7"),
         (Sender, "expected a function, got <class"),
-        ("shop:send", "expected a function, got 'shop:send'; to register a"),
         (lambda a, b, c, d: None, r"\(data, job\) or \(\), got \(a, b, c, d\)"),
+        (
+            lambda user_id, template: None,
+            "'template' would receive the Job.*with the key 'template'",
+        ),
+        (lambda a, /, b: None, "'b' would receive the Job.*name it job, _job or _, or annotate"),
+        (functools.partial(lambda smtp, a, b: None, 7), "'b' would receive the Job"),
+        (Sender().copy, "'to' would receive the Job"),
         (lambda a, *, smtp: None, r"\(data, job\) or \(\), got \(a, \*, smtp\)"),
         (steps, "expected a function that returns, got one that yields"),
         (stream, "expected a function that returns, got one that yields"),
@@ -384,6 +413,17 @@ def test_unsuitable_handler_is_refused_with_the_reason(
     with pytest.raises(InvalidOption, match=f"queue 'emails'.*{says}"):
         emails.fail_handler(function)
     assert registry.handlers() == []
+
+
+def test_third_argument_of_a_fail_handler_is_the_error(emails: Queue, registry: Registry) -> None:
+    with pytest.raises(InvalidOption, match=r"'reason' would receive the JobError.*name it error"):
+        emails.fail_handler(lambda data, job, reason: None)
+
+    def notify(data: Any, job: Job, reason: JobError) -> Any:
+        return reason
+
+    emails.fail_handler(notify)
+    assert called(registry.get("emails", True)) is ERROR
 
 
 def test_only_a_fail_handler_gets_the_error(emails: Queue) -> None:
@@ -411,7 +451,8 @@ def test_a_function_without_a_signature_is_refused(emails: Queue) -> None:
 def test_a_reference_is_imported_when_it_is_needed(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
-    emails.listen("shop.emails:send", fail_handler="shop.emails:Mail.notify", timeout=5)
+    emails.handler("shop.emails:send", timeout=5)
+    emails.fail_handler("shop.emails:Mail.notify")
     handler, fail_handler = registry.handlers()
     assert "shop.emails" not in sys.modules
     assert handler.options == HandlerOptions(timeout=5)
@@ -433,7 +474,8 @@ def test_module_reference_means_its_handle_function(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
     write("shop", "def handle(data): return 'handled'\ndef handle_failure(data): return 'failed'\n")
-    emails.listen("shop", fail_options={"size": 9})
+    emails.handler("shop")
+    emails.fail_handler("shop", size=9)
     handler, fail_handler = registry.handlers()
     assert (called(handler), called(fail_handler)) == ("handled", "failed")
     assert fail_handler.options == HandlerOptions.of({"size": 9}, fail=True)
@@ -451,29 +493,17 @@ def test_module_reference_means_its_handle_function(
         ("emails.py", "got 'emails.py', a file: write the name of its module"),
         ("emails.py:send", "got 'emails.py:send', a file"),
         ("shop..emails:send", "got"),
-        (None, "got NoneType"),
-        (print, "got builtin_function_or_method; register a function with @queue.handler"),
     ],
 )
 def test_invalid_reference_is_refused(
     emails: Queue, registry: Registry, reference: Any, says: str
 ) -> None:
-    wanted = f"expected 'package.module:function' or 'package.module', {says}"
+    wanted = f"expected a function, 'package.module:function' or 'package.module', {says}"
     with pytest.raises(InvalidOption, match=f"^handler: {wanted}"):
-        emails.listen(reference)
-    if reference is not None:
-        with pytest.raises(
-            InvalidOption, match=f"^fail_handler: {wanted.replace('@queue.', '@queue.fail_')}"
-        ):
-            emails.listen("shop", fail_handler=reference)
+        emails.handler(reference)
+    with pytest.raises(InvalidOption, match=f"^fail_handler: {wanted}"):
+        emails.fail_handler(reference)
     assert registry.handlers() == []
-
-
-def test_fail_options_need_a_fail_handler(emails: Queue) -> None:
-    with pytest.raises(InvalidOption, match="fail_options: expected a fail_handler as well"):
-        emails.listen("shop:send", fail_options={})
-    with pytest.raises(InvalidOption, match="fail_options: expected a mapping, got HandlerOptions"):
-        emails.listen("shop", fail_options=HandlerOptions())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -496,7 +526,7 @@ def test_handler_that_cannot_be_imported_raises_with_the_reason(
     write("needy", "raise ImportError('the library is 32 bits')\n")
     write("broken", "def send(data:\n")
     write("fails", "{}['PASSWORD']\n")
-    emails.listen(reference)
+    emails.handler(reference)
     with pytest.raises(HandlerNotFound, match=f"^queue 'emails', .*{says}") as caught:
         registry.resolved()
     assert caught.value.__cause__ is not None
@@ -506,7 +536,8 @@ def test_imported_handler_must_be_a_function(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
     write("shop", "send = 7\ndef notify(a, b, c, d): ...\n")
-    emails.listen("shop:send", fail_handler="shop:notify")
+    emails.handler("shop:send")
+    emails.fail_handler("shop:notify")
     handler, fail_handler = registry.handlers()
     with pytest.raises(InvalidOption, match="handler shop:send: expected a function, got 7"):
         handler.function()
@@ -549,7 +580,7 @@ def test_module_reference_brings_its_fail_handler(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
     write("shop", "def handle(data): ...\ndef handle_failure(data, job, error): ...\n")
-    emails.listen("shop", size=3)
+    emails.handler("shop", size=3)
     (handler, function), (fail_handler, fail_function) = registry.resolved()
     assert (handler.fail, function.name) == (False, "shop:handle")
     assert (fail_handler.fail, fail_function.name) == (True, "shop:handle_failure")
@@ -561,8 +592,9 @@ def test_named_fail_handler_overrides_that_of_the_module(
     client: Client, registry: Registry, write: Write
 ) -> None:
     write("shop", "def handle(data): ...\ndef handle_failure(data): ...\ndef notify(data): ...\n")
-    client.queue("a").listen("shop", fail_handler="shop:notify")
-    client.queue("b").listen("shop")
+    client.queue("a").handler("shop")
+    client.queue("a").fail_handler("shop:notify")
+    client.queue("b").handler("shop")
     client.queue("b").fail_handler(print)
     assert [name for _, fail, name in found(registry) if fail] == ["shop:notify", "builtins:print"]
 
@@ -571,9 +603,9 @@ def test_missing_fail_handler_of_a_module_matters_only_if_requested(
     client: Client, registry: Registry, write: Write
 ) -> None:
     write("shop", "def handle(data): ...\n")
-    client.queue("a").listen("shop")
+    client.queue("a").handler("shop")
     assert found(registry) == [("a", False, "shop:handle")]
-    client.queue("b").listen("shop", fail_options={"size": 1})
+    client.queue("b").fail_handler("shop", size=1)
     with pytest.raises(HandlerNotFound, match=r"queue 'b', fail handler shop .*'handle_failure'"):
         registry.resolved()
 
@@ -582,7 +614,7 @@ def test_function_reference_brings_no_fail_handler(
     emails: Queue, registry: Registry, write: Write
 ) -> None:
     write("shop", "def send(data): ...\ndef handle_failure(data): ...\n")
-    emails.listen("shop:send")
+    emails.handler("shop:send")
     assert found(registry) == [("emails", False, "shop:send")]
 
 
@@ -591,14 +623,14 @@ def test_handler_registered_during_an_import_is_resolved(
 ) -> None:
     monkeypatch.setattr("builtins.the_client", client, raising=False)
     write("shop", "def handle(data): ...\nthe_client.queue('b').handler(print)\n")
-    client.queue("a").listen("shop")
+    client.queue("a").handler("shop")
     assert found(registry) == [("a", False, "shop:handle"), ("b", False, "builtins:print")]
 
 
 def test_resolving_without_handlers_explains_how_to_register(registry: Registry) -> None:
     for names in (None, ["emails"]):
         with pytest.raises(
-            InvalidOption, match=r"no queue has a handler: .*@queue.handler.*listen"
+            InvalidOption, match=r"no queue has a handler: was the module imported .*@queue.handler"
         ):
             registry.resolved(names)
 
@@ -606,8 +638,11 @@ def test_resolving_without_handlers_explains_how_to_register(registry: Registry)
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["emails", "emials"], "queues: no handler for emials; expected emails, reports$"),
-        ([7], "queues: no handler for 7; expected emails, reports$"),
+        (
+            ["emails", "emials"],
+            "queues: no handler for emials; expected emails, reports. Was the module imp",
+        ),
+        ([7], "queues: no handler for 7; expected emails, reports"),
         ([], r"queues: expected one name or more, in a list, got \[\]$"),
         ("emails", "queues: expected one name or more, in a list, got 'emails'$"),
     ],
@@ -648,11 +683,12 @@ async def calls(job: Job) -> None:
     assert_type(count("x", start=2), int)
     assert_type(notify("x", job, JobError()), bool)
     assert_type(emails.handler(partial(count, start=3)), partial[int])
-    emails.listen("shop", fail_options={"size": 3}, size=2)
+    emails.handler("shop", size=2)
+    emails.fail_handler("shop:notify", size=3)
     emails.handler(notify)  # wrong
     emails.handler(count, sise=3)  # wrong
     emails.handler(on_exception="maybe")  # wrong
-    emails.handler("shop:send")  # wrong
+    emails.handler(7)  # wrong
 """
 
 

@@ -16,7 +16,9 @@ from queasy import (
     NotReady,
     Queue,
 )
+from queasy.worker.control import Control
 from queasy.worker.intake.subscription import Subscription
+from queasy.worker.plan import Place
 from tests.servers import Server
 from tests.worker.fleet import APP, ROOT
 from tests.worker.inline import PATIENCE, Seen, until, until_empty, working
@@ -307,6 +309,34 @@ async def test_stopping_a_worker_lets_running_jobs_end(
     assert seen.data == ["job"]
     counts = await emails.counts()
     assert (counts.due, counts.active) == (1, 0)
+
+
+async def test_orders_arrive_over_channels_that_are_added_while_it_subscribes(
+    client: Client, server: Server, prefix: str
+) -> None:
+    """Bug: a channel that was added between two subscriptions ended the receiver of all orders."""
+    received: list[str] = []
+
+    async def carry_out(do: str, queue: str, release: bool) -> None:
+        received.append(queue)
+
+    store = Place(server.url, prefix, 10.0, None).store()
+    control = Control(store, carry_out)
+    try:
+        await store.connect()
+        for number in range(30):  # all of them during the first subscription
+            control.listen({f"{prefix}:{{{number}}}:control"})
+            await asyncio.sleep(0)
+        for number in (0, 29):
+
+            async def arrived(number: int = number) -> bool:
+                await client.tell_workers("serve", str(number))
+                return str(number) in received
+
+            await until(arrived, f"order {number} arrives")
+    finally:
+        await control.close()
+        await store.close()
 
 
 async def test_worker_that_serves_no_queue_still_receives_orders(

@@ -8,15 +8,29 @@ import os
 import runpy
 import sys
 import types
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextvars import ContextVar
+from functools import reduce
+from importlib.machinery import ModuleSpec
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
-from queasy.errors import HandlerNotFound, InvalidInput
+from queasy.errors import HandlerNotFound, InvalidInput, InvalidOption
+from queasy.handler import name_of
+from queasy.registration import HandledQueue
 from queasy.worker.plan import Plan
 
-__all__ = ["Application", "check_not_importing", "importing", "load", "reference_to"]
+__all__ = [
+    "Application",
+    "check_exists",
+    "check_not_importing",
+    "function_reference",
+    "importing",
+    "load",
+    "plan_of",
+    "reference_to",
+]
 
 # The __name__ of a script in a child, so that its `if __name__ == "__main__"` part does not run.
 # multiprocessing uses the same name.
@@ -30,6 +44,10 @@ class Application(Protocol):
 
     def plan(self, queues: Collection[str] | None = None) -> Plan:
         """The queues to serve, all if None, and their handlers."""
+        ...
+
+    def queue(self, name: str) -> HandledQueue:
+        """The queue of this name."""
         ...
 
 
@@ -52,8 +70,8 @@ def check_not_importing() -> None:
         )
 
 
-def load(reference: str) -> Application:
-    """The client that a reference names. Every error says what to do."""
+def _parts(reference: str) -> tuple[str, str]:
+    """The module or file of a reference, and the attribute in it."""
     module_name, colon, attribute = reference.partition(":")
     is_name = all(part.isidentifier() for part in module_name.split("."))
     is_file = module_name.endswith(".py") and "\0" not in module_name
@@ -61,6 +79,12 @@ def load(reference: str) -> Application:
         raise InvalidInput(
             f"app: expected module:client, as in myapp.jobs:client, got {reference!r}"
         )
+    return module_name, attribute
+
+
+def load(reference: str) -> Application:
+    """The client that a reference names. Every error says what to do."""
+    module_name, attribute = _parts(reference)
     module = _script(module_name) if module_name.endswith(".py") else _module(module_name)
     found: Any = module
     for name in attribute.split("."):
@@ -74,6 +98,51 @@ def load(reference: str) -> Application:
             f"app: expected {reference!r} to be a queasy.Client, got {type(found).__name__}"
         )
     return found
+
+
+def check_exists(reference: str) -> None:
+    """Raises unless there is such a module or file. Nothing of it is imported."""
+    module_name, _ = _parts(reference)
+    if module_name.endswith(".py"):
+        _check_file(module_name)
+        return
+    path: Sequence[str] | None = None
+    for name in accumulate(module_name.split("."), "{}.{}".format):
+        spec = _spec(name, path)
+        if spec is None:
+            raise _module_not_found(module_name)
+        path = spec.submodule_search_locations
+        if path is None or _changes_its_path(spec):
+            return  # only an import can say what is inside
+
+
+def _spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Where Python would import a module from. `importlib.util.find_spec` imports its package."""
+    for finder in sys.meta_path:
+        find: Callable[..., ModuleSpec | None] | None = getattr(finder, "find_spec", None)
+        if find is not None and (spec := find(name, path)) is not None:
+            return spec
+    return None
+
+
+def _changes_its_path(package: ModuleSpec) -> bool:
+    """Whether the code of a package may add folders in which its modules are."""
+    read: Callable[[str], str | None] | None = getattr(package.loader, "get_source", None)
+    if read is None:  # it has no code
+        return False
+    try:
+        source = read(package.name)
+        return source is None or "__path__" in source
+    except (ImportError, SyntaxError):
+        return True
+
+
+def plan_of(reference: str, queues: Collection[str] | None) -> Plan:
+    """What the workers of this application do. Errors name the application."""
+    try:
+        return load(reference).plan(queues)
+    except InvalidOption as problem:
+        raise type(problem)(f"{reference}: {problem}") from None
 
 
 def _clients_in(module: types.ModuleType) -> str:
@@ -94,17 +163,25 @@ def _module(name: str) -> types.ModuleType:
     except ModuleNotFoundError as problem:
         if problem.name is None or not f"{name}.".startswith(f"{problem.name}."):
             raise  # something that the application imports
-        raise HandlerNotFound(
-            f"app: module {name!r} was not found. Python looks for modules in the current "
-            f"folder ({Path.cwd()}) and in its package folders"
-        ) from None
+        raise _module_not_found(name) from None
+
+
+def _module_not_found(name: str) -> HandlerNotFound:
+    return HandlerNotFound(
+        f"app: module {name!r} was not found. Python looks for modules in the current folder "
+        f"({Path.cwd()}) and in its package folders"
+    )
+
+
+def _check_file(path: str) -> None:
+    if not Path(path).is_file():
+        raise HandlerNotFound(f"app: file {path!r} was not found in {Path.cwd()}")
 
 
 def _script(path: str) -> types.ModuleType:
     """The module of a file that is not part of a package; imported once."""
     if SCRIPT not in sys.modules:
-        if not Path(path).is_file():
-            raise HandlerNotFound(f"app: file {path!r} was not found in {Path.cwd()}")
+        _check_file(path)
         sys.path.insert(0, str(Path(path).parent.absolute()))
         module = types.ModuleType(SCRIPT)
         module.__dict__.update(runpy.run_path(path, run_name=SCRIPT))
@@ -127,3 +204,24 @@ def reference_to(client: object) -> str:
         "processes: expected 0, or a client that is a global of a module (client = Client() "
         "outside any function), got another client: child processes import it by its name"
     )
+
+
+def function_reference(function: Callable[..., Any], app: str) -> str:
+    """The reference by which a child of this application imports a function."""
+    name = name_of(function)
+    module, _, path = name.partition(":")
+    try:
+        found = reduce(getattr, path.split("."), cast("Any", sys.modules[module]))
+    except (AttributeError, KeyError):
+        found = None
+    if module == "__main__" and found is function:
+        spec = getattr(sys.modules[module], "__spec__", None)
+        is_app = app.rpartition(":")[0].endswith(".py")  # then children import the script, too
+        module = spec.name if spec else SCRIPT if is_app else ""
+    if found is not function or not module:
+        raise InvalidOption(
+            "processes: expected 0, or functions that child processes can import by their names, "
+            f"got {name}. Define it at the top of a module, beside the client or in a module that "
+            "is no script"
+        )
+    return f"{module}:{path}"

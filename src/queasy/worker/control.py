@@ -1,4 +1,4 @@
-"""Orders to a running worker, over channels of the server: serve or unserve a queue, or end."""
+"""Orders to a running worker, over channels of the server: serve or unserve a queue."""
 
 from __future__ import annotations
 
@@ -20,23 +20,20 @@ RESUBSCRIBE_AFTER = 5.0
 
 
 class Order(msgspec.Struct):
-    """What a client asks of a worker, with `queasy serve`, `queasy unserve` or `Client.evict`."""
+    """What a client asks of a worker: `queasy serve` and `queasy unserve` send these."""
 
-    do: Literal["serve", "unserve", "evict"]
-    queue: str = ""
-    """Which queue to serve, or not to serve."""
+    do: Literal["serve", "unserve"]
+    queue: str
     release: bool = False
-    client: str = ""
-    """Which worker is to end."""
 
 
 class Control:
-    """Subscribes to channels, and calls `carry_out` for each order."""
+    """Subscribes to channels, and calls `carry_out` (do, queue, release) for each order."""
 
     def __init__(
         self,
         store: AsyncStore,
-        carry_out: Callable[[Order], Awaitable[None]],
+        carry_out: Callable[[str, str, bool], Awaitable[None]],
     ) -> None:
         self._store = store
         self._channels: set[str] = set()
@@ -69,7 +66,7 @@ class Control:
         """Subscribes to all channels; False if that failed."""
         try:
             await self._store.connect()
-            answers = [await self._store.listener.subscribe(name) for name in self._channels]
+            answers = [await self._store.listener.subscribe(name) for name in list(self._channels)]
             return None not in answers
         except QueasyError:
             return False  # the heartbeat and the worker log that the server is unreachable
@@ -91,7 +88,7 @@ class Control:
 
     async def _carry_out_one(self, order: Order) -> None:
         try:
-            await self._carry_out(order)
+            await self._carry_out(order.do, order.queue, order.release)
         except QueasyError as problem:
             event("order_refused", logging.WARNING, order=order.do, queue=order.queue[:200],
                   error=problem)  # fmt: skip

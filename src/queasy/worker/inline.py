@@ -15,11 +15,12 @@ import threading
 from collections.abc import Callable, Generator
 
 from queasy.dispatch import new_client_id, new_id
-from queasy.errors import QueasyError
+from queasy.errors import InvalidOption, QueasyError
 from queasy.options import Seconds, check_whole, seconds
+from queasy.registry import Resolved
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
-from queasy.worker.control import Control, Order
+from queasy.worker.control import Control
 from queasy.worker.events import event
 from queasy.worker.lease_times import DEFAULT_LEASE, LeaseTimes
 from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
@@ -35,6 +36,8 @@ __all__ = ["InlineWorker"]
 # Seconds, at least, before a new worker replaces one that was declared dead or could not start. A
 # server that declares each worker dead at once must not receive registrations without a pause.
 RESTART_PAUSE = 0.5
+# How many queues an inline worker has room for whose handlers are registered while it runs.
+MORE_QUEUES = 1000
 
 
 class InlineWorker:
@@ -43,7 +46,8 @@ class InlineWorker:
     1. It starts a `Worker`, and replaces it with a new one when the server declares it dead.
     2. It keeps the worker's leases with heartbeats from a thread.
     3. It carries out orders to serve or unserve a queue, and remembers them for the next worker.
-    4. It stops on a signal, on `stop`, or when its task is cancelled.
+    4. It takes up handlers that the application registers while it runs.
+    5. It stops on `stop`, when its task is cancelled and, if it should, on a signal.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class InlineWorker:
         capacity: int,
         grace: float,
         lease: Seconds = DEFAULT_LEASE,
-        signals: bool = True,
+        signals: bool = False,
         run_unconfirmed: bool = False,
     ) -> None:
         self._plan = plan
@@ -69,6 +73,7 @@ class InlineWorker:
         self._heartbeat: Heartbeat | None = None
         self._worker_must_end: asyncio.Event | None = None
         self._declared_dead = False
+        self._most_queues = len(plan.services) + MORE_QUEUES
         self._ever_served = False
         """A worker has started before, so a failure to start is logged and tried again."""
         self._stopping = False
@@ -79,11 +84,15 @@ class InlineWorker:
             raise RuntimeError("this worker was run before: make another")
         self._worker_must_end = asyncio.Event()
         store = self._plan.place.store()
-        queues = {service.queue for service in self._plan.services}
-        control = Control(store, self._carry_out)
+        control = self._control = Control(store, self._carry_out)
+        self._loop = asyncio.get_running_loop()
         try:
-            with stop_on_signals(self.stop, wanted=self._signals):
-                control.listen(self._plan.place.controls(self._group, queues))
+            with (
+                stop_on_signals(self.stop, wanted=self._signals),
+                self._plan.registry.watched(self._take_up),
+            ):
+                self._plan = self._plan.renewed()  # handlers registered since it was made
+                self._listen_for_orders()
                 while not self._stopping:
                     try:
                         await self._run_worker(self._new_worker(store))
@@ -103,7 +112,7 @@ class InlineWorker:
             self._plan,
             store,
             new_client_id(),
-            InflightTable(queues, self._capacity, times=self._times),
+            InflightTable(queues + MORE_QUEUES, self._capacity, times=self._times),
             capacity=self._capacity,
             safety_poll_seconds=safety_interval(queues),
             on_declared_dead=self._on_declared_dead,
@@ -117,8 +126,7 @@ class InlineWorker:
         self._worker = worker
         if not self._stopping:
             self._worker_must_end.clear()
-        sizes = job_sizes(self._plan)
-        record = WorkerRecord.here(self._group, 0, self._capacity, sizes, self._times.lease)
+        record = self._record()
         served = {service.queue for service in self._plan.services} - self._unserved
         try:
             with _heartbeats(worker, self._plan, self._on_declared_dead) as self._heartbeat:
@@ -139,6 +147,34 @@ class InlineWorker:
         finally:
             worker.dispose()
             self._worker = None
+
+    def _listen_for_orders(self) -> None:
+        queues = {service.queue for service in self._plan.services}
+        self._control.listen(self._plan.place.controls(self._group, queues))
+
+    def _record(self) -> WorkerRecord:
+        sizes = job_sizes(self._plan)
+        return WorkerRecord.here(self._group, 0, self._capacity, sizes, self._times.lease)
+
+    def _take_up(self, handlers: list[Resolved]) -> None:
+        """Serve handlers that are being registered, perhaps by another thread."""
+        if len(self._plan.services) + len(handlers) > self._most_queues:
+            raise InvalidOption(
+                f"a worker that runs takes up at most {MORE_QUEUES} more queues: register handlers "
+                "before it starts"
+            )
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this worker has ended
+            self._loop.call_soon_threadsafe(self._serve_more, handlers)
+
+    def _serve_more(self, handlers: list[Resolved]) -> None:
+        """Serve them now, and in the next worker if the server declares this one dead."""
+        known = len(self._plan.services)
+        self._plan = self._plan.with_more(handlers)
+        self._listen_for_orders()
+        for service in self._plan.services[known:]:
+            if self._worker is not None:
+                serve = service.queue not in self._unserved
+                self._worker.add(service, self._record(), serve=serve)
 
     async def _stop_worker(self, worker: Worker, *, at_once: bool = False) -> None:
         if not await worker.stop(0.0 if at_once else self._grace):
@@ -185,23 +221,8 @@ class InlineWorker:
         if self._worker is not None:
             await self._worker.unserve(queue, release=release)
 
-    def _evict(self, client: str) -> None:
-        """Interrupts the runs of the worker and releases their jobs. Another worker follows."""
-        worker, must_end = self._worker, self._worker_must_end
-        if worker is not None and worker.client == client and must_end is not None:
-            if not must_end.is_set():
-                event("worker_evicted", logging.WARNING, client=client)
-            worker.hasten(0.0)
-            must_end.set()
-
-    async def _carry_out(self, order: Order) -> None:
-        match order.do:
-            case "serve":
-                await self.serve(order.queue)
-            case "unserve":
-                await self.unserve(order.queue, release=order.release)
-            case "evict":
-                self._evict(order.client)
+    async def _carry_out(self, do: str, queue: str, release: bool) -> None:
+        await (self.serve(queue) if do == "serve" else self.unserve(queue, release=release))
 
 
 @contextlib.contextmanager
@@ -221,11 +242,10 @@ def _heartbeats(
     stop = threading.Event()
     store = plan.place.store(timeout=worker.table.times.call_timeout)
     heartbeat = Heartbeat(store, worker.table.times)
-    queues = [service.commands for service in plan.services]
     heartbeat.add(
         WorkerLeases(
             worker.client,
-            queues,
+            worker.commands,
             worker.table,
             lambda: call_in_loop(on_declared_dead),
             cancel,

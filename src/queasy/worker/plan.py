@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from queasy.handler import Function, Handler
+from queasy.registry import Registry, Resolved
 from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
 from queasy.store.net.url import target_of
@@ -95,10 +96,36 @@ class Plan(msgspec.Struct, frozen=True):
 
     place: Place
     services: tuple[Service, ...]
+    registry: Registry
+    """Where the application registers handlers, perhaps more of them later."""
+    names: frozenset[str] | None
+    """The queues that were chosen; None for all that have handlers."""
 
     @classmethod
-    def of(cls, place: Place, handlers: Sequence[tuple[Handler, Function]]) -> Plan:
-        """The plan for these handlers."""
+    def of(cls, place: Place, registry: Registry, names: Collection[str] | None = None) -> Plan:
+        """The plan for all handlers, imported, or for those of the queues in `names`."""
+        handlers = registry.resolved(names)
+        chosen = None if names is None else frozenset(names)
+        return cls(place, cls._services(place, handlers), registry, chosen)
+
+    def renewed(self) -> Plan:
+        """A plan with the same services and, after them, those for what was registered since."""
+        return self.with_more(self.registry.resolved(self.names))
+
+    def with_more(self, handlers: Sequence[Resolved]) -> Plan:
+        """A plan with the same services and, after them, those for the other ones of these."""
+        found = {
+            (one.handler.queue, one.handler.fail): (one.handler, one.function)
+            for one in self.services
+        }
+        for handler, function in handlers:
+            if self.names is None or handler.queue in self.names:
+                found.setdefault((handler.queue, handler.fail), (handler, function))
+        services = self._services(self.place, list(found.values()))
+        return msgspec.structs.replace(self, services=services)
+
+    @staticmethod
+    def _services(place: Place, handlers: Sequence[Resolved]) -> tuple[Service, ...]:
         with_fail_handler = {handler.queue for handler, _ in handlers if handler.fail}
         services: list[Service] = []
         for handler, function in handlers:
@@ -106,7 +133,7 @@ class Plan(msgspec.Struct, frozen=True):
             commands = QueueCommands(keys, handler.codec, limits=handler.options.limits)
             fails = not handler.fail and handler.queue in with_fail_handler
             services.append(Service(handler, function, commands, fails))
-        return cls(place, tuple(services))
+        return tuple(services)
 
 
 def safety_interval(queues: int, processes: int = 1) -> float:

@@ -20,6 +20,7 @@ from functools import partial
 
 from queasy.errors import ProtocolError, QueasyError
 from queasy.job import Job
+from queasy.store.commands import QueueCommands
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event, report_suppressed
 from queasy.worker.execution.runs import END_GRACE
@@ -29,7 +30,7 @@ from queasy.worker.intake.queue_state import RETRY_PAUSE, QueueState
 from queasy.worker.intake.scheduler import Scheduler
 from queasy.worker.intake.subscription import Subscription
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import Plan
+from queasy.worker.plan import Plan, Service
 from queasy.worker.record import WorkerRecord
 
 __all__ = ["Worker"]
@@ -68,16 +69,13 @@ class Worker:
         """Tasks that join a queue as soon as its keys are repaired, or the server is back."""
         self._rejoining: dict[Subscription, asyncio.Task[None]] = {}
         """Tasks that join a queue again after it was destroyed."""
-        activity = Activity()
-        self._subscriptions = [
-            Subscription(
-                QueueState(service, index, table, activity),
-                client,
-                store,
-                self._connectivity,
-            )
-            for index, service in enumerate(plan.services)
-        ]
+        self._store = store
+        self._activity = Activity()
+        self.commands: list[QueueCommands] = []
+        """The commands of each queue, in the order of the table."""
+        self._subscriptions: list[Subscription] = []
+        for service in plan.services:
+            self._subscribe_to(service)
         self._scheduler = Scheduler(
             self._subscriptions, table, capacity=capacity, safety_poll_seconds=safety_poll_seconds,
             on_declared_dead=on_declared_dead, on_destroyed=self.rejoin,
@@ -91,6 +89,13 @@ class Worker:
         self._started = False
         self._record = b""
         self._stop_by = math.inf
+
+    def _subscribe_to(self, service: Service) -> Subscription:
+        state = QueueState(service, len(self._subscriptions), self.table, self._activity)
+        subscription = Subscription(state, self.client, self._store, self._connectivity)
+        self.commands.append(service.commands)
+        self._subscriptions.append(subscription)
+        return subscription
 
     # Starting
 
@@ -126,6 +131,27 @@ class Worker:
     async def _join(self, subscription: Subscription) -> None:
         receive = partial(self._scheduler.receive, subscription)
         await subscription.join(self._record, receive)
+
+    def add(self, service: Service, record: WorkerRecord, *, serve: bool) -> None:
+        """Take jobs of one more queue: its handler was registered after the start."""
+        self._record = record.pack()
+        if service.handler.fail:
+            for other in self._of_queue(service.queue, may_be_none=True):
+                other.state.note_fail_handler()
+        subscription = self._subscribe_to(service)
+        self._scheduler.add(subscription)
+        if serve and not self._holdings.closing:
+            subscription.state.order_serve()
+            self._joining_later[subscription] = asyncio.create_task(self._join_added(subscription))
+
+    async def _join_added(self, subscription: Subscription) -> None:
+        with contextlib.suppress(QueasyError):
+            await self._try_to_join(subscription)
+        if not subscription.state.serving:
+            await self._join_later(subscription)
+        if subscription.state.serving:
+            event("queue_served", queue=subscription.state.name, client=self.client)
+        self._scheduler.schedule_soon()
 
     async def _try_to_join(self, subscription: Subscription) -> ProtocolError | None:
         """Join a queue. If its keys are damaged, return the problem: other queues may be usable."""
@@ -232,9 +258,9 @@ class Worker:
                     await subscription.leave()
                     return
 
-    def _of_queue(self, queue: str) -> list[Subscription]:
+    def _of_queue(self, queue: str, *, may_be_none: bool = False) -> list[Subscription]:
         subscriptions = [s for s in self._subscriptions if _queue_of(s) == queue]
-        if not subscriptions:
+        if not subscriptions and not may_be_none:
             known = sorted(set(map(_queue_of, self._subscriptions)))
             raise QueasyError(f"no handler for queue {queue!r}; expected one of {known}")
         return subscriptions

@@ -105,7 +105,7 @@ def test_every_client_and_worker_process_has_an_id_of_its_own(
     assert len({worker.pid for worker in workers}) == 2
 
 
-def test_module_given_to_listen_brings_its_handler_and_fail_handler(
+def test_module_named_as_a_handler_brings_its_handler_and_fail_handler(
     fleet: Fleet, tmp_path: Path, sync_client: SyncClient
 ) -> None:
     (tmp_path / "letters.py").write_text(
@@ -113,7 +113,7 @@ def test_module_given_to_listen_brings_its_handler_and_fail_handler(
         "def handle(data): return Failure('no') if data == 'bad' else print('handled', data)\n"
         "def handle_failure(data, job, error): print('gave up', data, job.id, error.message)\n"
     )
-    (tmp_path / "shop.py").write_text(CLIENT + '\nemails.listen("letters", timeout=30)\n')
+    (tmp_path / "shop.py").write_text(CLIENT + '\nemails.handler("letters", timeout=30)\n')
     worker = fleet.serve(processes=1, app=f"{tmp_path / 'shop.py'}:client")
     emails = sync_client.queue("emails")
     emails.dispatch("good")

@@ -3,6 +3,8 @@
 import itertools
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -164,7 +166,7 @@ client = Client({url!r}, timeout=1)
 def test_a_handler_that_cannot_be_imported_stops_the_worker_from_starting(
     fleet: Fleet, script: Path, processes: int, server: Server
 ) -> None:
-    script.write_text(APP.format(url=server.url, more='client.queue("emails").listen("nope:f")'))
+    script.write_text(APP.format(url=server.url, more='client.queue("emails").handler("nope:f")'))
     worker = fleet.start("--processes", str(processes), app=f"{script}:client")
     assert worker.process.wait(SOON) not in (0, None)
     assert "nope" in worker.log
@@ -186,6 +188,9 @@ def test_queue_without_a_handler_stops_the_worker_from_starting(
     ("app", "says"),
     [
         ("tests.worker.nowhere:client", "module 'tests.worker.nowhere' was not found"),
+        ("nowhere:client", "module 'nowhere' was not found"),
+        ("tests.worker.nowhere.deep:client", "module 'tests.worker.nowhere.deep' was not found"),
+        ("nowhere.py:client", "file 'nowhere.py' was not found"),
         ("tests.worker.app:absent", "'tests.worker.app' has no 'absent'; it has 'client'"),
         ("tests.worker.inline:client", "has no 'client'; it has no global that is a queasy.Client"),
         ("app", "expected module:client"),
@@ -198,6 +203,53 @@ def test_missing_application_stops_the_worker_from_starting(
     assert worker.process.wait(SOON) not in (0, None)
     assert says in worker.log
     assert "Traceback" not in worker.log
+
+
+@pytest.mark.parametrize(
+    "app", ["nowhere:client", "tests.worker.nowhere:client", "nowhere.py:client", "app"]
+)
+def test_module_that_does_not_exist_is_refused_before_a_process_starts(
+    fleet: Fleet, app: str
+) -> None:
+    worker = fleet.start("--processes", "2", app=app)
+    assert worker.process.wait(SOON) == 1
+    assert len(worker.log.splitlines()) == 1, worker.log
+
+
+def test_package_that_adds_folders_to_its_path_is_imported(
+    fleet: Fleet, tmp_path: Path, server: Server
+) -> None:
+    """Only an import can say where the modules of such a package are."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    path = f"__path__.append({str(tmp_path / 'elsewhere')!r})\n"
+    (tmp_path / "shop" / "__init__.py").write_text(path)
+    more = 'client.queue("emails").handler(print)'
+    (tmp_path / "elsewhere" / "jobs.py").write_text(APP.format(url=server.url, more=more))
+    worker = fleet.serve(processes=1, app="shop.jobs:client", folder=tmp_path)
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_application_without_handlers_is_named_and_asked_for_their_import(
+    fleet: Fleet, script: Path, processes: int, server: Server
+) -> None:
+    script.write_text(APP.format(url=server.url, more=""))
+    worker = fleet.start("--processes", str(processes), app=f"{script}:client")
+    assert worker.process.wait(SOON) == 1
+    says = f"{script}:client: no queue has a handler: was the module imported that registers them?"
+    assert says in worker.log.splitlines()[-1]
+
+
+def test_list_of_workers_needs_an_application_with_handlers(script: Path, server: Server) -> None:
+    """Bug: it said that no workers run, because it did not know which queues to ask about."""
+    script.write_text(APP.format(url=server.url, more=""))
+    listed = subprocess.run(
+        [sys.executable, "-m", "queasy", "workers", f"{script}:client"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert listed.returncode == 1
+    assert f"{script}:client: no queue has a handler: was the module imported" in listed.stderr
 
 
 @pytest.mark.parametrize("processes", [0, 2])

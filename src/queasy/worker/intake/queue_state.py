@@ -243,6 +243,10 @@ class QueueState:
 
     # Joining and leaving
 
+    def note_fail_handler(self) -> None:
+        """The worker now has a fail handler for the jobs that this queue gives up."""
+        self.service = msgspec.structs.replace(self.service, has_fail_handler=True)
+
     def order_serve(self) -> None:
         """An operator, or the start of the worker, wants the queue served."""
         self.wanted = True

@@ -83,6 +83,10 @@ class Scheduler:
         self._calls: set[asyncio.Task[None]] = set()
         self._suspect_room = SuspectRoom()
 
+    def add(self, subscription: Subscription) -> None:
+        """Take jobs of one more queue. It is the last in the worker's list of subscriptions."""
+        self.queues.append(subscription.state)
+
     def close(self) -> None:
         """Take no more jobs. Running jobs continue."""
         self.holdings.close()

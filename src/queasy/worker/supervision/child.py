@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from queasy.errors import QueasyError
-from queasy.worker.app import importing, load
+from queasy.errors import InvalidOption, QueasyError
+from queasy.worker.app import importing, load, plan_of
 from queasy.worker.events import event
 from queasy.worker.lease_times import LeaseTimes
 from queasy.worker.liveness.inflight_table import InflightTable
@@ -73,7 +73,7 @@ def main() -> None:
     start_guard(config.parent_pipe, table, loop_watch)
     try:
         with importing(config.app):
-            plan = load(config.app).plan(config.queues)
+            plan = _plan(config)
         if len(plan.services) > config.max_queues:
             raise QueasyError(  # noqa: TRY301
                 f"expected at most {config.max_queues} queues, got {len(plan.services)}: serve "
@@ -95,6 +95,28 @@ def main() -> None:
     sys.stdout.flush()
     if not all_ended:
         os._exit(0)  # threads that still run cannot be waited for
+
+
+def _plan(config: ChildConfig) -> Plan:
+    """What the application wants its workers to do; from now on it cannot want more."""
+    app = load(config.app)
+    for queue, reference in config.handlers:
+        app.queue(queue).handler(reference)
+    plan = plan_of(config.app, config.queues)
+    planned = {service.queue for service in plan.services}
+    if missing := [queue for queue in config.registered if queue not in planned]:
+        raise InvalidOption(
+            f"queue {', '.join(map(repr, missing))}: the handler is registered in the process that "
+            f"starts the workers, and not in the worker processes, which import {config.app}. "
+            "Register it where they import it: outside of functions, and above "
+            '`if __name__ == "__main__":`'
+        )
+    plan.registry.seal(
+        "this worker process has started, and the others do not have it. Register handlers while "
+        f"{config.app} is imported",
+        config.queues,
+    )
+    return plan
 
 
 def _cannot_start(problem: BaseException) -> CannotStart:

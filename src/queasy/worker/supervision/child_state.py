@@ -32,13 +32,12 @@ __all__ = [
     "run_key",
 ]
 
-KillReason = Literal["stop", "overdue", "memory", "sigstop", "blocked", "lost", "evicted"]
+KillReason = Literal["stop", "overdue", "memory", "sigstop", "blocked", "lost"]
 """Why the supervisor killed a child.
 
 stop: it did not end by itself in time. overdue: a run did not end. memory: it used far too much.
 sigstop: another program stopped it for longer than a lease. blocked: its event loop was blocked for
-longer than a lease while nothing ran. lost: its leases are gone. evicted: a
-client ordered it.
+longer than a lease while nothing ran. lost: its leases are gone.
 """
 
 RunKey = tuple[int, str, int]

@@ -30,6 +30,10 @@ class ChildConfig(msgspec.Struct, kw_only=True):
     lease: float
     queues: list[str] | None
     """Those it may serve; None for all that have handlers."""
+    registered: tuple[str, ...]
+    """Those that have handlers in the process of the supervisor."""
+    handlers: tuple[tuple[str, str], ...]
+    """Queues, and references of functions to register besides those of the application."""
     unserved: list[str]
     """Those of them it does not serve for now."""
     max_jobs: int | None

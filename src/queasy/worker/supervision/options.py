@@ -25,6 +25,10 @@ class SupervisorOptions:
     app: str
     processes: int
     queues: tuple[str, ...] | None = None
+    registered: tuple[str, ...] = ()
+    """Queues that have a handler in this process. The children must have handlers for them, too."""
+    handlers: tuple[tuple[str, str], ...] = ()
+    """Queues and references of functions that the children register besides those they import."""
     capacity: int = CAPACITY
     grace: float = 30.0
     lease: float = DEFAULT_LEASE
@@ -58,6 +62,7 @@ def child_config(options: SupervisorOptions, group: str, unserved: Collection[st
         client="", group=group, capacity=options.capacity,
         processes=options.processes, grace=options.grace, lease=options.lease,
         queues=None if options.queues is None else list(options.queues),
+        registered=options.registered, handlers=options.handlers,
         unserved=sorted(unserved), max_jobs=options.max_jobs, max_queues=MAX_QUEUES,
         control=-1, parent_pipe=-1, table=-1,
         log_level=options.log_level, log_format=options.log_format,

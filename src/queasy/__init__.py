@@ -11,6 +11,7 @@ from queasy.errors import (
     CannotWork,
     ClientClosed,
     EmbeddedServerError,
+    EvictionFailed,
     HandlerNotFound,
     InvalidId,
     InvalidInput,
@@ -45,6 +46,7 @@ from queasy.store.health import Health
 from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
 from queasy.version import VERSION
+from queasy.worker.eviction import Evicted
 from queasy.worker.roster import WorkerInfo
 
 __all__ = [
@@ -61,6 +63,8 @@ __all__ = [
     "Dispatched",
     "Durability",
     "EmbeddedServerError",
+    "Evicted",
+    "EvictionFailed",
     "Failure",
     "HandlerNotFound",
     "HandlerOptions",

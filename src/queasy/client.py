@@ -29,6 +29,7 @@ from queasy.store.health import Health
 from queasy.store.net.redis_client import url_of_client
 from queasy.store.net.url import target_of
 from queasy.store.store import AsyncStore
+from queasy.worker.eviction import Evicted, check_worker, evict_worker
 from queasy.worker.lease_times import DEFAULT_LEASE, LeaseTimes
 from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES, Place, Plan
 from queasy.worker.roster import WorkerInfo, roster
@@ -326,6 +327,24 @@ class Client:
         """The workers that serve these queues (None: all with handlers), on any host."""
         names = self._registry.names() if queues is None else queues
         return await run_operation(self._store, roster(self._place, names))
+
+    async def evict(
+        self, worker: WorkerInfo | str, *, queues: Collection[str] | None = None
+    ) -> Evicted:
+        """Take all jobs from a worker, on every queue it serves; return which and how many.
+
+        `worker` comes from `workers()`, or is an id, or a group: then all workers of the group. It
+        is looked for in `queues` (None: all with handlers).
+
+        A worker that is alive ends its runs first, and begins again under a new id. The jobs of one
+        that is silent return when its lease is over: this waits until then. So no job runs twice at
+        once. The jobs go back to the front, which does not count as an attempt; those of a silent
+        worker count as stalled. Raises EvictionFailed if a worker neither ends nor dies.
+        """
+        names = self._registry.names() if queues is None else queues
+        return await run_operation(
+            self._store, evict_worker(self._place, check_worker(worker), names)
+        )
 
     async def tell_workers(
         self,

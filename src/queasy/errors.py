@@ -25,6 +25,7 @@ QueasyError
 ├── CannotWork              no worker process could start
 ├── HandlerNotFound         a handler, or the client of a worker, cannot be imported
 ├── UndecodablePayload      the codec refuses the bytes of a job
+├── EvictionFailed          a worker still has jobs after `evict`
 ├── PredicateFailed         the function given to `cancel_where` raised
 └── LeaseLost               the lease was over before the call
 
@@ -39,6 +40,7 @@ __all__ = [
     "CannotWork",
     "ClientClosed",
     "EmbeddedServerError",
+    "EvictionFailed",
     "HandlerNotFound",
     "InvalidId",
     "InvalidInput",
@@ -163,6 +165,10 @@ class HandlerNotFound(QueasyError):
 
 class UndecodablePayload(QueasyError):
     """The queue's codec refuses the bytes of a job."""
+
+
+class EvictionFailed(QueasyError):
+    """A worker neither ended nor lost its lease, so `evict` could not take its jobs."""
 
 
 class PredicateFailed(QueasyError):

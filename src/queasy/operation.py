@@ -8,6 +8,7 @@ receives the result of each. `run_operation` performs the steps in an event loop
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Generator
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
@@ -24,6 +25,8 @@ from queasy.store.undo import Claim
 __all__ = [
     "EnsureSubscribed",
     "Operation",
+    "Publish",
+    "Sleep",
     "Step",
     "Subscribe",
     "Undoable",
@@ -58,6 +61,19 @@ class WaitForSignal(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class Publish(msgspec.Struct, frozen=True):
+    """Publish a message; the result is how many subscribers received it."""
+
+    channel: str
+    message: str
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """Wait some seconds."""
+
+    seconds: float
+
+
 class Undoable(msgspec.Struct, frozen=True):
     """Run a command; if its answer cannot reach the operation, run `undo` afterwards."""
 
@@ -67,9 +83,9 @@ class Undoable(msgspec.Struct, frozen=True):
     """Seconds after which the command's effect ends by itself."""
 
 
-CLOSED = "the client was closed while this call waited for a job; no job was taken"
+CLOSED = "the client was closed while this call waited; it took no job"
 
-Step = Command[Any] | Subscribe | EnsureSubscribed | WaitForSignal | Undoable
+Step = Command[Any] | Subscribe | EnsureSubscribed | WaitForSignal | Undoable | Publish | Sleep
 Operation = Generator[Step, Any, T]
 
 
@@ -113,6 +129,11 @@ async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
                     answer = await signal.ensure_subscribed()
                 case WaitForSignal(signal=signal, seconds=seconds):
                     answer = await signal.wait(seconds)
+                case Publish(channel=channel, message=message):
+                    await store.connect()
+                    answer = await store.listener.publish(channel, message)
+                case Sleep(seconds=seconds):
+                    await asyncio.sleep(seconds)
 
 
 def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim | None = None) -> T:
@@ -155,6 +176,11 @@ def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim |
                     answer = signal.ensure_subscribed()
                 case WaitForSignal(signal=signal, seconds=seconds):
                     answer = signal.wait(seconds)
+                case Publish(channel=channel, message=message):
+                    store.connect()
+                    answer = store.listener.publish(channel, message)
+                case Sleep(seconds=seconds):
+                    time.sleep(seconds)
 
 
 def _run_undoable(store: SyncStore, step: Undoable, claim: Claim) -> Taken:

@@ -15,6 +15,7 @@ from queasy.bulk import chunks, put_all_sync
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
 from queasy.dispatch import Dispatch, check_durability, new_client_id, new_id
+from queasy.errors import InvalidOption
 from queasy.job import Job, JobError
 from queasy.lease import BaseLease
 from queasy.operation import run_operation_sync
@@ -28,6 +29,7 @@ from queasy.store.health import Health
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
 from queasy.store.store import SyncStore
+from queasy.worker.eviction import Evicted, check_worker, evict_worker
 from queasy.worker.roster import WorkerInfo, roster
 
 __all__ = ["SyncClient", "SyncLease", "SyncQueue"]
@@ -313,6 +315,19 @@ class SyncClient:
     def workers(self, queues: Collection[str]) -> list[WorkerInfo]:
         """The workers that serve these queues, on any host."""
         return run_operation_sync(self._store, roster(self._settings.place, queues))
+
+    def evict(self, worker: WorkerInfo | str, *, queues: Collection[str] | None = None) -> Evicted:
+        """Take all jobs from a worker, on every queue it serves; see `Client.evict`.
+
+        A group or an id is looked for in `queues`, which are then required.
+        """
+        if isinstance(worker, str) and queues is None:
+            raise InvalidOption(
+                "queues: expected the names of queues that the worker serves, got None: a "
+                "SyncClient has no handlers"
+            )
+        operation = evict_worker(self._settings.place, check_worker(worker), queues or ())
+        return run_operation_sync(self._store, operation)
 
     def connect(self) -> None:
         """Connect and check the server now, rather than at the first call."""

@@ -24,7 +24,7 @@ from queasy.store.net.topology import Exchange, route_to
 from queasy.store.net.url import parse_url
 from queasy.store.records import DispatchItem
 from queasy.store.retrying import call
-from queasy.worker.control import Control
+from queasy.worker.control import Control, Order
 from queasy.worker.record import WorkerRecord
 from queasy.worker.supervision.messages import decode_instruction, decode_report
 from tests.fuzz.strategies import REPLIES
@@ -133,7 +133,7 @@ def test_invalid_order_is_logged_and_ignored(line: bytes) -> None:
 async def order(message: bytes) -> None:
     """Delivers a message on a channel of a worker, as a listener does."""
 
-    async def carry_out(do: str, queue: str, release: bool) -> None: ...
+    async def carry_out(order: Order) -> None: ...
 
     async def subscribe(channel: str) -> object:
         return channel

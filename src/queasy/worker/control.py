@@ -1,4 +1,4 @@
-"""Orders to a running worker, over channels of the server: serve or unserve a queue."""
+"""Orders to a running worker, over channels of the server: serve or unserve a queue, or end."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ RESUBSCRIBE_AFTER = 5.0
 
 
 class Order(msgspec.Struct):
-    """What a client asks of a worker: `queasy serve` and `queasy unserve` send these."""
+    """What a client asks of a worker, with `queasy serve`, `queasy unserve` or `Client.evict`."""
 
-    do: Literal["serve", "unserve"]
-    queue: str
+    do: Literal["serve", "unserve", "evict"]
+    queue: str = ""
+    """Which queue to serve, or not to serve."""
     release: bool = False
+    client: str = ""
+    """Which worker is to end."""
 
 
 class Control:
-    """Subscribes to channels, and calls `carry_out` (do, queue, release) for each order."""
+    """Subscribes to channels, and calls `carry_out` for each order."""
 
     def __init__(
         self,
         store: AsyncStore,
-        carry_out: Callable[[str, str, bool], Awaitable[None]],
+        carry_out: Callable[[Order], Awaitable[None]],
     ) -> None:
         self._store = store
         self._channels: set[str] = set()
@@ -88,7 +91,7 @@ class Control:
 
     async def _carry_out_one(self, order: Order) -> None:
         try:
-            await self._carry_out(order.do, order.queue, order.release)
+            await self._carry_out(order)
         except QueasyError as problem:
             event("order_refused", logging.WARNING, order=order.do, queue=order.queue[:200],
                   error=problem)  # fmt: skip

@@ -20,7 +20,7 @@ from queasy.options import Seconds, check_whole, seconds
 from queasy.registry import Resolved
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
-from queasy.worker.control import Control
+from queasy.worker.control import Control, Order
 from queasy.worker.events import event
 from queasy.worker.lease_times import DEFAULT_LEASE, LeaseTimes
 from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
@@ -221,8 +221,23 @@ class InlineWorker:
         if self._worker is not None:
             await self._worker.unserve(queue, release=release)
 
-    async def _carry_out(self, do: str, queue: str, release: bool) -> None:
-        await (self.serve(queue) if do == "serve" else self.unserve(queue, release=release))
+    def _evict(self, client: str) -> None:
+        """Interrupts the runs of the worker and releases their jobs. Another worker follows."""
+        worker, must_end = self._worker, self._worker_must_end
+        if worker is not None and worker.client == client and must_end is not None:
+            if not must_end.is_set():
+                event("worker_evicted", logging.WARNING, client=client)
+            worker.hasten(0.0)
+            must_end.set()
+
+    async def _carry_out(self, order: Order) -> None:
+        match order.do:
+            case "serve":
+                await self.serve(order.queue)
+            case "unserve":
+                await self.unserve(order.queue, release=order.release)
+            case "evict":
+                self._evict(order.client)
 
 
 @contextlib.contextmanager

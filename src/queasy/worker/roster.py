@@ -13,7 +13,7 @@ from queasy.options import LATEST_EPOCH, check_name
 from queasy.worker.plan import Place
 from queasy.worker.record import WorkerRecord
 
-__all__ = ["WorkerInfo", "roster"]
+__all__ = ["ROWS_PER_CALL", "WorkerInfo", "roster"]
 
 ROWS_PER_CALL = 1000
 

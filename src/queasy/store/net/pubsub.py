@@ -279,7 +279,7 @@ class AsyncListener:
 
     async def publish(self, channel: str, message: str) -> int:
         """Publishes a message; returns how many subscribers received it."""
-        return await self._transport.run(_publish(self._route, channel, message))
+        return await self._transport.run(publish(self._route, channel, message))
 
     def connection_of(self, channel: str) -> object | None:
         """The connection that is subscribed to the channel. None if the channel is not confirmed,
@@ -369,7 +369,7 @@ class AsyncListener:
             await asyncio.wait([subscriber.opening for subscriber in subscribers])
 
 
-def _publish(route: Route, channel: str, message: str) -> Generator[Effect, Any, int]:
+def publish(route: Route, channel: str, message: str) -> Generator[Effect, Any, int]:
     """Publishes where the channel is now. A message may be published twice, which does no harm:
     the orders sent this way are idempotent.
     """

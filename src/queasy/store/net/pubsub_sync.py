@@ -100,6 +100,10 @@ class SyncListener:
         for signal in list(self._signals):
             signal.interrupt()
 
+    def publish(self, channel: str, message: str) -> int:
+        """Publishes a message; returns how many subscribers received it."""
+        return self._transport.run(pubsub.publish(self._route, channel, message))
+
     @contextlib.contextmanager
     def listen(self, channel: str) -> Generator[SyncSignal]:
         """A signal for every message on the channel from now on."""

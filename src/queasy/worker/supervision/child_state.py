@@ -32,12 +32,13 @@ __all__ = [
     "run_key",
 ]
 
-KillReason = Literal["stop", "overdue", "memory", "sigstop", "blocked", "lost"]
+KillReason = Literal["stop", "overdue", "memory", "sigstop", "blocked", "lost", "evicted"]
 """Why the supervisor killed a child.
 
 stop: it did not end by itself in time. overdue: a run did not end. memory: it used far too much.
 sigstop: another program stopped it for longer than a lease. blocked: its event loop was blocked for
-longer than a lease while nothing ran. lost: its leases are gone.
+longer than a lease while nothing ran. lost: its leases are gone. evicted: a
+client ordered it.
 """
 
 RunKey = tuple[int, str, int]

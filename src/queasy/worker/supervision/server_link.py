@@ -17,7 +17,7 @@ from typing import Any
 
 from queasy.store.records import Cancelled
 from queasy.store.store import AsyncStore
-from queasy.worker.control import Control
+from queasy.worker.control import Control, Order
 from queasy.worker.events import event
 from queasy.worker.lease_times import LeaseTimes
 from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
@@ -39,7 +39,7 @@ class ServerLink:
         self,
         group: str,
         times: LeaseTimes,
-        carry_out: Callable[[str, str, bool], Awaitable[None]],
+        carry_out: Callable[[Order], Awaitable[None]],
         run_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._group = group

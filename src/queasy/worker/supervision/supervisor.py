@@ -29,6 +29,7 @@ from typing import Any
 
 from queasy.dispatch import new_id
 from queasy.errors import CannotWork, InvalidOption
+from queasy.worker.control import Order
 from queasy.worker.events import MAX_JOBS_LOGGED, event, log_error
 from queasy.worker.lease_times import LeaseTimes
 from queasy.worker.signals import stop_on_signals
@@ -249,5 +250,19 @@ class Supervisor:
         for child in self._pool.children:
             child.send(instruction)
 
-    async def _carry_out_order(self, do: str, queue: str, release: bool) -> None:
-        await (self.serve(queue) if do == "serve" else self.unserve(queue, release=release))
+    def _evict(self, client: str) -> None:
+        """Kills a child: its jobs return to their queues, and another child takes its place."""
+        for child in self._pool.children:
+            if child.client == client and not child.state.is_killed:
+                event("process_killing", logging.WARNING, pid=child.pid, client=client,
+                      why="evicted")  # fmt: skip
+                child.kill("evicted")
+
+    async def _carry_out_order(self, order: Order) -> None:
+        match order.do:
+            case "serve":
+                await self.serve(order.queue)
+            case "unserve":
+                await self.unserve(order.queue, release=order.release)
+            case "evict":
+                self._evict(order.client)

@@ -16,7 +16,7 @@ from queasy import (
     NotReady,
     Queue,
 )
-from queasy.worker.control import Control
+from queasy.worker.control import Control, Order
 from queasy.worker.intake.subscription import Subscription
 from queasy.worker.plan import Place
 from tests.servers import Server
@@ -317,8 +317,8 @@ async def test_orders_arrive_over_channels_that_are_added_while_it_subscribes(
     """Bug: a channel that was added between two subscriptions ended the receiver of all orders."""
     received: list[str] = []
 
-    async def carry_out(do: str, queue: str, release: bool) -> None:
-        received.append(queue)
+    async def carry_out(order: Order) -> None:
+        received.append(order.queue)
 
     store = Place(server.url, prefix, 10.0, None).store()
     control = Control(store, carry_out)

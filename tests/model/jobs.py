@@ -27,6 +27,7 @@ RECORD_CALLER_EVERY, CALLER_GONE = 60_000, 600_000
 # A waiter that should have polled this many milliseconds ago keeps no time.
 OVERDUE = 2_000
 REFUSED = "refused"
+UNAFFECTED = {"exists", "active", "absent"}  # dispatches for jobs in another state
 Number = tuple[str, int] | None
 """A caller, and the number of its call."""
 
@@ -142,7 +143,8 @@ class Jobs(Clock):
     def dispatch_one(self, item: Item) -> str:
         run_at = self.schedule(item.when)
         status = self.accept(item.id, Dispatch(item, self.time, run_at))
-        self.count("dispatched" if status == "created" else status)
+        if status not in UNAFFECTED:
+            self.count("dispatched" if status == "created" else status)
         if status in ("created", "updated"):
             self.announce(self.waiting[item.id].run_at)
         return status
@@ -150,7 +152,9 @@ class Jobs(Clock):
     def accept(self, id_: str, dispatch: Dispatch) -> str:
         run, job = self.active.get(id_), self.waiting.get(id_)
         if (run or job) and dispatch.only_if_absent:
-            return "unchanged"
+            return "exists"
+        if dispatch.only_if_waiting and not job:
+            return "active" if run else "absent"
         if job:
             return "updated" if self.update(job, dispatch) else "unchanged"
         if not run:

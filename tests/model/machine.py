@@ -29,7 +29,7 @@ few = st.integers(0, 11)
 picks = st.lists(few, min_size=1, max_size=4)
 payloads = st.sampled_from((b"1", b"two", b"", b"\x81\xa1a\x01", b"\x00\xff:"))
 flags = st.sampled_from(
-    ("", *(d + m + r + a for d in "10" for m in "tfle" for r in "10" for a in "0001"))
+    ("", *(d + m + r + a for d in "10" for m in "tfle" for r in "10" for a in "000012"))
 )
 # A number is relative to the current time.
 whens = st.sampled_from(

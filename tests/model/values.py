@@ -56,8 +56,9 @@ class Dispatch:
     run_at: float
 
     def __post_init__(self) -> None:
-        data, self.mode, reset, absent = self.item.flags or "1t10"
-        self.update_data, self.reset, self.only_if_absent = data == "1", reset == "1", absent == "1"
+        data, self.mode, reset, only = self.item.flags or "1t10"
+        self.update_data, self.reset = data == "1", reset == "1"
+        self.only_if_absent, self.only_if_waiting = only == "1", only == "2"
         self.set, self.update = self.item.given or ({}, [])
 
     def new_run_at(self, old: float) -> float:

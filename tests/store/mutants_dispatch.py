@@ -63,14 +63,22 @@ mutant(
 mutant(
     "only_if_absent_is_ignored",
     "only_if_absent_leaves_an_existing_job_unchanged",
-    (
-        "  local changed = false\n  local info = load_info",
-        "  local changed = d.only_if_absent\n  local info = load_info",
-    ),
-    (
-        "  if d.only_if_absent then\n    return 'unchanged'\n  end\n  local changed",
-        "  local changed",
-    ),
+    ("(job.active or job.score) and 'exists' or nil", "job.active and 'exists' or nil"),
+)
+mutant(
+    "only_if_absent_changes_what_is_held",
+    "only_if_absent_leaves_a_held_dispatch_unchanged",
+    ("(job.active or job.score) and 'exists' or nil", "job.score and 'exists' or nil"),
+)
+mutant(
+    "only_if_waiting_is_only_if_absent",
+    "only_if_waiting_makes_a_scheduled_job_due_and_keeps_the_rest",
+    ("only_if_absent = only == '1',", "only_if_absent = only ~= '0',"),
+)
+mutant(
+    "only_if_waiting_creates_and_holds",
+    "only_if_waiting_neither_creates_nor_holds",
+    ("elseif d.only_if_waiting and (job.active or not job.score) then", "elseif false then"),
 )
 mutant(
     "cancel_forgets_info",

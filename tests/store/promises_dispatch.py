@@ -90,12 +90,53 @@ def an_update_keeps_the_time_of_the_first_dispatch(h: Harness) -> None:
 @promise
 def only_if_absent_leaves_an_existing_job_unchanged(h: Harness) -> None:
     assert h.dispatch(payload=b"1", flags="1t11") == "created"
-    assert h.dispatch(payload=b"2", after=60, flags="1t11") == "unchanged"
+    assert h.dispatch(payload=b"2", after=60, flags="1t11") == "exists"
     run = h.take_one()
     assert run.payload == b"1"
-    assert h.dispatch(payload=b"3", flags="1t11") == "unchanged"
+    assert h.dispatch(payload=b"3", flags="1t11") == "exists"
     h.end(run, Finish())
     assert h.left() == set()
+
+
+@promise
+def only_if_absent_leaves_a_held_dispatch_unchanged(h: Harness) -> None:
+    h.dispatch(payload=b"1")
+    run = h.take_one()
+    assert h.dispatch(payload=b"2", after=60) == "blocked"
+    before = h.row("blocked")
+    assert h.dispatch(payload=b"3", flags="1t11") == "exists"
+    assert h.row("blocked") == before
+    h.end(run, Finish())
+    assert h.row("scheduled").payload == b"2"
+
+
+@promise
+def only_if_waiting_makes_a_scheduled_job_due_and_keeps_the_rest(h: Harness) -> None:
+    h.dispatch(payload=b"1", options=JobOptions(max_retries=7))
+    h.end(h.take_one(), RetryLater(WHY, after=60))
+    before = h.row("scheduled")
+    assert h.dispatch(payload=b"2", flags="0t02") == "updated"
+    job = h.row("due")
+    assert (job.payload, job.retry_count, job.error) == (b"1", 1, WHY)
+    assert job.options == JobOptions(max_retries=7)
+    assert job.dispatched_at_epoch == before.dispatched_at_epoch
+    assert h.due_in(job) == 0
+    assert h.dispatch(payload=b"2", flags="0t02") == "unchanged"
+
+
+@promise
+def only_if_waiting_neither_creates_nor_holds(h: Harness) -> None:
+    assert h.dispatch(flags="0t02") == "absent"
+    assert h.left() == set()
+    h.dispatch()
+    run = h.take_one()
+    assert h.dispatch(flags="0t02") == "active"
+    assert set(h.rows()) == {"active"}
+    h.dispatch(payload=b"2", after=60)
+    assert h.dispatch(flags="0t02") == "active"
+    assert h.due_in(h.row("blocked")) == 60
+    h.end(run, Finish())
+    assert h.row("scheduled").payload == b"2"
 
 
 @promise

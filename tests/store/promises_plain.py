@@ -82,7 +82,7 @@ def a_plain_dispatch_may_occur_twice_in_a_batch(h: Harness) -> None:
     items = [DispatchItem("a", b"1"), DispatchItem("b", b"2"), DispatchItem("a", b"3")]
     absent = DispatchItem("a", b"4", flags="1t11")
     done = h.call(h.commands.dispatch([*items, absent]))
-    assert [one.status for one in done] == ["created", "created", "updated", "unchanged"]
+    assert [one.status for one in done] == ["created", "created", "updated", "exists"]
     assert h.waiting() == ["a", "b"]
     assert [job.payload for job in h.take(limit=2)] == [b"3", b"2"]
 

@@ -40,9 +40,6 @@ local function create(job, d)
 end
 
 local function update(q, job, d)
-  if d.only_if_absent then
-    return 'unchanged'
-  end
   local changed = false
   local info = load_info(q, d.id, job)
   if d.update_data then
@@ -72,9 +69,6 @@ end
 
 -- The id is active: the dispatch is held until the run ends.
 local function block(q, job, d)
-  if d.only_if_absent then
-    return 'unchanged'
-  end
   if not job.held then
     job.old_held = redis.call('HGET', q.blocked, d.id)
     if job.old_held then
@@ -108,10 +102,22 @@ local function write_job(q, batch, id, job)
   end
 end
 
+-- The status of a dispatch that does not apply to the job in its state; nil if it applies.
+local function status_without_effect(job, d)
+  if d.only_if_absent then
+    return (job.active or job.score) and 'exists' or nil
+  elseif d.only_if_waiting and (job.active or not job.score) then
+    return job.active and 'active' or 'absent'
+  end
+  return nil
+end
+
 -- The general path: one dispatch of any kind. Returns its status.
 local function dispatch_one(q, job, d)
-  local status
-  if job.active then
+  local status = status_without_effect(job, d)
+  if status then
+    return status
+  elseif job.active then
     status = block(q, job, d)
   elseif job.score then
     status = update(q, job, d)

@@ -269,7 +269,8 @@ local function backoff(q, info, attempts)
 end
 
 -- The flags of a dispatch are four characters: update the data (1, 0); update run_at (t always, f
--- never, l if later, e if earlier); reset the counts (1, 0); only if the id is absent (1, 0).
+-- never, l if later, e if earlier); reset the counts (1, 0); which ids it applies to (0 all, 1 only
+-- absent ones, 2 only waiting ones).
 local DEFAULT_FLAGS = '1t10'
 
 -- One dispatch from the arguments: id, data and, if `width` is 5, when, flags, options.
@@ -281,7 +282,7 @@ local function read_dispatch(q, argv, at, width)
   if flags == '' then
     flags = DEFAULT_FLAGS
   end
-  local update_data, run_at_mode, reset, absent = flags:match('^([01])([tfle])([01])([01])$')
+  local update_data, run_at_mode, reset, only = flags:match('^([01])([tfle])([01])([012])$')
   if not update_data then
     refuse('expected flags like 1t10, got ' .. flags)
   end
@@ -290,7 +291,8 @@ local function read_dispatch(q, argv, at, width)
   end
   local d = {
     id = id, data = data, update_data = update_data == '1', mode = run_at_mode,
-    reset = reset == '1', only_if_absent = absent == '1', set = nil, update = nil,
+    reset = reset == '1', only_if_absent = only == '1', only_if_waiting = only == '2',
+    set = nil, update = nil,
   }
   if options ~= '' then
     local given = unpack_table(options)

@@ -5,7 +5,8 @@ On a healthy server, no accepted job is lost and no id is leased twice at once.
 
 from queasy.client import Client
 from queasy.codec import Codec, CodecName, JsonCodec, RawCodec
-from queasy.dispatch import Dispatch
+from queasy.current import current_job
+from queasy.dispatch import Dispatch, DispatchDefaults
 from queasy.errors import (
     AccessDenied,
     CannotWork,
@@ -39,11 +40,11 @@ from queasy.errors import (
 from queasy.handler import HandlerOptions, OnException
 from queasy.job import Job, JobError, State
 from queasy.lease import Lease, LeaseRequest
-from queasy.options import Durability, JobOptions, Replicated, Seconds, UpdateRunAt, When
+from queasy.options import Durability, IfExists, JobOptions, Replicated, Seconds, UpdateRunAt, When
 from queasy.outcomes import Failure, Interrupted, PermanentError, Retry
 from queasy.queue import Queue
 from queasy.store.health import Health
-from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
+from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, MadeDue, Stat
 from queasy.sync import SyncClient, SyncLease, SyncQueue
 from queasy.version import VERSION
 from queasy.worker.eviction import Evicted
@@ -60,6 +61,7 @@ __all__ = [
     "CodecName",
     "Counts",
     "Dispatch",
+    "DispatchDefaults",
     "Dispatched",
     "Durability",
     "EmbeddedServerError",
@@ -69,6 +71,7 @@ __all__ = [
     "HandlerNotFound",
     "HandlerOptions",
     "Health",
+    "IfExists",
     "Interrupted",
     "InvalidId",
     "InvalidInput",
@@ -84,6 +87,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "LeaseRequest",
+    "MadeDue",
     "NotDurable",
     "NotReady",
     "NotRunning",
@@ -113,6 +117,7 @@ __all__ = [
     "UpdateRunAt",
     "When",
     "WorkerInfo",
+    "current_job",
 ]
 
 __version__ = VERSION

@@ -19,7 +19,7 @@ from queasy.store.records import Dispatched, DispatchItem
 from queasy.store.retrying import packed
 from queasy.store.store import AsyncStore, SyncStore
 
-__all__ = ["chunks", "put_all", "put_all_sync"]
+__all__ = ["Chunk", "chunks", "put_all", "put_all_sync"]
 
 T = TypeVar("T")
 # The jobs of one call: payloads alone if the jobs have nothing else, or items.
@@ -90,8 +90,14 @@ def _command(commands: QueueCommands, chunk: Chunk) -> Command[list[Dispatched]]
     return commands.dispatch(chunk)
 
 
-def chunks(things: Iterable[Any], codec: Codec, max_payload: int) -> Iterable[Chunk]:
-    """The jobs, checked and encoded, in chunks for one call each.
+def chunks(
+    things: Iterable[Any],
+    codec: Codec,
+    max_payload: int,
+    complete: Callable[[Any], Any] | None = None,
+) -> Iterable[Chunk]:
+    """The jobs, checked and encoded, in chunks for one call each. Each is passed to `complete`, if
+    given, before anything else.
 
     A list is checked completely before any of it is sent. Of a generator, only one or two chunks
     are in memory at a time.
@@ -99,6 +105,9 @@ def chunks(things: Iterable[Any], codec: Codec, max_payload: int) -> Iterable[Ch
     if isinstance(things, (str, bytes, bytearray, Mapping)) or not isinstance(things, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         kind = type(cast("object", things)).__name__
         raise InvalidInput(f"dispatch_many: expected a list or iterable of jobs, got one {kind}")
+    if complete is not None:
+        completed = map(complete, things)
+        things = list(completed) if isinstance(things, Sized) else completed
     if isinstance(things, Sized):
         return _popped(list(_checked(things, codec, max_payload)))
     return _cut(_items(things, 0, lambda one: item_of(one, codec, max_payload)))

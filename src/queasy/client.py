@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
 import msgspec
 
 from queasy.codec import Codec, CodecName
-from queasy.dispatch import new_client_id
+from queasy.dispatch import DispatchDefaults, new_client_id
 from queasy.errors import EmbeddedServerError, InvalidOption
 from queasy.operation import run_operation
 from queasy.options import (
@@ -184,14 +184,23 @@ class Client:
         self.id = new_client_id()
         """A random id, different for each client object."""
 
-    def queue(self, name: str, codec: CodecName | Codec = "json") -> Queue:
+    def queue(
+        self,
+        name: str,
+        codec: CodecName | Codec = "json",
+        *,
+        defaults: DispatchDefaults | None = None,
+    ) -> Queue:
         """The queue of this name. The first dispatch creates it.
 
-        `codec` is "json", "raw" (bytes, untouched) or an object with encode and decode.
+        `codec` is "json", "raw" (bytes, untouched) or an object with encode and decode. `defaults`
+        are for what a dispatch through this object does not say:
+
+            pages = client.queue("pages", defaults=DispatchDefaults(if_exists="skip"))
         """
         keys = keys_of(self._settings.prefix, name)
         max_payload = self._settings.max_payload
-        return Queue(keys, codec, max_payload, self._store, self.id, self._registry)
+        return Queue(keys, codec, max_payload, self._store, self.id, self._registry, defaults)
 
     def plan(self, queues: Collection[str] | None = None) -> Plan:
         """What a worker of this client needs: all handlers, imported, or those of `queues`."""

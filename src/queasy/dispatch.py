@@ -8,6 +8,7 @@ import os
 import socket
 import zlib
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from queasy.codec import Codec, encode
 from queasy.errors import InvalidOption, InvalidTime
 from queasy.options import (
     Durability,
+    IfExists,
     JobOptions,
     Replicated,
     Seconds,
@@ -30,9 +32,22 @@ from queasy.options import (
 )
 from queasy.store.records import DEFAULT_FLAGS, DispatchItem, pack_options, when_arg
 
-__all__ = ["Dispatch", "check_durability", "item_of", "new_client_id", "new_id", "new_ids"]
+__all__ = [
+    "Dispatch",
+    "DispatchDefaults",
+    "check_durability",
+    "item_of",
+    "new_client_id",
+    "new_id",
+    "new_ids",
+]
 
-RUN_AT_MODES: dict[Any, str] = {True: "t", False: "f", "if_later": "l", "if_earlier": "e"}
+RUN_AT_MODES: dict[Any, str] = {
+    None: "t", True: "t", False: "f", "if_later": "l", "if_earlier": "e",
+}  # fmt: skip
+ONLY_IF_ABSENT = "1t11"
+# The arguments that say what a dispatch changes in a job that exists.
+UPDATES = ("update_data", "update_run_at", "update_options", "reset_counts")
 DURABILITIES = ("ack", "fsynced", "replicated")
 
 
@@ -47,10 +62,11 @@ class Dispatch(msgspec.Struct, frozen=True):
     run_at: When | None = None
     delay: Seconds | None = None
     options: JobOptions | None = None
-    update_data: bool = True
-    update_run_at: UpdateRunAt = True
-    update_options: bool | Collection[str] = True
+    update_data: bool | None = None
+    update_run_at: UpdateRunAt | None = None
+    update_options: bool | Collection[str] | None = None
     reset_counts: bool | None = None
+    if_exists: IfExists | None = None
 
     def item(self, codec: Codec, max_payload: int) -> DispatchItem:
         """The item to send; raises InvalidInput when a field is not valid."""
@@ -64,15 +80,16 @@ class Dispatch(msgspec.Struct, frozen=True):
         return DispatchItem(id_, payload, self._when(), self._flags(), self._options())
 
     def _has_only_data(self) -> bool:
-        """Whether all other fields are defaults, as in most dispatches: they need no checks."""
+        """Whether no other field is given, as in most dispatches: they need no checks."""
         return (
             self.run_at is None
             and self.delay is None
             and self.options is None
-            and self.update_data is True
-            and self.update_run_at is True
-            and self.update_options is True
+            and self.update_data is None
+            and self.update_run_at is None
+            and self.update_options is None
             and self.reset_counts is None
+            and self.if_exists is None
         )
 
     def _when(self) -> str:
@@ -85,26 +102,77 @@ class Dispatch(msgspec.Struct, frozen=True):
         return when_arg(None, seconds(self.delay, "delay"))
 
     def _flags(self) -> str:
+        if self._skips():
+            return ONLY_IF_ABSENT
         mode = None
-        if isinstance(self.update_run_at, (bool, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if self.update_run_at is None or isinstance(self.update_run_at, (bool, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
             mode = RUN_AT_MODES.get(self.update_run_at)
         if mode is None:
             raise InvalidOption(
                 "update_run_at: expected True, False, 'if_later' or 'if_earlier', "
                 f"got {self.update_run_at!r}"
             )
-        data = check_bool(self.update_data, "update_data")
+        data = True if self.update_data is None else check_bool(self.update_data, "update_data")
         reset = data if self.reset_counts is None else check_bool(self.reset_counts, "reset_counts")
         flags = f"{data:d}{mode}{reset:d}0"
         return "" if flags == DEFAULT_FLAGS else flags
 
+    def _skips(self) -> bool:
+        """Whether it leaves a job that exists as it is."""
+        if self.if_exists not in (None, "update", "skip"):
+            raise InvalidOption(f"if_exists: expected 'update' or 'skip', got {self.if_exists!r}")
+        if self.if_exists != "skip":
+            return False
+        if updates := [name for name in UPDATES if getattr(self, name) is not None]:
+            raise InvalidOption(
+                f"if_exists: expected 'update', because {', '.join(updates)} is given, got 'skip', "
+                f"which changes nothing in a job that exists: leave out {', '.join(updates)}, or "
+                "use if_exists='update'"
+            )
+        return True
+
     def _options(self) -> bytes:
-        if self.options is None and self.update_options is True:
+        if self.options is None and self.update_options is None:
             return b""
         options = JobOptions() if self.options is None else self.options
         if not isinstance(options, JobOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"options: expected JobOptions, got {type(options).__name__}")
-        return pack_options(options, check_update_options(self.update_options))
+        update = True if self.update_options is None else check_update_options(self.update_options)
+        return pack_options(options, update)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchDefaults:
+    """What a dispatch does not say: see `Client.queue`. An argument that it gives wins.
+
+    The arguments are those of `Queue.dispatch`. `options` are merged: those that a dispatch does
+    not set have the values given here. If a dispatch says `if_exists="skip"`, the arguments about
+    updates do not apply to it.
+    """
+
+    options: JobOptions | None = None
+    update_data: bool | None = None
+    update_run_at: UpdateRunAt | None = None
+    update_options: bool | Collection[str] | None = None
+    reset_counts: bool | None = None
+    if_exists: IfExists | None = None
+    durability: Durability | None = None
+
+    def __post_init__(self) -> None:
+        self.complete(Dispatch(None)).item_with(b"")  # checks all but the durability
+        if self.durability is not None:
+            check_durability(self.durability)
+
+    def complete(self, given: Dispatch) -> Dispatch:
+        """The dispatch with these values for what it does not say."""
+        skips = given.if_exists == "skip"
+        names = ["if_exists"] if skips else ["if_exists", *UPDATES]
+        found = {name: getattr(self, name) for name in names if getattr(given, name) is None}
+        if isinstance(given.options, JobOptions) and isinstance(self.options, JobOptions):
+            found["options"] = given.options.over(self.options)
+        elif given.options is None:
+            found["options"] = self.options
+        return msgspec.structs.replace(given, **found)
 
 
 def check_durability(value: Durability) -> Durability:

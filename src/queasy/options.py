@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Literal, cast
 
@@ -14,6 +14,7 @@ from queasy.errors import InvalidId, InvalidInput, InvalidOption, InvalidQueue, 
 __all__ = [
     "Budget",
     "Durability",
+    "IfExists",
     "JobOptions",
     "Replicated",
     "RunTimeout",
@@ -30,6 +31,8 @@ When = datetime | float
 """A point in time: an aware datetime, or seconds since the epoch."""
 
 UpdateRunAt = bool | Literal["if_later", "if_earlier"]
+
+IfExists = Literal["update", "skip"]
 
 Unlimited = Literal["unlimited"]
 """The one word for "no limit"."""
@@ -84,6 +87,11 @@ class JobOptions:
                 object.__setattr__(self, name, seconds(value, name))
         if self.timeout is not None:
             object.__setattr__(self, "timeout", check_run_timeout(self.timeout))
+
+    def over(self, others: JobOptions) -> JobOptions:
+        """These options and, for those left out, `others`."""
+        given = {name: getattr(self, name) for name in OPTION_NAMES}
+        return replace(others, **{name: it for name, it in given.items() if it is not None})
 
     def given(self) -> dict[str, float | Unlimited]:
         """The options that were given a value; durations in seconds."""

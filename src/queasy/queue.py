@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from typing import Any, overload
 
-from queasy.bulk import chunks, put_all
+from queasy.bulk import put_all
 from queasy.codec import Codec, CodecName
-from queasy.dispatch import Dispatch, check_durability
+from queasy.dispatch import Dispatch, DispatchDefaults
 from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
 from queasy.operation import run_operation
-from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
+from queasy.options import Durability, IfExists, JobOptions, Seconds, UpdateRunAt, When
 from queasy.registration import HandledQueue
 from queasy.registry import Registry
 from queasy.requests import MAX_LISTED_CLIENTS, CancelState
 from queasy.store.commands import ListState, RecordKind
 from queasy.store.keys import QueueKeys
-from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
+from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, MadeDue, Stat
 from queasy.store.store import AsyncStore
 
 __all__ = ["Queue"]
@@ -34,8 +34,9 @@ class Queue(HandledQueue):
         store: AsyncStore,
         waiter: str,
         registry: Registry,
+        defaults: DispatchDefaults | None = None,
     ) -> None:
-        super().__init__(keys, codec, max_payload, registry)
+        super().__init__(keys, codec, max_payload, registry, defaults)
         self._store = store
         self._waiter = waiter
 
@@ -53,24 +54,29 @@ class Queue(HandledQueue):
         run_at: When | None = None,
         delay: Seconds | None = None,
         options: JobOptions | None = None,
-        update_data: bool = True,
-        update_run_at: UpdateRunAt = True,
-        update_options: bool | Collection[str] = True,
+        update_data: bool | None = None,
+        update_run_at: UpdateRunAt | None = None,
+        update_options: bool | Collection[str] | None = None,
         reset_counts: bool | None = None,
-        durability: Durability = "ack",
+        if_exists: IfExists | None = None,
+        durability: Durability | None = None,
     ) -> Dispatched:
         """Put a job, or update the one with this id.
 
         If the id is waiting, that job is updated: its data, its run_at (True, False, "if_later" or
         "if_earlier"), the options named (True: those given), and its counts (by default they are
-        reset when the data is updated). A job that is due keeps its place. While the id is running
-        the dispatch is blocked, and applied when the run ends: one id has one lease at a time.
+        reset when the data is updated, except by the run of that job itself). A job that is due
+        keeps its place. While the id is running the dispatch is blocked, and applied when the run
+        ends: one id has one lease at a time. With `if_exists="skip"`, a job that waits or runs is
+        left as it is, and the dispatch is dropped.
 
         `run_at` is a time, `delay` a duration by the server's clock; without either the job
         is due now. `durability` waits until the write is on disk ("fsynced"), on a replica
         ("replicated") or on several (`Replicated(2)`), and raises NotDurable when it is not.
 
-        The status of the result is created, updated, blocked or unchanged.
+        What is not given is as in the `defaults` of the queue: see `Client.queue`.
+
+        The status of the result is created, updated, blocked, unchanged or exists.
         """
         dispatch = Dispatch(
             data,
@@ -82,12 +88,13 @@ class Queue(HandledQueue):
             update_run_at,
             update_options,
             reset_counts,
+            if_exists,
         )
-        item = dispatch.item(self.codec, self._max_payload)
-        return await self._store.dispatch(self._commands, item, check_durability(durability))
+        item = self._item(dispatch)
+        return await self._store.dispatch(self._commands, item, self._durability(durability))
 
     async def dispatch_many(
-        self, jobs: Iterable[Any | Dispatch], *, durability: Durability = "ack"
+        self, jobs: Iterable[Any | Dispatch], *, durability: Durability | None = None
     ) -> list[Dispatched]:
         """Put many jobs, a thousand or so for each round trip.
 
@@ -95,9 +102,17 @@ class Queue(HandledQueue):
         completely before any of it is sent. A generator is read while jobs are sent: when a job is
         refused, the jobs before it have been put.
         """
-        check_durability(durability)
-        items = chunks(jobs, self.codec, self._max_payload)
-        return await put_all(self._store, self._commands, items, durability)
+        level, items = self._durability(durability), self._chunks(jobs)
+        return await put_all(self._store, self._commands, items, level)
+
+    async def run_now(self, id: str) -> MadeDue:  # noqa: A002
+        """Make a waiting job due now, whether it was scheduled or waits to be retried.
+
+        Its data, options and counts stay. The result is true if it will run now: its status says
+        `due`, or `already_due`. A job that is `active` or `absent` stays as it is. In a paused
+        queue the job runs when the queue is resumed.
+        """
+        return await self._store.run(self._run_now_command(id))
 
     async def cancel(self, id: str, *, running: bool = False) -> Cancellation:  # noqa: A002
         """Remove a waiting job, or a blocked dispatch. The result is true if there was one.

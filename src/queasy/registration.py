@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from queasy.codec import Codec, CodecName
+from queasy.dispatch import DispatchDefaults
 from queasy.errors import InvalidInput, InvalidOption
 from queasy.handler import (
     Handler,
@@ -35,9 +36,14 @@ class HandledQueue(QueueRequests):
     """A queue with handlers. Registering one starts no worker: `Client.listen` and `work` do."""
 
     def __init__(
-        self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int, registry: Registry
+        self,
+        keys: QueueKeys,
+        codec: CodecName | Codec,
+        max_payload: int,
+        registry: Registry,
+        defaults: DispatchDefaults | None = None,
     ) -> None:
-        super().__init__(keys, codec, max_payload)
+        super().__init__(keys, codec, max_payload, defaults)
         self._registry = registry
 
     @overload

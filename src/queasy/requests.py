@@ -9,15 +9,21 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import msgspec
+
+from queasy.bulk import Chunk, chunks
 from queasy.codec import Codec, CodecName, codec_of
+from queasy.current import current_job, is_current
+from queasy.dispatch import Dispatch, DispatchDefaults, check_durability
 from queasy.errors import InvalidId, InvalidInput, InvalidOption, QueueInUse
 from queasy.job import Job
 from queasy.operation import Operation
 from queasy.operations import audit, cancel_where, drop, evict, requeue, take_one, trim, until_done
 from queasy.options import (
     MAX_COUNT,
+    Durability,
     JobOptions,
     Seconds,
     check_bool,
@@ -30,7 +36,7 @@ from queasy.options import (
 from queasy.store.command import Command
 from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.keys import QueueKeys
-from queasy.store.records import Cancellation
+from queasy.store.records import Cancellation, DispatchItem, MadeDue
 
 __all__ = ["CancelState", "QueueRequests"]
 
@@ -44,12 +50,19 @@ MIN_LEASE_SECONDS = 0.001
 class QueueRequests:
     """A queue's name, its codec, and what its methods send."""
 
-    def __init__(self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int) -> None:
+    def __init__(
+        self,
+        keys: QueueKeys,
+        codec: CodecName | Codec,
+        max_payload: int,
+        defaults: DispatchDefaults | None = None,
+    ) -> None:
         self.keys = keys
         """The names of its keys on the server."""
         self.codec = codec_of(codec)
         """Encodes and decodes the data of its jobs."""
         self._max_payload = max_payload
+        self._defaults = check_defaults(defaults)
         self._commands = QueueCommands(keys, self.codec)
 
     @property
@@ -59,6 +72,44 @@ class QueueRequests:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+    def _item(self, dispatch: Dispatch) -> DispatchItem:
+        if self._defaults is not None or dispatch.id is not None:
+            dispatch = self._complete(dispatch)
+        return dispatch.item(self.codec, self._max_payload)
+
+    def _complete(self, job: Dispatch) -> Dispatch:
+        """The dispatch with the queue's defaults for what it does not say.
+
+        A run that dispatches its own id keeps the counts: otherwise no limit would ever end it.
+        """
+        if self._defaults is not None:
+            job = self._defaults.complete(job)
+        if job.id is None or job.reset_counts is not None or job.if_exists == "skip":
+            return job
+        if is_current(self.keys, job.id):
+            return msgspec.structs.replace(job, reset_counts=False)
+        return job
+
+    def _complete_any(self, job: object) -> object:
+        """The same for one of many jobs: a `Dispatch`, or data."""
+        if isinstance(job, Dispatch):
+            return self._complete(job)
+        return job if self._defaults is None else self._complete(Dispatch(job))
+
+    def _chunks(self, jobs: Iterable[Any | Dispatch]) -> Iterable[Chunk]:
+        """Many jobs, in chunks for one call each."""
+        is_plain = self._defaults is None and current_job() is None
+        complete = None if is_plain else self._complete_any
+        return chunks(jobs, self.codec, self._max_payload, complete)
+
+    def _durability(self, given: Durability | None) -> Durability:
+        if given is None:
+            return (self._defaults and self._defaults.durability) or "ack"
+        return check_durability(given)
+
+    def _run_now_command(self, id_: str) -> Command[MadeDue]:
+        return self._commands.run_now(check_known_id(id_))
 
     def _cancel_command(self, id_: str, running: bool) -> Command[list[Cancellation]]:
         running = check_bool(running, "running")
@@ -187,6 +238,12 @@ def check_kind(value: str) -> RecordKind:
 def check_client(value: str) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"~?[A-Za-z0-9_-]{1,63}", value):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"client: expected an id as Queue.clients() shows it, got {value!r}")
+    return value
+
+
+def check_defaults(value: DispatchDefaults | None) -> DispatchDefaults | None:
+    if value is not None and not isinstance(value, DispatchDefaults):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(f"defaults: expected DispatchDefaults, got {type(value).__name__}")
     return value
 
 

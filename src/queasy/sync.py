@@ -11,15 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
-from queasy.bulk import chunks, put_all_sync
+from queasy.bulk import put_all_sync
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
-from queasy.dispatch import Dispatch, check_durability, new_client_id, new_id
+from queasy.dispatch import Dispatch, DispatchDefaults, new_client_id, new_id
 from queasy.errors import InvalidOption
 from queasy.job import Job, JobError
 from queasy.lease import BaseLease
 from queasy.operation import run_operation_sync
-from queasy.options import Durability, JobOptions, Seconds, UpdateRunAt, When
+from queasy.options import Durability, IfExists, JobOptions, Seconds, UpdateRunAt, When
 from queasy.outcomes import Cancel, Fail, Finish, Release
 from queasy.registration import keys_of
 from queasy.requests import MAX_LISTED_CLIENTS, CancelState, QueueRequests
@@ -27,7 +27,7 @@ from queasy.store.command import Command
 from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.health import Health
 from queasy.store.keys import QueueKeys
-from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, Stat
+from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, MadeDue, Stat
 from queasy.store.store import SyncStore
 from queasy.worker.eviction import Evicted, check_worker, evict_worker
 from queasy.worker.roster import WorkerInfo, roster
@@ -97,9 +97,14 @@ class SyncQueue(QueueRequests):
     """A named set of jobs, for sync code. Get one from `SyncClient.queue`."""
 
     def __init__(
-        self, keys: QueueKeys, codec: CodecName | Codec, max_payload: int, store: SyncStore
+        self,
+        keys: QueueKeys,
+        codec: CodecName | Codec,
+        max_payload: int,
+        store: SyncStore,
+        defaults: DispatchDefaults | None = None,
     ) -> None:
-        super().__init__(keys, codec, max_payload)
+        super().__init__(keys, codec, max_payload, defaults)
         self._store = store
 
     @property
@@ -116,11 +121,12 @@ class SyncQueue(QueueRequests):
         run_at: When | None = None,
         delay: Seconds | None = None,
         options: JobOptions | None = None,
-        update_data: bool = True,
-        update_run_at: UpdateRunAt = True,
-        update_options: bool | Collection[str] = True,
+        update_data: bool | None = None,
+        update_run_at: UpdateRunAt | None = None,
+        update_options: bool | Collection[str] | None = None,
         reset_counts: bool | None = None,
-        durability: Durability = "ack",
+        if_exists: IfExists | None = None,
+        durability: Durability | None = None,
     ) -> Dispatched:
         """Put a job, or update the one with this id; see `Queue.dispatch` for every argument."""
         dispatch = Dispatch(
@@ -133,18 +139,27 @@ class SyncQueue(QueueRequests):
             update_run_at,
             update_options,
             reset_counts,
+            if_exists,
         )
-        item = dispatch.item(self.codec, self._max_payload)
+        item = self._item(dispatch)
         command = self._commands.dispatch([item])
-        return self._store.run(command, check_durability(durability))[0]
+        return self._store.run(command, self._durability(durability))[0]
 
     def dispatch_many(
-        self, jobs: Iterable[Any | Dispatch], *, durability: Durability = "ack"
+        self, jobs: Iterable[Any | Dispatch], *, durability: Durability | None = None
     ) -> list[Dispatched]:
         """Put many jobs (data, or a `Dispatch`), a thousand or so for each round trip."""
-        check_durability(durability)
-        items = chunks(jobs, self.codec, self._max_payload)
-        return put_all_sync(self._store, self._commands, items, durability)
+        level, items = self._durability(durability), self._chunks(jobs)
+        return put_all_sync(self._store, self._commands, items, level)
+
+    def run_now(self, id: str) -> MadeDue:  # noqa: A002
+        """Make a waiting job due now, whether it was scheduled or waits to be retried.
+
+        Its data, options and counts stay. The result is true if it will run now: its status says
+        `due`, or `already_due`. A job that is `active` or `absent` stays as it is. In a paused
+        queue the job runs when the queue is resumed.
+        """
+        return self._store.run(self._run_now_command(id))
 
     def cancel(self, id: str, *, running: bool = False) -> Cancellation:  # noqa: A002
         """Remove a waiting job, or a blocked dispatch. The result is true if there was one.
@@ -307,10 +322,16 @@ class SyncClient:
         self.id = new_id()
         """A random id, different for each client object."""
 
-    def queue(self, name: str, codec: CodecName | Codec = "json") -> SyncQueue:
-        """The queue of this name. The first dispatch creates it."""
+    def queue(
+        self,
+        name: str,
+        codec: CodecName | Codec = "json",
+        *,
+        defaults: DispatchDefaults | None = None,
+    ) -> SyncQueue:
+        """The queue of this name; see `Client.queue` for every argument."""
         keys = keys_of(self._settings.prefix, name)
-        return SyncQueue(keys, codec, self._settings.max_payload, self._store)
+        return SyncQueue(keys, codec, self._settings.max_payload, self._store, defaults)
 
     def workers(self, queues: Collection[str]) -> list[WorkerInfo]:
         """The workers that serve these queues, on any host."""

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 import queasy
-from queasy import Client, Dispatch, HandlerOptions, JobOptions, Queue, SyncClient, errors
+from queasy import (
+    Client,
+    Dispatch,
+    DispatchDefaults,
+    HandlerOptions,
+    JobOptions,
+    Queue,
+    SyncClient,
+    errors,
+)
 from queasy.cli import _parser
 from queasy.handler import FAIL_DEFAULTS
 from queasy.store.keys import NAMES
@@ -45,6 +54,7 @@ def parameters(function: Callable[..., Any]) -> set[str]:
         ("Handlers", HandlerOptions),
         ("Dispatch", Queue.dispatch),
         ("Dispatch", Dispatch),
+        ("Dispatch", DispatchDefaults),
         ("Dispatch", JobOptions),
         ("Queue", Queue.configure),
         ("Workers", Client.worker),

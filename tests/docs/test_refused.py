@@ -58,6 +58,7 @@ WRITES: dict[str, Any] = {
     "pause": lambda q: q.pause(),
     "resume": lambda q: q.resume(),
     "configure": lambda q: q.configure(limits=JobOptions(max_retries=1)),
+    "run_now": lambda q: q.run_now("waits"),
     "requeue": lambda q: q.requeue("failed"),
     "drop": lambda q: q.drop("failed"),
     "trim": lambda q: q.trim(0),
@@ -161,11 +162,12 @@ async def test_producer_can_only_dispatch_and_cancel(guarded: Server, emails: Qu
     async with Client(user_of(guarded, "producer")) as client:
         queue = client.queue("emails")
         await queue.dispatch(1, id="new")
+        assert (await queue.run_now("new")).status == "already_due"
         assert await queue.cancel("waits")
         assert await queue.cancel("held", running=True)
         before = dumps(guarded)
         for name, verb in {**WRITES, **READS}.items():
-            if name not in ("dispatch", "dispatch_many", "cancel"):
+            if name not in ("dispatch", "dispatch_many", "run_now", "cancel"):
                 with pytest.raises(AccessDenied, match="'fcall"):
                     await verb(queue)
         with pytest.raises(AccessDenied):

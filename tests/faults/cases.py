@@ -121,6 +121,14 @@ CASES = {
     "dispatch of an active id": Case(
         "put", lambda q, _: q.dispatch("next", id="mine"), status("blocked"), taken
     ),
+    "dispatch of an active id that is skipped": Case(
+        "dispatch", lambda q, _: q.dispatch("next", id="mine", if_exists="skip"), status("exists"),
+        taken,
+    ),
+    "run now": Case(
+        "dispatch", lambda q, _: q.run_now("mine"), lambda done: done.status == "due",
+        lambda q: q.dispatch("mine", id="mine", delay=FAR),
+    ),
     "cancel": Case(
         "cancel", lambda q, _: q.cancel("mine"), cancelled("cancelled"),
         lambda q: q.dispatch("mine", id="mine"),

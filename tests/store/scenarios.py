@@ -125,6 +125,13 @@ def dispatch_changes_nothing(h: Harness) -> Command[Any]:
 
 
 @scenario
+def run_now_of_a_scheduled_job(h: Harness) -> Command[Any]:
+    busy(h)
+    with_waiters(h)
+    return h.commands.run_now("e").with_number("p", 1)
+
+
+@scenario
 def dispatch_is_held(h: Harness) -> Command[Any]:
     busy(h)
     return h.commands.dispatch([_item("b", "+5000", "", WIRE_OPTIONS)])

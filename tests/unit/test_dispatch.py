@@ -57,9 +57,7 @@ BAD_DISPATCHES: list[tuple[dict[str, Any], type[QueasyError], str]] = [
     ({"delay": timedelta(seconds=-1)}, InvalidTime, "delay"),
     ({"delay": 1, "run_at": 1.0}, InvalidTime, "both"),
     ({"update_data": "yes"}, InvalidOption, "update_data"),
-    ({"update_data": None}, InvalidOption, "update_data"),
     ({"update_run_at": "sometimes"}, InvalidOption, "if_later"),
-    ({"update_run_at": None}, InvalidOption, "if_later"),
     ({"update_run_at": 1}, InvalidOption, "if_later"),
     ({"update_run_at": []}, InvalidOption, "if_later"),
     ({"update_options": {"colour"}}, InvalidOption, "colour"),
@@ -67,6 +65,16 @@ BAD_DISPATCHES: list[tuple[dict[str, Any], type[QueasyError], str]] = [
     ({"update_options": 3}, InvalidOption, "update_options"),
     ({"reset_counts": 0}, InvalidOption, "reset_counts"),
     ({"options": {"max_retries": 3}}, InvalidOption, "JobOptions"),
+    ({"if_exists": "replace"}, InvalidOption, "'update' or 'skip', got 'replace'"),
+    ({"if_exists": False}, InvalidOption, "'update' or 'skip', got False"),
+    ({"if_exists": "skip", "update_data": True}, InvalidOption, "because update_data is given"),
+    ({"if_exists": "skip", "update_run_at": "if_later"}, InvalidOption, "leave out update_run_at"),
+    ({"if_exists": "skip", "update_options": False}, InvalidOption, "update_options"),
+    (
+        {"if_exists": "skip", "reset_counts": True, "update_data": False},
+        InvalidOption,
+        "leave out update_data, reset_counts, or use if_exists='update'",
+    ),
 ]
 
 
@@ -128,6 +136,9 @@ def test_time_is_sent_in_milliseconds(
         ({"update_data": False, "reset_counts": True}, "0t10"),
         ({"reset_counts": False}, "1t00"),
         ({"update_data": False, "update_run_at": False, "reset_counts": False}, "0f00"),
+        ({"if_exists": "skip"}, "1t11"),
+        ({"if_exists": "update", "update_run_at": False}, "1f10"),
+        ({"if_exists": "update"}, ""),
     ],
     ids=short,
 )
@@ -171,6 +182,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "update_run_at": st.sampled_from([True, False, "if_later", "if_earlier"]) | ODD,
     "update_options": st.booleans() | ODD,
     "reset_counts": st.booleans() | ODD,
+    "if_exists": st.sampled_from(["update", "skip"]) | ODD,
     "options": ODD,
 }
 

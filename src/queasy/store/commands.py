@@ -26,6 +26,8 @@ from queasy.store.records import (
     DispatchItem,
     DispatchStatus,
     Ending,
+    MadeDue,
+    MadeDueStatus,
     Stat,
     Taken,
     decode_text,
@@ -44,6 +46,9 @@ ListState = Literal["waiting", "due", "scheduled", "active", "blocked", "failed"
 NO_NUMBER = ("", "")
 # One string object for each status, however many jobs have it.
 STATUSES: dict[bytes, DispatchStatus] = {word.encode(): word for word in get_args(DispatchStatus)}
+# Flags of a dispatch that changes run_at only, and only of waiting jobs; and what its status means.
+ONLY_RUN_AT_OF_WAITING = "0t02"
+MADE_DUE: dict[bytes, MadeDueStatus] = {b"updated": "due", b"unchanged": "already_due"}
 # The names of the audit's counts, in the order of TALLIES in lua/audit.lua.
 AUDIT_TALLIES = (
     "waiting", "data", "info", "leases", "active", "blocked", "failed", "broken", "clients",
@@ -94,6 +99,16 @@ class QueueCommands:
         alone = function == "put" and len(ids) == 1  # it may be handed off at once
         keys = self.keys.for_hand_off if alone else self.keys.for_dispatch
         return Command(function, keys, args, partial(_dispatched, ids), needs_number=args[0] == "")
+
+    def run_now(self, id_: str) -> Command[MadeDue]:
+        """Make a waiting job due now: a dispatch that changes only when a waiting job runs."""
+        item = DispatchItem(id_, b"", flags=ONLY_RUN_AT_OF_WAITING)
+
+        def read(reply: list[bytes]) -> MadeDue:
+            return MadeDue(id_, MADE_DUE.get(reply[0]) or _word(reply[0]))
+
+        args = (*NO_NUMBER, *item.args())
+        return Command("dispatch", self.keys.for_dispatch, args, read, needs_number=True)
 
     def cancel(self, ids: Sequence[str], *, running: bool = False) -> Command[list[Cancellation]]:
         """Cancel waiting jobs and, if `running`, request the cancellation of runs."""

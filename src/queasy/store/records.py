@@ -40,11 +40,13 @@ __all__ = [
     "DispatchItem",
     "Dispatched",
     "Ending",
+    "MadeDue",
     "Stat",
     "Taken",
 ]
 
-DispatchStatus = Literal["created", "updated", "blocked", "unchanged"]
+DispatchStatus = Literal["created", "updated", "blocked", "unchanged", "exists"]
+MadeDueStatus = Literal["due", "already_due", "active", "absent"]
 CancelStatus = Literal["cancelled", "requested", "active", "absent"]
 DEFAULT_FLAGS = "1t10"
 
@@ -53,12 +55,25 @@ DEFAULT_FLAGS = "1t10"
 # Both hold only text and bytes, so the garbage collector need not look for cycles in them.
 class Dispatched(msgspec.Struct, frozen=True, gc=False):
     """The result of a dispatch: the job's id, and whether it was created, updated, blocked (its id
-    is running) or unchanged.
+    is running), unchanged, or skipped because it exists.
     """
 
     id: str
     """The job's id, as given or as generated."""
     status: DispatchStatus
+
+
+class MadeDue(msgspec.Struct, frozen=True, gc=False):
+    """The result of `run_now`: true if the job waits and is due."""
+
+    id: str
+    """The job's id."""
+    status: MadeDueStatus
+    """`due`: it waited for a later time, and is due now. `already_due`, `active`, `absent`: what it
+    was; nothing was changed."""
+
+    def __bool__(self) -> bool:
+        return self.status in ("due", "already_due")
 
 
 class Cancellation(msgspec.Struct, frozen=True):

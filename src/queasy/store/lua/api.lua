@@ -42,8 +42,8 @@ local VERSION = { 1, 11 } -- protocol, revision: a loader never replaces a highe
 --   keys   of a producer
 --   args   caller, number ('' and '': the call has no number); id, data, when, flags, options for
 --          each job (see job.lua)
---   reply  created | updated | blocked | unchanged for each; exists (only if absent, and it is not);
---          active | absent (only if it waits, and it does not)
+--   reply  created | updated | blocked | unchanged for each; exists (it is to be absent, and is
+--          not); active | absent (it is to wait, and does not)
 --   writes waiting, data, info, blocked, calls, callers; wakes waiters. A repeat of the caller's
 --          last call gets the same reply and changes nothing
 function API.dispatch(keys, argv)

@@ -6,9 +6,8 @@ import inspect
 import logging
 from typing import Any
 
-import msgspec
-
-from queasy.errors import InvalidInput, UndecodablePayload
+from queasy.current import RUNNING, job_for_handler
+from queasy.errors import InvalidInput
 from queasy.handler import OnException
 from queasy.job import Job, JobError
 from queasy.options import epoch, seconds
@@ -25,20 +24,31 @@ _flood = Flood(handler_log, "raised by handlers")
 
 
 async def execute(service: Service, job: Job) -> Outcome:
-    """Run an async handler. Only a cancellation is raised."""
+    """Run an async handler. Only a cancellation is raised.
+
+    It leaves `RUNNING` set, so that the task does not run another handler.
+    """
+    outside = RUNNING.set((service.commands.keys, job))
     try:
-        result = await service.function.call(*_arguments(service, job))
+        given = job if job.origin is None else job_for_handler(job)
+        result = await service.function.call(_data(job), given, given.error)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
+        RUNNING.reset(outside)
         return _outcome_of_exception(service, job, error)
+    RUNNING.reset(outside)
     return FINISH if result is None else _outcome_of_result(service, job, result)
 
 
 def execute_plain(service: Service, job: Job) -> Outcome:
     """Run a plain function in the calling thread. Only an interruption is raised."""
+    outside = RUNNING.set((service.commands.keys, job))
     try:
-        result = service.function.call(*_arguments(service, job))
+        given = job if job.origin is None else job_for_handler(job)
+        result = service.function.call(_data(job), given, given.error)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
+        RUNNING.reset(outside)
         return _outcome_of_exception(service, job, error)
+    RUNNING.reset(outside)
     return FINISH if result is None else _outcome_of_result(service, job, result)
 
 
@@ -47,21 +57,20 @@ class _Undecodable(Exception):
         self.error = error
 
 
-def _arguments(service: Service, job: Job) -> tuple[Any, Job, JobError | None]:
-    """Data, job and error for the handler. Raises _Undecodable for a broken payload."""
+def _data(job: Job) -> Any:
+    """Data for the handler. Raises _Undecodable for a broken payload.
+
+    `job.data` would take longer, and every job that runs comes here.
+    """
     if not job.readable:
         raise _Undecodable(job.error or JobError(kind="broken"))
+    if job.codec is None:
+        return job.payload
     try:
-        data = job.data
-    except UndecodablePayload as problem:
-        broken = JobError.of(problem.__cause__ or problem, "broken")
+        return job.codec.decode(job.payload)
+    except Exception as problem:
+        broken = JobError.of(problem, "broken")
         raise _Undecodable(broken or JobError(kind="broken")) from None
-    if not service.handler.fail:
-        return data, job, None
-    if job.origin is None:  # dispatched into the fail queue directly
-        return data, job, job.error
-    # A fail handler receives the job that failed, not the fail queue's copy of it.
-    return data, msgspec.structs.replace(job.origin, flag=job.flag), job.origin.error
 
 
 def _outcome_of_exception(service: Service, job: Job, error: BaseException) -> Outcome:

@@ -84,15 +84,17 @@ class TaskPool(Generic[T]):
         # A handler may leave a reference to its task, such as a timer or a generator with a timeout
         # in it. The timeout would later cancel another handler that runs in the same task.
         references, weak_references = getrefcount(task), getweakrefcount(task)
+        may_cancel_late = MAY_CANCEL_LATE and hasattr(task, "_must_cancel")
         over_at = monotonic() + MAX_TURN
-        while self._waiting:
-            await self._perform(self._waiting.popleft(), task)
+        waiting, perform = self._waiting, self._perform
+        while waiting:
+            await perform(waiting.popleft(), task)
             awaited = self._turn != turn
             if awaited or task.cancelling() or copy_context() != clean:
                 break
             if getrefcount(task) != references or getweakrefcount(task) != weak_references:
                 break
-            if MAY_CANCEL_LATE and getattr(task, "_must_cancel", False):
+            if may_cancel_late and task._must_cancel:  # pyright: ignore
                 break
             if monotonic() > over_at:
                 break

@@ -119,6 +119,18 @@ async def test_with_block_raises_when_its_lease_expired(client: Client) -> None:
     assert await other.complete()
 
 
+async def test_job_retried_with_an_empty_error_can_be_read(client: Client) -> None:
+    """Bug: its record held the error as an empty array, and the job was set aside as broken."""
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    lease = await queue.lease(timeout=5)
+    assert lease is not None
+    await lease.retry(after=0, error="")
+    async with queue.lease(timeout=5) as again:
+        assert again is not None
+        assert (again.job.retry_count, again.job.error) == (1, None)
+
+
 async def test_job_fails_when_its_retries_are_used_up(client: Client) -> None:
     queue = client.queue("q")
     await queue.configure(fail_handler=True, limits=JobOptions(max_retries=2))

@@ -81,6 +81,11 @@ mutant(
     ("elseif d.only_if_waiting and (job.active or not job.score) then", "elseif false then"),
 )
 mutant(
+    "an_empty_error_is_stored",
+    "an_empty_error_counts_as_none",
+    ("if problem and next(problem) == nil then", "if false then"),
+)
+mutant(
     "cancel_forgets_info",
     "cancel_removes_a_waiting_job_completely",
     (

@@ -1,5 +1,7 @@
 """Promises about dispatch: upsert, singleton ids, held dispatches, cancel."""
 
+import msgspec
+
 from queasy.job import JobError
 from queasy.options import JobOptions
 from queasy.outcomes import Fail, Finish, Release, RetryLater
@@ -156,6 +158,18 @@ def an_id_may_occur_twice_in_one_batch(h: Harness) -> None:
     assert [one.status for one in done] == ["created", "created", "updated"]
     assert h.row("scheduled").payload == b"3"
     assert h.waiting() == ["b", "a"]
+
+
+@promise
+def an_empty_error_counts_as_none(h: Harness) -> None:
+    h.dispatch()
+    run = h.take_one()
+    empty = b"\x81\xa5error\x80"
+    call = h.commands.settle([])
+    words = ("retry", "a", str(run.token), empty)
+    h.call(msgspec.structs.replace(call, args=words))
+    job = h.row("scheduled")
+    assert (job.readable, job.error, job.retry_count) == (True, None, 1)
 
 
 # An active id

@@ -92,6 +92,9 @@ local function read_ending(verb, raw)
   if not problem then
     when, problem, packed = unpack_ending(verb, raw)
   end
+  if problem and next(problem) == nil then -- it says nothing, and would be packed as an array
+    problem, packed = nil, ''
+  end
   if verb ~= 'death' and verb ~= 'retry' and when ~= '' then -- `schedule` reads the time of a retry
     parse_number((when:gsub('^%+', '')), 'the time of a retry')
   end

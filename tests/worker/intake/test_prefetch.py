@@ -11,6 +11,7 @@ from queasy import Client, Failure, Job, Queue
 from queasy.store.command import Command
 from queasy.store.records import Taken
 from queasy.store.store import AsyncStore
+from queasy.worker.execution import runs
 from tests.worker.inline import until, until_empty, working
 
 CAPACITY, JOBS = 90, 6000
@@ -228,3 +229,30 @@ async def test_jobs_that_wait_keep_their_room_next_to_a_queue_with_short_jobs(
         await until_empty(long)
     assert slow.max_running + quick.max_running <= CAPACITY + 1
     assert set(slow.started.values()) == {1}
+
+
+# Pace
+
+
+async def test_pace_rises_with_each_portion_while_all_handlers_wait(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without this it takes four ticks until a hundred run at once."""
+    monkeypatch.setattr(runs, "PACE_TICK", 1000.0)  # no tick raises it
+    queue, running, many_run = client.queue("emails"), 0, asyncio.Event()
+
+    @queue.handler
+    async def handle(number: int) -> None:
+        nonlocal running
+        running += 1
+        if running > 60:
+            many_run.set()
+        if number:
+            await asyncio.sleep(0.005 + 0.001 * (number % 7))
+        else:
+            await many_run.wait()  # so that the worker is never idle
+        running -= 1
+
+    await queue.dispatch_many(range(2000))
+    async with working(client, capacity=100):
+        await until_empty(queue)

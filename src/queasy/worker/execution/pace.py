@@ -42,9 +42,10 @@ class Pace:
         return min(1.0, self.awaited if is_async else self.plain)
 
     def hasten(self) -> None:
-        """Raise the pace at once: all async handlers ended before the next jobs arrived.
+        """Raise the pace at once: before the next jobs arrived, all async handlers had ended, or
+        had begun and awaited something.
 
-        They are short, so no tick is needed to see that the worker can run more of them.
+        So no tick is needed to see that the worker can run more of them.
         """
         if self.awaited >= 1:
             self.awaited = min(MAX, self.awaited * UP)

@@ -109,6 +109,11 @@ class Runs:
     def of_queue(self, queue: int) -> list[Run]:
         return list(self._runs[queue].values())
 
+    @property
+    def all_begun(self) -> bool:
+        """Whether every run of an async handler has begun: none waits for the event loop."""
+        return not self._tasks.has_waiting
+
     def has_of(self, queue: int) -> bool:
         """Whether the queue has a run here."""
         return bool(self._runs[queue])

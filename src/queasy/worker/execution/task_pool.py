@@ -45,6 +45,11 @@ class TaskPool(Generic[T]):
         """Queue items. The pool performs them after the next `go`, in order."""
         self._waiting.extend(items)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether items wait to be performed."""
+        return bool(self._waiting)
+
     def go(self, *, at_once: bool = False) -> None:
         """Start performing: now if `at_once`, else in the next pass of the event loop.
 

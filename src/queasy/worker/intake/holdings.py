@@ -108,13 +108,17 @@ class Holdings:
     # Arriving jobs
 
     def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
-        """Jobs arrived: raise the pace if the previous jobs were short; note unmet demand."""
+        """Jobs arrived: raise the pace if all handlers before them have ended or await something.
+
+        Also note whether there may be more jobs than fit.
+        """
         many = fits_many(self._capacity, queue.size(self.runs.pace))
         drained = not self.runs.has_of(queue.index)
         short = queue.note_portion(call, taken, fits_many=many, drained=drained)
         if taken.count == call.limit:  # there may be more
             self.runs.note_unmet_demand()
-        if short:
+        all_await = queue.is_async and queue.has_more and self.runs and self.runs.all_begun
+        if short or all_await:
             self.runs.pace.hasten()
 
     async def start_while_room_is_short(self, queue: QueueState, taken: Taken) -> int:

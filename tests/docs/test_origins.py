@@ -107,8 +107,9 @@ def unknown_names(span: str) -> Iterator[str]:
         return  # tests of links and make targets check them
     elif re.fullmatch(r"-?\w[\w-]*", span):
         yield from [] if span in WORDS or span in OURS else [span]
-    elif option := re.fullmatch(r"(\w+)=[\w.]+", span):
+    elif option := re.fullmatch(r"(\w+)=(\"[\w-]+\"|[\w.]+)", span):
         yield from unknown_names(option[1])
+        yield from unknown_names(option[2]) if option[2].startswith('"') else []
     else:
         yield from unknown_in(ast.parse(span, mode="eval").body)
 
@@ -195,7 +196,8 @@ def test_a_misspelt_test_is_found(shown_by: str) -> None:
     [
         "queue.dispach(data)", "queue.dispatch(data, run_in=5)", "client.queues", "Retri",
         "job.retries", "max_retrys", "queasy wurker", "queasy unserve --now", '"if_latter"',
-        "Worker.unserved(queue)", "kueue.dispatch(data)", "[1, 2]",
+        "Worker.unserved(queue)", "kueue.dispatch(data)", "[1, 2]", 'if_exist="skip"',
+        'if_exists="skipp"',
     ],
 )  # fmt: skip
 def test_a_misspelt_name_is_found(span: str) -> None:

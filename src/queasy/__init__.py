@@ -5,6 +5,9 @@ On a healthy server, no accepted job is lost and no id is leased twice at once.
 
 from queasy.client import Client
 from queasy.codec import Codec, CodecName, JsonCodec, RawCodec
+from queasy.consumer.awaiting import Consumer
+from queasy.consumer.hold import ConsumerLease, SyncConsumerLease
+from queasy.consumer.threaded import SyncConsumer
 from queasy.current import current_job
 from queasy.dispatch import Dispatch, DispatchDefaults
 from queasy.errors import (
@@ -39,13 +42,13 @@ from queasy.errors import (
 )
 from queasy.handler import HandlerOptions, OnException
 from queasy.job import Job, JobError, State
-from queasy.lease import Lease, LeaseRequest
+from queasy.lease import Lease, LeaseRequest, SyncLease
 from queasy.options import Durability, IfExists, JobOptions, Replicated, Seconds, UpdateRunAt, When
 from queasy.outcomes import Failure, Interrupted, PermanentError, Retry
 from queasy.queue import Queue
 from queasy.store.health import Health
 from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, MadeDue, Stat
-from queasy.sync import SyncClient, SyncLease, SyncQueue
+from queasy.sync import SyncClient, SyncQueue
 from queasy.version import VERSION
 from queasy.worker.eviction import Evicted
 from queasy.worker.roster import WorkerInfo
@@ -59,6 +62,8 @@ __all__ = [
     "ClientInfo",
     "Codec",
     "CodecName",
+    "Consumer",
+    "ConsumerLease",
     "Counts",
     "Dispatch",
     "DispatchDefaults",
@@ -108,6 +113,8 @@ __all__ = [
     "Stat",
     "State",
     "SyncClient",
+    "SyncConsumer",
+    "SyncConsumerLease",
     "SyncLease",
     "SyncQueue",
     "Unanswered",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
 import msgspec
 
 from queasy.codec import Codec, CodecName
+from queasy.consumer.awaiting import Consumer
 from queasy.dispatch import DispatchDefaults, new_client_id
 from queasy.errors import EmbeddedServerError, InvalidOption
 from queasy.operation import run_operation
@@ -22,9 +23,10 @@ from queasy.options import (
     positive_seconds,
     seconds,
 )
-from queasy.queue import Queue
+from queasy.queue import Queue, consumer_of
 from queasy.registration import keys_of
 from queasy.registry import Registry
+from queasy.requests import check_queues
 from queasy.store.health import Health
 from queasy.store.net.redis_client import url_of_client
 from queasy.store.net.url import target_of
@@ -201,6 +203,17 @@ class Client:
         keys = keys_of(self._settings.prefix, name)
         max_payload = self._settings.max_payload
         return Queue(keys, codec, max_payload, self._store, self.id, self._registry, defaults)
+
+    def consumer(
+        self, queues: Iterable[str | Queue], *, concurrency: int = 10, lease: Seconds = 30
+    ) -> Consumer:
+        """Take jobs of several queues in a loop of your own; use it in `async with`.
+
+        A queue is a name, for data in JSON, or a `Queue` of this client. The queues have turns;
+        `lease.job.queue` says from which one a job came. See `Queue.consumer`.
+        """
+        found = [self.queue(one) if isinstance(one, str) else one for one in check_queues(queues)]
+        return consumer_of(found, self._store, concurrency, lease)
 
     def plan(self, queues: Collection[str] | None = None) -> Plan:
         """What a worker of this client needs: all handlers, imported, or those of `queues`."""

@@ -23,7 +23,7 @@ from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
 from queasy.store.records import Ending
 
-__all__ = ["Lease", "LeaseRequest"]
+__all__ = ["BaseLease", "Lease", "LeaseRequest", "SyncLease"]
 
 
 class BaseLease:
@@ -36,19 +36,30 @@ class BaseLease:
         """The data of the job."""
         self.token = job.token
         """The token of the lease: it increases with every lease."""
-        self.cancelled = job.cancelled
-        """Whether the cancellation of this job was requested; updated by `extend`."""
         self.ended: str | None = None
         """How the lease ended, as the server says: finished, retried, failed, released, lost ..."""
         self._answer_lost = False
         """The answer to an earlier end of this lease was lost: it may have taken effect."""
         self._commands = commands
 
-    def _ending(self, outcome: Outcome) -> Command[list[str]]:
-        return self._commands.settle([Ending(self.job.id, self.token, outcome)])
+    @property
+    def cancelled(self) -> bool:
+        """Whether the cancellation of this job was requested; updated by `extend`."""
+        return self.job.cancelled
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is over, and another client may have the job."""
+        return self.ended == "lost"
+
+    def _ending(self, outcome: Outcome) -> Ending:
+        return Ending(self.job.id, self.token, outcome)
+
+    def _settlement(self, ending: Ending) -> Command[list[str]]:
+        return self._commands.settle([ending])
 
     @contextmanager
-    def _settling(self) -> Generator[None]:
+    def _settling(self, ending: Ending) -> Generator[None]:
         """Notes when the answer is lost: that call may have ended the lease."""
         try:
             yield
@@ -66,14 +77,15 @@ class BaseLease:
             self.ended = words[0]
         return words[0] != "lost"
 
-    def _retry(self, at: When | None, after: Seconds | None, error: object) -> Command[list[str]]:
+    def _retry(self, at: When | None, after: Seconds | None, error: object) -> Ending:
         return self._ending(RetryLater(JobError.of(error), *check_retry_time(at, after)))
 
     def _extension(self, lease: Seconds) -> Command[str]:
         return self._commands.extend(self.job.id, self.token, lease_seconds(lease))
 
     def _extended(self, word: str) -> bool:
-        self.cancelled = self.cancelled or word == "cancel"
+        if word == "cancel":
+            self.job.flag.raise_flag()
         if word == "lost" and self.ended is None:
             self.ended = "lost"
         return word != "lost"
@@ -115,9 +127,9 @@ class Lease(BaseLease):
         super().__init__(job, commands)
         self._store = store
 
-    async def _settle(self, ending: Command[list[str]]) -> bool:
-        with self._settling():
-            return self._end(await self._store.run(ending))
+    async def _settle(self, ending: Ending) -> bool:
+        with self._settling(ending):
+            return self._end(await self._store.run(self._settlement(ending)))
 
     async def complete(self) -> bool:
         """Finish the job. True for exactly one caller, ever."""
@@ -202,3 +214,65 @@ class LeaseRequest(Coroutine[Any, Any, L], Generic[L]):
     ) -> None:
         if self._lease is not None:
             await self._lease.__aexit__(kind, error, trace)
+
+
+class SyncRunner(Protocol):
+    def run(self, command: Command[Any]) -> Any: ...
+
+
+class SyncLease(BaseLease):
+    """A leased job, for sync code. Every method returns True when it took effect, False when
+    the lease was over: expired, evicted, or ended before.
+    """
+
+    def __init__(self, job: Job, commands: QueueCommands, store: SyncRunner) -> None:
+        super().__init__(job, commands)
+        self._store = store
+
+    def _settle(self, ending: Ending) -> bool:
+        with self._settling(ending):
+            return self._end(self._store.run(self._settlement(ending)))
+
+    def complete(self) -> bool:
+        """Finish the job. True for exactly one caller, ever."""
+        return self._settle(self._ending(Finish()))
+
+    def retry(
+        self, *, at: When | None = None, after: Seconds | None = None, error: object = None
+    ) -> bool:
+        """Run the job again, at a time, after some seconds, or (default) after its backoff.
+
+        A job without retries left is given up instead: `ended` is "failed".
+        """
+        return self._settle(self._retry(at, after, error))
+
+    def fail(self, error: object = None) -> bool:
+        """Give the job up: it goes into the failed record, and to the fail handler if any."""
+        return self._settle(self._ending(Fail(JobError.of(error, "permanent"))))
+
+    def release(self) -> bool:
+        """Put the job back to the front of the queue; not counted as an attempt."""
+        return self._settle(self._ending(Release()))
+
+    def cancel(self) -> bool:
+        """Delete the job: accept a cancel request, or cancel without one."""
+        return self._settle(self._ending(Cancel()))
+
+    def extend(self, seconds: Seconds) -> bool:
+        """Extend the lease to `seconds` from now. Updates `cancelled`, too."""
+        return self._extended(self._store.run(self._extension(seconds)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Complete the job on success; retry it on an exception."""
+        outcome = self._outcome_of(error)
+        if outcome is not None:
+            self._settle(self._ending(outcome))
+            self._check_end(error)

@@ -24,8 +24,12 @@ from queasy.store.commands import AUDIT_TALLIES, ListState, QueueCommands, Recor
 from queasy.store.records import Cancellation, Ending, Taken
 
 __all__ = [
+    "MAX_BROKEN_IN_A_ROW",
+    "REFUSED_RETRY_SECONDS",
+    "SAFETY_POLL_SECONDS",
     "audit",
     "cancel_where",
+    "decoding_problem",
     "drop",
     "evict",
     "forward_wake_up",
@@ -35,6 +39,7 @@ __all__ = [
     "take_one",
     "trim",
     "until_done",
+    "wrong_codec",
 ]
 
 T = TypeVar("T")
@@ -100,14 +105,14 @@ def take_one(
         broken = []
         if taken.count:
             (job,) = taken.jobs
-            problem = _undecodable(job)
+            problem = decoding_problem(job)
             if problem is None:
                 return job
             broken = [Ending(job.id, job.token, Broken(problem))]
             broken_in_a_row += 1
             if broken_in_a_row == MAX_BROKEN_IN_A_ROW:
                 yield commands.settle(broken)
-                raise _wrong_codec(commands, broken_in_a_row, problem)
+                raise wrong_codec(commands, broken_in_a_row, problem)
         elif last and taken.next_in != 0:  # 0: more jobs are due after those that were set aside
             return None
         elif signal is None:
@@ -136,7 +141,7 @@ def _dequeue_one(
     return Undoable(take, commands.evict(client), seconds)
 
 
-def _wrong_codec(commands: QueueCommands, jobs: int, problem: JobError) -> UndecodablePayload:
+def wrong_codec(commands: QueueCommands, jobs: int, problem: JobError) -> UndecodablePayload:
     return UndecodablePayload(
         f"queue {commands.keys.name!r}: {jobs} jobs in a row cannot be decoded and were set aside "
         f"as broken. The last error: {problem.message}. Is this the codec they were dispatched "
@@ -153,7 +158,7 @@ def forward_wake_up(commands: QueueCommands, waiter: str = "") -> Command[Taken]
     return commands.dequeue(f"~{new_id()}", lease=1, limit=0, waiter=waiter)
 
 
-def _undecodable(job: Job) -> JobError | None:
+def decoding_problem(job: Job) -> JobError | None:
     """Why the job cannot be decoded; None when it can."""
     if not job.readable:
         log.warning("job %r of queue %r set aside as broken: %s", job.id, job.queue, job.error)

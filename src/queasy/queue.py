@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from typing import Any, overload
 
 from queasy.bulk import put_all
 from queasy.codec import Codec, CodecName
+from queasy.consumer.awaiting import Consumer
 from queasy.dispatch import Dispatch, DispatchDefaults
 from queasy.job import Job
 from queasy.lease import Lease, LeaseRequest
@@ -14,13 +15,19 @@ from queasy.operation import run_operation
 from queasy.options import Durability, IfExists, JobOptions, Seconds, UpdateRunAt, When
 from queasy.registration import HandledQueue
 from queasy.registry import Registry
-from queasy.requests import MAX_LISTED_CLIENTS, CancelState
+from queasy.requests import (
+    MAX_LISTED_CLIENTS,
+    CancelState,
+    check_concurrency,
+    check_consumer_lease,
+    consumer_commands,
+)
 from queasy.store.commands import ListState, RecordKind
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, MadeDue, Stat
 from queasy.store.store import AsyncStore
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "consumer_of"]
 
 
 class Queue(HandledQueue):
@@ -172,6 +179,15 @@ class Queue(HandledQueue):
 
         return LeaseRequest(take())
 
+    def consumer(self, *, concurrency: int = 10, lease: Seconds = 30) -> Consumer:
+        """Take several jobs at a time in a loop of your own; use it in `async with`.
+
+        At most `concurrency` leases are held at a time. The consumer keeps them alive: if its
+        process dies, its jobs go to other clients `lease` seconds later. `Client.consumer` takes
+        jobs of several queues.
+        """
+        return consumer_of([self], self._store, concurrency, lease)
+
     async def get(self, id: str) -> Job | None:  # noqa: A002
         """The job with this id: waiting or active, else its failed or broken record."""
         rows = await self._store.run(self._get_command(id))
@@ -262,3 +278,12 @@ class Queue(HandledQueue):
     async def audit(self) -> list[str]:
         """Every inconsistency in the queue's records on the server; empty for a healthy queue."""
         return await run_operation(self._store, self._audit_operation())
+
+
+def consumer_of(
+    queues: Sequence[Queue], store: AsyncStore, concurrency: int, lease: Seconds
+) -> Consumer:
+    """A consumer of these queues; raises unless all are of the client that has this store."""
+    ours = [queue._store is store for queue in queues]  # pyright: ignore[reportPrivateUsage]
+    commands = consumer_commands(queues, ours)
+    return Consumer(store, commands, check_concurrency(concurrency), check_consumer_lease(lease))

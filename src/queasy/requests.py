@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -17,12 +17,13 @@ from queasy.bulk import Chunk, chunks
 from queasy.codec import Codec, CodecName, codec_of
 from queasy.current import current_job, is_current
 from queasy.dispatch import Dispatch, DispatchDefaults, check_durability
-from queasy.errors import InvalidId, InvalidInput, InvalidOption, QueueInUse
+from queasy.errors import InvalidId, InvalidInput, InvalidOption, InvalidQueue, QueueInUse
 from queasy.job import Job
 from queasy.operation import Operation
 from queasy.operations import audit, cancel_where, drop, evict, requeue, take_one, trim, until_done
 from queasy.options import (
     MAX_COUNT,
+    MAX_LEASE_SECONDS,
     Durability,
     JobOptions,
     Seconds,
@@ -38,13 +39,23 @@ from queasy.store.commands import ListState, QueueCommands, RecordKind
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Cancellation, DispatchItem, MadeDue
 
-__all__ = ["CancelState", "QueueRequests"]
+__all__ = [
+    "CancelState",
+    "QueueRequests",
+    "check_concurrency",
+    "check_consumer_lease",
+    "check_queues",
+    "consumer_commands",
+]
 
 CancelState = Literal["waiting", "due", "scheduled", "active", "blocked"]
 
+Q = TypeVar("Q")
 JOBS_PAGE_SIZE = 100
 MAX_LISTED_CLIENTS = 1000
 MIN_LEASE_SECONDS = 0.001
+MIN_CONSUMER_LEASE_SECONDS = 3.0
+MAX_CONCURRENCY = 10_000
 
 
 class QueueRequests:
@@ -236,7 +247,7 @@ def check_kind(value: str) -> RecordKind:
 
 
 def check_client(value: str) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"~?[A-Za-z0-9_-]{1,63}", value):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(value, str) or not re.fullmatch(r"~{0,2}[A-Za-z0-9_-]{1,62}", value):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"client: expected an id as Queue.clients() shows it, got {value!r}")
     return value
 
@@ -263,6 +274,43 @@ def check_lease(value: Seconds) -> float:
     length = lease_seconds(value)
     if length < MIN_LEASE_SECONDS:
         raise InvalidOption(f"seconds: expected a lease of a millisecond or more, got {value!r}")
+    return length
+
+
+def check_queues(queues: Iterable[Q]) -> list[Q]:
+    if isinstance(queues, str) or not isinstance(queues, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidQueue(f"queues: expected names or queues in a list, got {queues!r}")
+    return list(queues)
+
+
+def consumer_commands(queues: Sequence[QueueRequests], ours: list[bool]) -> list[QueueCommands]:
+    """The commands of the queues of a consumer; `ours` says which are of the same client."""
+    if not queues:
+        raise InvalidQueue("queues: expected at least one queue for a consumer, got none")
+    names = [queue.name for queue in queues]
+    for queue, is_ours in zip(queues, ours, strict=True):
+        if not is_ours:
+            raise InvalidQueue(
+                f"queues: expected queues of the client that makes the consumer, got {queue!r} of "
+                f"another one. Write client.queue({queue.name!r})"
+            )
+        if names.count(queue.name) > 1:
+            raise InvalidQueue(f"queues: expected each queue once, got {queue.name!r} again")
+    return [QueueCommands(queue.keys, queue.codec) for queue in queues]
+
+
+def check_concurrency(value: int) -> int:
+    return check_whole(value, "concurrency", 1, MAX_CONCURRENCY)
+
+
+def check_consumer_lease(value: Seconds) -> float:
+    length = seconds(value, "lease")
+    if not MIN_CONSUMER_LEASE_SECONDS <= length <= MAX_LEASE_SECONDS:
+        raise InvalidOption(
+            f"lease: expected {MIN_CONSUMER_LEASE_SECONDS:.0f} to {MAX_LEASE_SECONDS:.0f} seconds, "
+            f"got {value!r}. The consumer extends its leases every second: `lease` is how long the "
+            "jobs of a consumer that died wait for another client"
+        )
     return length
 
 

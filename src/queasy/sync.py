@@ -6,7 +6,7 @@ store that does not await. A test compares the signatures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
@@ -14,17 +14,24 @@ from typing import Any, Self, overload
 from queasy.bulk import put_all_sync
 from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
+from queasy.consumer.threaded import SyncConsumer
 from queasy.dispatch import Dispatch, DispatchDefaults, new_client_id, new_id
 from queasy.errors import InvalidOption
-from queasy.job import Job, JobError
-from queasy.lease import BaseLease
+from queasy.job import Job
+from queasy.lease import SyncLease
 from queasy.operation import run_operation_sync
 from queasy.options import Durability, IfExists, JobOptions, Seconds, UpdateRunAt, When
-from queasy.outcomes import Cancel, Fail, Finish, Release
 from queasy.registration import keys_of
-from queasy.requests import MAX_LISTED_CLIENTS, CancelState, QueueRequests
-from queasy.store.command import Command
-from queasy.store.commands import ListState, QueueCommands, RecordKind
+from queasy.requests import (
+    MAX_LISTED_CLIENTS,
+    CancelState,
+    QueueRequests,
+    check_concurrency,
+    check_consumer_lease,
+    check_queues,
+    consumer_commands,
+)
+from queasy.store.commands import ListState, RecordKind
 from queasy.store.health import Health
 from queasy.store.keys import QueueKeys
 from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, MadeDue, Stat
@@ -32,65 +39,7 @@ from queasy.store.store import SyncStore
 from queasy.worker.eviction import Evicted, check_worker, evict_worker
 from queasy.worker.roster import WorkerInfo, roster
 
-__all__ = ["SyncClient", "SyncLease", "SyncQueue"]
-
-
-class SyncLease(BaseLease):
-    """A leased job, for sync code. Every method returns True when it took effect, False when
-    the lease was over: expired, evicted, or ended before.
-    """
-
-    def __init__(self, job: Job, commands: QueueCommands, store: SyncStore) -> None:
-        super().__init__(job, commands)
-        self._store = store
-
-    def _settle(self, ending: Command[list[str]]) -> bool:
-        with self._settling():
-            return self._end(self._store.run(ending))
-
-    def complete(self) -> bool:
-        """Finish the job. True for exactly one caller, ever."""
-        return self._settle(self._ending(Finish()))
-
-    def retry(
-        self, *, at: When | None = None, after: Seconds | None = None, error: object = None
-    ) -> bool:
-        """Run the job again, at a time, after some seconds, or (default) after its backoff.
-
-        A job without retries left is given up instead: `ended` is "failed".
-        """
-        return self._settle(self._retry(at, after, error))
-
-    def fail(self, error: object = None) -> bool:
-        """Give the job up: it goes into the failed record, and to the fail handler if any."""
-        return self._settle(self._ending(Fail(JobError.of(error, "permanent"))))
-
-    def release(self) -> bool:
-        """Put the job back to the front of the queue; not counted as an attempt."""
-        return self._settle(self._ending(Release()))
-
-    def cancel(self) -> bool:
-        """Delete the job: accept a cancel request, or cancel without one."""
-        return self._settle(self._ending(Cancel()))
-
-    def extend(self, seconds: Seconds) -> bool:
-        """Extend the lease to `seconds` from now. Updates `cancelled`, too."""
-        return self._extended(self._store.run(self._extension(seconds)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Complete the job on success; retry it on an exception."""
-        outcome = self._outcome_of(error)
-        if outcome is not None:
-            self._settle(self._ending(outcome))
-            self._check_end(error)
+__all__ = ["SyncClient", "SyncQueue"]
 
 
 class SyncQueue(QueueRequests):
@@ -210,6 +159,15 @@ class SyncQueue(QueueRequests):
             claim.abandon()
             raise
 
+    def consumer(self, *, concurrency: int = 10, lease: Seconds = 30) -> SyncConsumer:
+        """Take several jobs at a time in a loop of your own; use it in `with`.
+
+        At most `concurrency` leases are held at a time. A thread keeps them alive: if the process
+        dies, its jobs go to other clients `lease` seconds later. `SyncClient.consumer` takes jobs
+        of several queues.
+        """
+        return _consumer_of([self], self._store, concurrency, lease)
+
     def get(self, id: str) -> Job | None:  # noqa: A002
         """The job with this id: waiting or active, else its failed or broken record."""
         rows = self._store.run(self._get_command(id))
@@ -293,6 +251,17 @@ class SyncQueue(QueueRequests):
         return run_operation_sync(self._store, self._audit_operation())
 
 
+def _consumer_of(
+    queues: Sequence[SyncQueue], store: SyncStore, concurrency: int, lease: Seconds
+) -> SyncConsumer:
+    """A consumer of these queues; raises unless all are of the client that has this store."""
+    ours = [queue._store is store for queue in queues]  # pyright: ignore[reportPrivateUsage]
+    commands = consumer_commands(queues, ours)
+    return SyncConsumer(
+        store, commands, check_concurrency(concurrency), check_consumer_lease(lease)
+    )
+
+
 class SyncClient:
     """A connection with an identity, for sync code. The arguments are those of `Client`.
 
@@ -332,6 +301,13 @@ class SyncClient:
         """The queue of this name; see `Client.queue` for every argument."""
         keys = keys_of(self._settings.prefix, name)
         return SyncQueue(keys, codec, self._settings.max_payload, self._store, defaults)
+
+    def consumer(
+        self, queues: Iterable[str | SyncQueue], *, concurrency: int = 10, lease: Seconds = 30
+    ) -> SyncConsumer:
+        """Take jobs of several queues in a loop of your own; see `Client.consumer`."""
+        found = [self.queue(one) if isinstance(one, str) else one for one in check_queues(queues)]
+        return _consumer_of(found, self._store, concurrency, lease)
 
     def workers(self, queues: Collection[str]) -> list[WorkerInfo]:
         """The workers that serve these queues, on any host."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from queasy import AccessDenied, Client, Failure, JobOptions, Queue, SyncClient
+from queasy import AccessDenied, Client, Failure, JobOptions, Queue, SyncClient, SyncQueue
 from queasy.store.library import PREFIX, source
 from tests.access import PASSWORD, PERMISSIONS, documented_rules
 from tests.servers import Server, ServerKind, start_server
@@ -49,12 +49,19 @@ def user_of(server: Server, name: str, *more: str) -> str:
     return server.url_as(name, PASSWORD)
 
 
+def consume_nothing(queue: Any) -> Any:
+    if isinstance(queue, SyncQueue):
+        return queue.consumer().__enter__()
+    return queue.consumer().__aenter__()
+
+
 WRITES: dict[str, Any] = {
     "dispatch": lambda q: q.dispatch(2),
     "dispatch_many": lambda q: q.dispatch_many([2, 3]),
     "cancel": lambda q: q.cancel("waits"),
     "cancel_where": lambda q: q.cancel_where(lambda _: True),
     "lease": lambda q: q.lease(timeout=0),
+    "consumer": consume_nothing,
     "pause": lambda q: q.pause(),
     "resume": lambda q: q.resume(),
     "configure": lambda q: q.configure(limits=JobOptions(max_retries=1)),

@@ -25,8 +25,8 @@ from queasy.store.net.url import parse_url
 from queasy.store.records import DispatchItem
 from queasy.store.retrying import call
 from queasy.worker.control import Control, Order
-from queasy.worker.record import WorkerRecord
 from queasy.worker.supervision.messages import decode_instruction, decode_report
+from queasy.worker_record import WorkerRecord
 from tests.fuzz.strategies import REPLIES
 
 COMMANDS = QueueCommands(QueueKeys("p", "q"))

@@ -11,12 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.model.jobs import Number
 from tests.model.model import Queue
 from tests.model.pair import Pair
-from tests.model.values import Ending, Item
+from tests.model.values import Ending, Item, is_for_one_lease
 
 START = 1_760_000_000_000.0
 IDS = ("a", "b", "a:1", "b;", "ü\n", "c")
 FAIL_QUEUE_IDS = ("x", "y")
-CLIENTS = ("w1", "w1", "w2", "w1-", "~p", "~q")
+CLIENTS = ("w1", "w1", "w2", "w1-", "~p", "~q", "~~c")
 ERRORS = (None, {"message": "no", "kind": "retriable"}, {"type": "E", "traceback": "t" * 40})
 
 queues = st.sampled_from(("main",) * 7 + ("fail",))
@@ -245,7 +245,7 @@ class QueueMachine(RuleBasedStateMachine):
         self, client: str, lease: int, limit: int, again: bool, waits: int, ended: list[Any],
         beside: int = 0, hand: bool = False, call: Number = None,
     ) -> None:  # fmt: skip
-        if not again and not client.startswith("~") and not self.model.alive(client):
+        if not again and not is_for_one_lease(client) and not self.model.alive(client):
             self.step("register", client=client, lease=lease, worker=b"")
         self.requests += not again
         waiter = ("", client, client, "idle")[waits]
@@ -254,7 +254,7 @@ class QueueMachine(RuleBasedStateMachine):
             "dequeue", client=client, lease=lease, limit=limit, request=request,
             waiter=waiter, waits=0 if waits == 1 else 3000, endings=self.endings(ended),
             beside=beside, hand=hand,
-            call=self.call(call) if client.startswith("~") else None,
+            call=self.call(call) if is_for_one_lease(client) else None,
         )  # fmt: skip
 
     def settle(self, ended: list[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.model.clock import CALL_EVERY, OUTAGE, RECONNECT, RECORD_EVERY, SILENCE
 from tests.model.jobs import BYTES, Jobs, Number
-from tests.model.values import Ending, Run, Waiter
+from tests.model.values import Ending, Run, Waiter, is_for_one_lease
 
 SWEEP_CLIENTS, SWEEP_JOBS = 10, 100
 FEW_LEASES, READ_TOGETHER = 100, 5
@@ -72,7 +72,7 @@ class Queue(Jobs):
         if not run or str(run.token) != ending.token:
             return "lost"
         status = self.end(ending.id, ending.verb, ending.when, ending.error)
-        if run.client.startswith("~") and not self.runs_of(run.client):
+        if is_for_one_lease(run.client) and not self.runs_of(run.client):
             self.forget(run.client)
         return status
 
@@ -125,7 +125,7 @@ class Queue(Jobs):
         run = self.active.get(id_)
         if not run or str(run.token) != token or not self.alive(run.client):
             return "lost"
-        least = 0 if run.client.startswith("~") else self.clients[run.client]
+        least = 0 if is_for_one_lease(run.client) else self.clients[run.client]
         self.clients[run.client] = max(now + lease, least)
         self.write()
         return "cancel" if run.cancelled else "ok"
@@ -193,7 +193,7 @@ class Queue(Jobs):
         beside += len(ids)
         sleeps = waits > 0 and not ids and state != "lost"
         sleeps = sleeps and not (limit == 0 and self.has_due_job(beside))
-        if sleeps and not client.startswith("~") and not self.runs_of(client):
+        if sleeps and not is_for_one_lease(client) and not self.runs_of(client):
             self.clients[client] = now + waits + lease  # it said when it polls again
             self.write()
         needs_time = limit == 0 or len(ids) < limit
@@ -216,7 +216,7 @@ class Queue(Jobs):
     def batch_for(
         self, client: str, lease: int, limit: int, request: str, beside: int, call: Number
     ) -> tuple[str, list[str]]:
-        one_lease, known = client.startswith("~"), self.alive(client)
+        one_lease, known = is_for_one_lease(client), self.alive(client)
         if not known and (client in self.swept or not one_lease):
             return "lost", []
         if known and self.clients[client] <= self.expired_before():

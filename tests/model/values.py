@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
+def is_for_one_lease(client: str) -> bool:
+    """Whether a client ends with its lease. A consumer, whose id begins with two ~, does not."""
+    return client.startswith("~") and not client.startswith("~~")
+
+
 class Item(NamedTuple):
     """One dispatch, as a client sends it."""
 

@@ -5,6 +5,7 @@ pytest.register_assert_rewrite(
     "tests.store.harness",
     "tests.store.promises",
     "tests.store.promises_bounds",
+    "tests.store.promises_consumers",
     "tests.store.promises_dispatch",
     "tests.store.promises_given_up",
     "tests.store.promises_handoff",

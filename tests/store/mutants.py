@@ -82,7 +82,7 @@ mutant(
 mutant(
     "a_client_of_one_lease_stays",
     "a_client_made_for_one_lease_ends_with_it",
-    ("if run.client:byte(1) == 126 then", "if false then"),
+    ("if is_for_one_lease(run.client) then", "if false then"),
 )
 mutant(
     "an_unregistered_client_dequeues",
@@ -164,7 +164,7 @@ mutant(
 mutant(
     "a_single_lease_that_waits_creates_a_client",
     "a_single_lease_that_waits_does_not_create_a_client",
-    ("  if client:byte(1) == 126 then -- '~'\n    return 0\n", "  if false then\n    return 0\n"),
+    ("  if is_for_one_lease(client) then\n    return 0\n", "  if false then\n    return 0\n"),
 )
 mutant(
     "a_late_heartbeat_shortens_an_idle_lease",

@@ -147,7 +147,7 @@ mutant(
 mutant(
     "a_destroy_marks_pull_leases",
     "a_pull_lease_of_a_destroyed_queue_leaves_nothing",
-    ("    if clients[i]:byte(1) ~= 126 then -- '~'\n", "    if true then\n"),
+    ("    if not is_for_one_lease(clients[i]) then\n", "    if true then\n"),
 )
 mutant(
     "a_destroyed_queue_keeps_its_last_keys",

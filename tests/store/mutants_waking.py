@@ -102,7 +102,7 @@ mutant(
 mutant(
     "a_pull_client_rests",
     "a_pull_client_never_rests_longer_than_it_asks",
-    ("  elseif args.client:byte(1) == 126 then -- '~'\n    return args.waits_ms\n", ""),
+    ("  elseif is_for_one_lease(args.client) then\n    return args.waits_ms\n", ""),
 )
 mutant(
     "one_host_watches_a_lease",
@@ -147,7 +147,7 @@ mutant(
 mutant(
     "a_wake_up_is_checked_by_the_same_host",
     "a_wake_up_is_checked_by_a_waiter_of_another_host",
-    ("  return client:match('^h%x%x%x%x%x%x%x%x%-') or client", "  return client"),
+    ("  return client:match('^~*(h%x%x%x%x%x%x%x%x%-)') or client", "  return client"),
 )
 mutant(
     "each_wake_up_has_a_check_of_its_own",

@@ -9,6 +9,7 @@ from tests.servers import ServerKind, start_server
 from tests.store import (
     mutants,
     mutants_bounds,
+    mutants_consumers,
     mutants_dispatch,
     mutants_given_up,
     mutants_handoff,
@@ -24,6 +25,7 @@ from tests.store import (
     mutants_waking,
     promises,
     promises_bounds,
+    promises_consumers,
     promises_dispatch,
     promises_given_up,
     promises_handoff,
@@ -43,12 +45,14 @@ from tests.store.mutant import MUTANTS
 from tests.store.promise import PROMISES
 
 ENLISTED = (  # importing them registers mutants and promises
-    mutants, mutants_bounds, mutants_dispatch, mutants_given_up, mutants_handoff,
-    mutants_idempotency, mutants_limits, mutants_order, mutants_outages, mutants_plain,
-    mutants_protocol, mutants_server, mutants_suspects, mutants_waiters, mutants_waking,
-    promises, promises_bounds, promises_dispatch, promises_given_up, promises_handoff,
-    promises_idempotency, promises_limits, promises_order, promises_outages, promises_plain,
-    promises_protocol, promises_server, promises_suspects, promises_waiters, promises_waking,
+    mutants, mutants_bounds, mutants_consumers, mutants_dispatch, mutants_given_up,
+    mutants_handoff, mutants_idempotency, mutants_limits, mutants_order, mutants_outages,
+    mutants_plain, mutants_protocol, mutants_server, mutants_suspects,
+    mutants_waiters, mutants_waking,
+    promises, promises_bounds, promises_consumers, promises_dispatch, promises_given_up,
+    promises_handoff, promises_idempotency, promises_limits, promises_order, promises_outages,
+    promises_plain, promises_protocol, promises_server, promises_suspects,
+    promises_waiters, promises_waking,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from queasy import Client, EvictionFailed, InvalidInput, InvalidOption, SyncClie
 from queasy.outcomes import Finish
 from queasy.store.records import Ending
 from queasy.worker.plan import Place
-from queasy.worker.record import WorkerRecord
+from queasy.worker_record import WorkerRecord
 from tests.servers import Server
 from tests.worker.fleet import (
     ON_ONE_SERVER,

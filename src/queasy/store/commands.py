@@ -174,7 +174,7 @@ class QueueCommands:
 
         # A copy of this call that arrives after its lease has ended must not take another job. The
         # request of a worker prevents that; a client that is made for one lease has a number.
-        needs_number = client.startswith("~") and limit > 0
+        needs_number = client.startswith("~") and not client.startswith("~~") and limit > 0
         keys = self.keys.with_fail_queue
         return Command("dequeue", keys, tuple(args), read, needs_number=needs_number)
 

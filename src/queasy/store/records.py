@@ -219,13 +219,13 @@ class ClientInfo:
     """One client of a queue: a worker, or a pull lease."""
 
     id: str
-    """The id of a pull lease begins with "~"."""
+    """The id of a pull lease begins with "~", that of a consumer with "~~"."""
     expires_in: float
     """Seconds until it counts as dead; negative if it is dead and not yet swept."""
     leases: int
     """How many jobs of this queue it holds."""
     worker: bytes
-    """What a worker says about itself, as JSON; empty for a pull lease."""
+    """What a worker or a consumer says about itself, as JSON; empty for a pull lease."""
 
 
 @dataclass(frozen=True, slots=True)

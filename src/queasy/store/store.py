@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,8 @@ from queasy.store.undo import SyncUndos, UndoCommand, undo_once_answered
 __all__ = ["AsyncStore", "SyncStore"]
 
 T = TypeVar("T")
+# For one thread whose calls are short.
+FEW_CONNECTIONS = 2
 log = logging.getLogger("queasy")
 
 
@@ -52,6 +54,8 @@ class AsyncStore:
         self._folder = folder
         self._connections = connections
         self.callers = Callers()
+        self.on_close: set[Callable[[], None]] = set()
+        """Called when the store is being closed."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start()
 
@@ -181,6 +185,8 @@ class AsyncStore:
     async def close(self) -> None:
         """Sends the dispatches that wait, then closes every connection."""
         self._bind()
+        for callback in list(self.on_close):
+            callback()
         self._closing.set()
         for coalescer in list(self._coalescers.values()):
             await coalescer.wait_until_sent()
@@ -199,6 +205,8 @@ class SyncStore:
     """Runs commands in the calling thread. Safe to share between threads."""
 
     def __init__(self, target: Target, timeout: float, folder: Path | None = None) -> None:
+        self._target = target
+        self._folder = folder
         self._route = route = route_to(target)
         self._transport = transport = SyncTransport(target, timeout, folder)
         self._watch: SentinelWatchThread | None = None
@@ -214,6 +222,8 @@ class SyncStore:
         self.undos = SyncUndos(self.run)
         self.closings = 0
         """How often it was closed: an operation that began before the last close must end."""
+        self.on_close: set[Callable[[], None]] = set()
+        """Called when the store is being closed."""
 
     def connect(self) -> None:
         """Checks the server and loads the library, once. The first command does it, too."""
@@ -256,6 +266,10 @@ class SyncStore:
         )
         return self._transport.run(steps)
 
+    def for_event_loop(self) -> AsyncStore:
+        """A store for the same server, for an event loop in another thread."""
+        return AsyncStore(self._target, self._timeout, self._folder, FEW_CONNECTIONS)
+
     def drop_connections(self) -> None:
         """Closes the idle connections; the next call opens another."""
         self._transport.close()
@@ -263,6 +277,8 @@ class SyncStore:
     def close(self) -> None:
         """Closes the connections, and ends the operations that run in other threads."""
         self.closings += 1
+        for callback in list(self.on_close):
+            callback()
         self.listener.interrupt()
         if self._watch is not None:
             self._watch.stop()

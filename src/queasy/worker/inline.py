@@ -26,9 +26,9 @@ from queasy.worker.lease_times import DEFAULT_LEASE, LeaseTimes
 from queasy.worker.liveness.heartbeat import Heartbeat, WorkerLeases
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import MOST_CAPACITY, Plan, job_sizes, safety_interval
-from queasy.worker.record import WorkerRecord
 from queasy.worker.signals import stop_on_signals
 from queasy.worker.worker import Worker
+from queasy.worker_record import WorkerRecord
 
 __all__ = ["InlineWorker"]
 

@@ -15,14 +15,10 @@ from typing import Self
 
 from queasy.errors import InvalidOption
 from queasy.options import Seconds, seconds
+from queasy.worker_record import DEFAULT_LEASE
 
 __all__ = ["DEFAULT_LEASE", "DEFAULT_TIMES", "LONGEST_LEASE", "SHORTEST_LEASE", "LeaseTimes"]
 
-# Three heartbeats longer than the silence that the server takes for an outage of its own (OUTAGE_MS
-# in lua/keys.lua: 10 seconds). After a shorter outage no lease has run out; after a longer one the
-# server extends the leases. A worker with a shorter lease loses its runs in an outage between the
-# two.
-DEFAULT_LEASE = 10.0 + 3.0
 SHORTEST_LEASE, LONGEST_LEASE = 3.0, 600.0
 
 

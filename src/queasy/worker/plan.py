@@ -14,6 +14,7 @@ from queasy.store.commands import QueueCommands
 from queasy.store.keys import QueueKeys
 from queasy.store.net.url import target_of
 from queasy.store.store import AsyncStore
+from queasy.worker_record import CAPACITY
 
 __all__ = [
     "CAPACITY",
@@ -24,7 +25,6 @@ __all__ = [
     "safety_interval",
 ]
 
-CAPACITY = 100
 MOST_CAPACITY = 10_000
 DEFAULT_SIZE = 10
 MOST_PROCESSES = 1000

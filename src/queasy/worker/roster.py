@@ -11,7 +11,7 @@ from queasy.job import Job
 from queasy.operation import Operation
 from queasy.options import LATEST_EPOCH, check_name
 from queasy.worker.plan import Place
-from queasy.worker.record import WorkerRecord
+from queasy.worker_record import WorkerRecord
 
 __all__ = ["ROWS_PER_CALL", "WorkerInfo", "roster"]
 
@@ -20,11 +20,12 @@ ROWS_PER_CALL = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """One worker: a process with an event loop that runs jobs."""
+    """One worker: a process with an event loop that runs jobs. Or one consumer."""
 
     id: str
     group: str
-    """The same for all workers of one supervisor; `queasy serve` and `unserve` accept it."""
+    """The same for all workers of one supervisor; `queasy serve` and `unserve` accept it. A
+    consumer is a group of its own, which takes no orders."""
     host: str
     pid: int
     supervisor: int

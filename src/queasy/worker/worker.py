@@ -31,7 +31,7 @@ from queasy.worker.intake.scheduler import Scheduler
 from queasy.worker.intake.subscription import Subscription
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import Plan, Service
-from queasy.worker.record import WorkerRecord
+from queasy.worker_record import WorkerRecord
 
 __all__ = ["Worker"]
 

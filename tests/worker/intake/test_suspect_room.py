@@ -1,6 +1,6 @@
 """When a worker takes no other jobs, so that a suspect gets its turn."""
 
-from queasy.worker.intake.suspect_room import BEGIN_WITHIN, FIRST_HOLD, SuspectRoom
+from queasy.suspect_room import BEGIN_WITHIN, FIRST_HOLD, SuspectRoom
 
 
 def test_worker_that_skipped_no_suspect_makes_no_room() -> None:

@@ -72,7 +72,8 @@ function API.cancel(keys, argv)
   return call and earlier_reply(q, call, #ids) or cancel(q, ids, running, call)
 end
 
--- register: create a client. Only this, and a dequeue for a client '~…', creates one.
+-- register: create a client, as a worker or a consumer ('~~…'). Only this, and a dequeue for a
+-- client made for one lease ('~…'), creates one.
 --   keys   all
 --   args   client, lease, worker (a description; '' for none)
 --   reply  ok | lost (it was swept: register under a new id)
@@ -84,14 +85,15 @@ end
 
 -- dequeue: end leases, sweep, and take due jobs, in one round trip.
 --   keys   all, and the fail queue's
---   args   caller, number (for a client '~…'. Once this call, or a later one of the caller, was
---          carried out, a copy that arrives late is overtaken: it takes nothing),
+--   args   caller, number (for a client made for one lease, '~…'. Once this call, or a later one of
+--          the caller, was carried out, a copy that arrives late is overtaken: it takes nothing),
 --          client, lease,
 --          limit (0: take no jobs. If the client waits, the reply or a wake-up says when a job is
 --          due. If it does not wait and a job is due, another client is woken),
 --          request (a repeat of the last request returns the same batch. If requests are numbers,
 --          a request is overtaken if a higher one took jobs or had limit 0: it takes nothing. A
---          client '~…' is made for one dequeue, and its name is its request),
+--          client '~…' is made for one dequeue, and its name is its request. A consumer, '~~…',
+--          numbers its requests),
 --          waiter (the client to wake when there is work),
 --          waits (how long it sleeps if it gets nothing, unless the reply says to sleep longer,
 --          because two others keep the time; 0: it does not sleep),

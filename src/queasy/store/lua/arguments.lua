@@ -38,7 +38,7 @@ local function lease_arg(text, what)
 end
 
 local function client_arg(text)
-  if not text:match('^~?[%w_-]+$') or #text > 64 then
+  if not text:match('^~?~?[%w_-]+$') or #text > 64 then
     refuse('expected a client id of letters, digits, - and _')
   end
   return text

@@ -37,17 +37,25 @@ local function record_request(q, client, request, old)
   batch:commit(q)
 end
 
+-- Whether a client was made for one lease, and ends with it. The id of such a client begins with
+-- one `~`. A consumer, whose id begins with two, is registered and holds many leases.
+local function is_for_one_lease(client)
+  local first, second = client:byte(1, 2)
+  return first == 126 and second ~= 126 -- '~'
+end
+
 -- The host of a client: its id may begin with `h`, eight hexadecimal digits that stand for the
--- host, and a hyphen. Any other client counts as a host of its own.
+-- host, and a hyphen; that of a consumer after its `~~`. Any other client counts as a host of its
+-- own.
 local function host_of(client)
-  return client:match('^h%x%x%x%x%x%x%x%x%-') or client
+  return client:match('^~*(h%x%x%x%x%x%x%x%x%-)') or client
 end
 
 -- The group of a client: those that end together, because they have one supervisor or are in one
 -- process. After the host, its id may have `g`, eight hexadecimal digits, and a hyphen. Any other
 -- client counts as a group of its own.
 local function group_of(client)
-  return client:match('^h%x%x%x%x%x%x%x%x%-g%x%x%x%x%x%x%x%x%-') or client
+  return client:match('^~*(h%x%x%x%x%x%x%x%x%-g%x%x%x%x%x%x%x%x%-)') or client
 end
 
 -- In `leases` and `cancels`, the jobs of one client are a range of names.
@@ -148,7 +156,7 @@ local function extend_lease(q, id, expected, lease_ms)
     return 'lost'
   end
   local new_expiry = q.now + lease_ms
-  if client:byte(1) ~= 126 and new_expiry < tonumber(expiry) then
+  if not is_for_one_lease(client) and new_expiry < tonumber(expiry) then
     -- an extension for one job must not shorten the lease of the client's other jobs
     new_expiry = tonumber(expiry)
   end
@@ -160,7 +168,8 @@ end
 
 return {
   SWEPT = SWEPT, DESTROYED = DESTROYED, lease_expiry = lease_expiry, is_overtaken = is_overtaken,
-  record_request = record_request, host_of = host_of, group_of = group_of,
+  record_request = record_request, is_for_one_lease = is_for_one_lease,
+  host_of = host_of, group_of = group_of,
   lease_name = lease_name, id_of = id_of,
   lease_range = lease_range, forget_client = forget_client, cancels_of = cancels_of, bump = bump,
   register_client = register_client, extend_lease = extend_lease,

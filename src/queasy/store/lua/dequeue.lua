@@ -9,6 +9,7 @@ local DESTROYED, lease_expiry = client.DESTROYED, client.lease_expiry
 local is_overtaken = client.is_overtaken
 local record_request, lease_range = client.record_request, client.lease_range
 local cancels_of, bump = client.cancels_of, client.bump
+local is_for_one_lease = client.is_for_one_lease
 local add_waiter, leave_waiters = waiters.add, waiters.leave
 local wake_waiters, wake_for_suspects = waking.wake_waiters, waking.wake_for_suspects
 local next_job_at = waking.next_job_at
@@ -54,7 +55,7 @@ end
 -- client holds. If it holds any, nothing is extended.
 local function extend_idle_lease(q, args, poll_in)
   local client = args.client
-  if client:byte(1) == 126 then -- '~'
+  if is_for_one_lease(client) then
     return 0
   end
   local lease_count = redis.call('ZLEXCOUNT', q.leases, lease_range(client))
@@ -75,7 +76,7 @@ local function poll_delay(q, args, event_in)
   local delay = event_in >= 0 and math.min(event_in, args.waits_ms) or args.waits_ms
   if delay == 0 or not args.waiter or not others_keep_time(q, args.waiter, q.now + delay) then
     return delay
-  elseif args.client:byte(1) == 126 then -- '~'
+  elseif is_for_one_lease(args.client) then
     return args.waits_ms
   end
   local rest = rest_ms(q, args.waits_ms)
@@ -87,7 +88,7 @@ end
 -- jobs. For a lost client, the third result is its mark, if it has one.
 local function sweep_and_take(q, args, call)
   local client, id, limit = args.client, args.request, args.limit
-  local one_lease = client:byte(1) == 126 -- '~'
+  local one_lease = is_for_one_lease(client)
   local expiry, request = lease_expiry(q, client)
   if not expiry and (request or not one_lease) then
     return 'lost', {}, request

@@ -10,7 +10,7 @@ local is_spent, limits_of_queue = job.is_spent, job.limits_of_queue
 local backoff, move_run_at, update_options = job.backoff, job.move_run_at, job.update_options
 local reset_counts = job.reset_counts
 local lease_name, lease_range = client.lease_name, client.lease_range
-local forget_client = client.forget_client
+local forget_client, is_for_one_lease = client.forget_client, client.is_for_one_lease
 local wake_after_call, count_due = waking.wake_after_call, waking.count_due
 local add_record, add_broken = records.add_record, records.add_broken
 local unreadable, reserve_broken = records.unreadable, records.reserve_broken
@@ -54,7 +54,7 @@ local function end_lease(q, batch, run)
     end
   end
   -- A client that was made for one lease ends with it.
-  if run.client:byte(1) == 126 then -- '~'
+  if is_for_one_lease(run.client) then
     q.leaving = q.leaving or {}
     q.leaving[run.client] = (q.leaving[run.client] or 0) + 1
   end

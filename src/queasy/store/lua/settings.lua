@@ -2,7 +2,7 @@
 
 local CHUNK, NAMES, FORMAT, refuse = keys.CHUNK, keys.NAMES, keys.FORMAT, keys.refuse
 local expiry_cutoff = keys.expiry_cutoff
-local DESTROYED = client.DESTROYED
+local DESTROYED, is_for_one_lease = client.DESTROYED, client.is_for_one_lease
 local new_batch = batch.new
 local unpack_table, check_options = job.unpack_table, job.check_options
 local count_arg = arguments.count_arg
@@ -83,7 +83,7 @@ local function destroy(q, force)
     redis.call('HSET', q.meta, 'time', q.time, 'token', q.token, 'format', FORMAT)
   end
   for i = 1, #clients, 2 do
-    if clients[i]:byte(1) ~= 126 then -- '~'
+    if not is_for_one_lease(clients[i]) then
       redis.call('ZADD', q.clients, clients[i + 1], clients[i])
       redis.call('HSET', q.requests, clients[i], DESTROYED)
     end

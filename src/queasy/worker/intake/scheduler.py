@@ -20,6 +20,7 @@ from typing import Any
 from queasy.job import Job
 from queasy.outcomes import Release
 from queasy.store.records import Taken, decode_text
+from queasy.suspect_room import SuspectRoom
 from queasy.worker.events import event
 from queasy.worker.execution.run import Run, RunEnding
 from queasy.worker.intake.decisions import (
@@ -37,7 +38,6 @@ from queasy.worker.intake.decisions import (
 from queasy.worker.intake.holdings import Holdings
 from queasy.worker.intake.queue_state import Call, QueueState
 from queasy.worker.intake.subscription import GivenUp, Subscription
-from queasy.worker.intake.suspect_room import SuspectRoom
 from queasy.worker.liveness.inflight_table import InflightTable
 
 __all__ = ["Scheduler"]

@@ -29,7 +29,6 @@ from queasy.worker.lease_times import LeaseTimes
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.logs import set_up
 from queasy.worker.plan import Plan, job_sizes, safety_interval
-from queasy.worker.record import WorkerRecord
 from queasy.worker.supervision.guard import die, start_guard
 from queasy.worker.supervision.loop_watch import LoopWatch
 from queasy.worker.supervision.messages import (
@@ -52,6 +51,7 @@ from queasy.worker.supervision.messages import (
     encode,
 )
 from queasy.worker.worker import Worker
+from queasy.worker_record import WorkerRecord
 
 __all__ = ["main"]
 

@@ -9,15 +9,23 @@ from typing import Annotated
 
 import msgspec
 
+from queasy.options import MAX_LEASE_SECONDS
 from queasy.version import VERSION
-from queasy.worker.lease_times import DEFAULT_LEASE, LONGEST_LEASE
-from queasy.worker.plan import CAPACITY
 
-__all__ = ["WorkerRecord"]
+__all__ = ["CAPACITY", "DEFAULT_LEASE", "WorkerRecord"]
+
+CAPACITY = 100
+"""The capacity of a worker, unless its operator says otherwise."""
+
+# Three heartbeats longer than the silence that the server takes for an outage of its own (OUTAGE_MS
+# in lua/keys.lua: 10 seconds). After a shorter outage no lease has run out; after a longer one the
+# server extends the leases. A worker with a shorter lease loses its runs in an outage between the
+# two.
+DEFAULT_LEASE = 10.0 + 3.0
 
 # Any client can write a record, so numbers are checked: a worker writes none outside this range.
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Lease = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_LEASE)]
+Lease = Annotated[float, msgspec.Meta(ge=0, le=MAX_LEASE_SECONDS)]
 
 
 class WorkerRecord(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -16,7 +16,10 @@ from queasy import (
     JobError,
     JobOptions,
     QueasyError,
+    ServerError,
+    SyncClient,
 )
+from tests.servers import HOST, Server
 from tests.unit.test_codec import BAD_DATA
 from tests.unit.test_dispatch import BAD_DISPATCHES
 
@@ -202,3 +205,13 @@ async def test_fail_job_id_may_exceed_the_limit_for_ids(client: Client) -> None:
     assert len(failure.id) > 512
     assert await queue.fail_queue.get(failure.id)
     assert await queue.fail_queue.cancel(failure.id)
+
+
+async def test_database_that_the_server_does_not_have_is_explained(server: Server) -> None:
+    for make in (Client, SyncClient):
+        client = make(f"redis://{HOST}:{server.port}/999")
+        with pytest.raises(
+            ServerError, match=r"does not have the database .*host:6379/0"
+        ) as caught:
+            await client.connect() if isinstance(client, Client) else client.connect()
+        assert "databases" in str(caught.value)

@@ -196,8 +196,10 @@ async def test_lease_abandoned_in_a_stall_takes_no_job_afterwards(
         await client.queue("q").counts()
         queue.dispatch("mine", id="mine")
         proxy.stall(3 * TIMEOUT)
-        with pytest.raises(Unanswered):
+        with pytest.raises(Unanswered) as caught:
             await client.queue("q").lease(3600, timeout=0)
+        assert str(caught.value).count("no answer") == 1  # it said so twice
+        assert str(caught.value).endswith("It may have been carried out")
         await until(lambda: totals(queue).get("dequeued") == 1)
         await until(lambda: queue.counts().due == 1)
         job = queue.get("mine")

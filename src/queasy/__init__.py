@@ -3,6 +3,7 @@
 On a healthy server, no accepted job is lost and no id is leased twice at once.
 """
 
+from queasy.attributes import Redact, redact_secrets
 from queasy.client import Client
 from queasy.codec import Codec, CodecName, JsonCodec, RawCodec
 from queasy.consumer.awaiting import Consumer
@@ -43,7 +44,17 @@ from queasy.errors import (
 from queasy.handler import HandlerOptions, OnException
 from queasy.job import Job, JobError, State
 from queasy.lease import Lease, LeaseRequest, SyncLease
-from queasy.options import Durability, IfExists, JobOptions, Replicated, Seconds, UpdateRunAt, When
+from queasy.options import (
+    Budget,
+    Durability,
+    IfExists,
+    JobOptions,
+    Replicated,
+    RunTimeout,
+    Seconds,
+    UpdateRunAt,
+    When,
+)
 from queasy.outcomes import Failure, Interrupted, PermanentError, Retry
 from queasy.queue import Queue
 from queasy.store.health import Health
@@ -55,6 +66,7 @@ from queasy.worker.roster import WorkerInfo
 
 __all__ = [
     "AccessDenied",
+    "Budget",
     "Cancellation",
     "CannotWork",
     "Client",
@@ -106,8 +118,10 @@ __all__ = [
     "QueueInUse",
     "RawCodec",
     "ReadOnly",
+    "Redact",
     "Replicated",
     "Retry",
+    "RunTimeout",
     "Seconds",
     "ServerError",
     "Stat",
@@ -125,6 +139,7 @@ __all__ = [
     "When",
     "WorkerInfo",
     "current_job",
+    "redact_secrets",
 ]
 
 __version__ = VERSION

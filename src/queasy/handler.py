@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, cast, get_args
 
 import msgspec
 
+from queasy.attributes import Redact
 from queasy.codec import Codec
 from queasy.errors import HandlerNotFound, InvalidOption
 from queasy.job import Job, JobError
@@ -60,6 +61,7 @@ class HandlerOptionsDict(TypedDict, total=False):
     size: int | None
     priority: int
     on_exception: OnException
+    redact: Redact | None
 
 
 FAIL_DEFAULTS: HandlerOptionsDict = {
@@ -83,7 +85,9 @@ class HandlerOptions:
 
     `size` is what a run costs of a worker's capacity of 100. None: a plain function costs 10, an
     async one between 1 and 10, as measured. Queues with a higher `priority` are served first.
-    `on_exception` says whether a job is retried or given up when its handler raises.
+    `on_exception` says whether a job is retried or given up when its handler raises. `redact`
+    takes the name and the value of each attribute of that exception, and returns the value to
+    record; None: `queasy.redact_secrets`.
     """
 
     max_retries: Budget = 10
@@ -96,6 +100,7 @@ class HandlerOptions:
     size: int | None = None
     priority: int = 100
     on_exception: OnException = "retry"
+    redact: Redact | None = None
 
     def __post_init__(self) -> None:
         for name in COUNT_LIMITS:
@@ -109,6 +114,10 @@ class HandlerOptions:
         if self.on_exception not in get_args(OnException):
             raise InvalidOption(
                 f"on_exception: expected 'retry' or 'fail', got {self.on_exception!r}"
+            )
+        if self.redact is not None and not callable(self.redact):
+            raise InvalidOption(
+                f"redact: expected a function of a name and a value, got {self.redact!r}"
             )
 
     @classmethod

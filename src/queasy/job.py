@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 import msgspec
 
+from queasy.attributes import (
+    MAX_CAUSES,
+    MAX_TEXT_CHARACTERS,
+    Redact,
+    attributes_of,
+    bounded,
+    chain_of,
+    has_details,
+    redact_secrets,
+)
 from queasy.codec import Codec
 from queasy.errors import UndecodablePayload
 from queasy.options import EARLIEST_EPOCH, LATEST_EPOCH, JobOptions
@@ -37,23 +48,66 @@ class JobError(msgspec.Struct, frozen=True, omit_defaults=True):
     that cannot be decoded."""
     traceback: str = ""
     """Its last 8,000 characters; empty if there was no exception."""
+    attributes: Mapping[str, Any] = {}
+    """What the exception carried: its public attributes that JSON has, such as `errno` or `code`.
+    At most 20, of 4,000 bytes of JSON together. Values of secrets are "[redacted]"."""
+    causes: tuple[JobError, ...] = ()
+    """The exceptions that caused it, the direct cause first: at most five. Their tracebacks are in
+    that of the error."""
 
     @classmethod
-    def of(cls, error: object, kind: ErrorKind = "retriable") -> JobError | None:
-        """A JobError from an exception, a text or another JobError; None from None."""
+    def of(
+        cls, error: object, kind: ErrorKind = "retriable", redact: Redact | None = None
+    ) -> JobError | None:
+        """A JobError from an exception, a text or another JobError; None from None.
+
+        `redact` takes the name and the value of each attribute, and returns the value to record.
+        None: `redact_secrets`.
+        """
         match error:
             case None:
                 return None
             case JobError():
                 return error.clean()
             case BaseException():
-                return _clean_error(type(error).__qualname__, error, kind, trace_of(error))
+                made = _clean_error(type(error).__qualname__, error, kind, trace_of(error))
+                if has_details(error):
+                    return _with_details(made, error, redact or redact_secrets)
+                return made
             case _:
                 return _clean_error("", error, kind, "")
 
     def clean(self) -> JobError:
         """The same error with text that is valid UTF-8 and not too long."""
-        return _clean_error(self.type, self.message, self.kind, self.traceback)
+        made = _clean_error(self.type, self.message, self.kind, self.traceback)
+        if not self.attributes and not self.causes:
+            return made
+        causes = [cause for cause in self.causes[:MAX_CAUSES] if isinstance(cause, JobError)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        return msgspec.structs.replace(
+            made,
+            attributes=bounded(self.attributes),
+            causes=tuple(
+                _cause(cause.type, cause.message, made.kind, bounded(cause.attributes))
+                for cause in causes
+            ),
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.message, self.kind, self.traceback))
+
+
+def _with_details(made: JobError, error: BaseException, redact: Redact) -> JobError:
+    """The error with the attributes and causes of its exception."""
+    causes = tuple(
+        _cause(type(cause).__qualname__, cause, made.kind, attributes_of(cause, redact))
+        for cause in chain_of(error)
+    )
+    return msgspec.structs.replace(made, attributes=attributes_of(error, redact), causes=causes)
+
+
+def _cause(type_: object, message: object, kind: ErrorKind, attributes: dict[str, Any]) -> JobError:
+    text = _clean(message)[:MAX_TEXT_CHARACTERS]
+    return JobError(_clean(type_)[:MAX_TEXT_CHARACTERS], text, kind, attributes=attributes)
 
 
 def _clean_error(type_: object, message: object, kind: ErrorKind, trace: object) -> JobError:

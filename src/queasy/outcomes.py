@@ -38,6 +38,8 @@ class Retry(Exception):
         raise Retry("the mail server is busy", after=30)
     """
 
+    _unrecorded = ("at", "after", "message")  # not attributes of the error
+
     def __init__(
         self, message: str = "", *, at: When | None = None, after: Seconds | None = None
     ) -> None:
@@ -63,6 +65,8 @@ class Failure(Exception):
 
     The job goes into the failed record, and to the fail handler if there is one.
     """
+
+    _unrecorded = ("message",)  # not an attribute of the error
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)

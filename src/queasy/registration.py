@@ -80,6 +80,8 @@ class HandledQueue(QueueRequests):
           function, 1 to 10 for an async one, as measured
         - `priority` (100): queues with a higher one are served first
         - `on_exception` ("retry"): or "fail"
+        - `redact` (None): what to record of the attributes of an exception; None:
+          `queasy.redact_secrets`
         """
         return self._decorate(function, options, fail=False)
 

@@ -56,7 +56,7 @@ def test_any_error_is_made_storable(message: object, type_: object, kind: object
     clean = JobError(type_, message, kind, at).clean()  # type: ignore[arg-type]
     for text in (clean.type, clean.message, clean.traceback):
         text.encode()
-    assert clean.kind in ("permanent", "retriable", "stall", "timeout", "broken")
+    assert clean.kind in ("permanent", "retriable", "stall", "timeout", "expiry", "broken")
     assert clean.clean() == clean
 
 

@@ -14,6 +14,7 @@ from queasy import (
     QueasyError,
     Retry,
 )
+from queasy.handler import HandlerOptions
 from queasy.job import JobError
 from queasy.outcomes import Fail, Finish, RetryLater
 from queasy.worker.execution.executor import outcome_of, outcome_of_error
@@ -88,15 +89,19 @@ def test_failure_is_permanent_and_carries_its_message() -> None:
         assert outcome.error.type == type(verdict).__name__
 
 
+def raising(on_exception: str) -> HandlerOptions:
+    return HandlerOptions.of({"on_exception": on_exception})
+
+
 def test_raised_verdict_means_the_same_as_a_returned_one() -> None:
     for verdict in (Retry("busy", after=5), Retry(at=1.9e9), Failure("gone")):
         for on_exception in ("retry", "fail"):
-            assert outcome_of_error(verdict, on_exception) == outcome_of(verdict)  # type: ignore[arg-type]
+            assert outcome_of_error(verdict, raising(on_exception)) == outcome_of(verdict)
 
 
 def test_exception_is_retried_or_fails_the_job_as_the_handler_asks() -> None:
     error = ValueError("not an address")
-    retried, failed = outcome_of_error(error, "retry"), outcome_of_error(error, "fail")
+    retried, failed = (outcome_of_error(error, raising(choice)) for choice in ("retry", "fail"))
     assert retried == RetryLater(JobError.of(error))
     assert failed == Fail(JobError.of(error, "permanent"))
 
@@ -104,13 +109,13 @@ def test_exception_is_retried_or_fails_the_job_as_the_handler_asks() -> None:
 def test_exception_with_a_retry_at_is_retried_at_that_time() -> None:
     for at in (1.9e9, datetime.fromtimestamp(1.9e9, UTC)):
         for on_exception in ("retry", "fail"):
-            outcome = outcome_of_error(Busy(at), on_exception)  # type: ignore[arg-type]
+            outcome = outcome_of_error(Busy(at), raising(on_exception))
             assert isinstance(outcome, RetryLater)
             assert (outcome.at, outcome.after) == (1.9e9, None)
 
 
 def test_exception_with_an_unusable_retry_at_is_retried_after_the_backoff() -> None:
     for at in ("soon", 60, math.nan):
-        outcome = outcome_of_error(Busy(at), "fail")
+        outcome = outcome_of_error(Busy(at), raising("fail"))
         assert isinstance(outcome, RetryLater)
         assert (outcome.at, outcome.after) == (None, None)

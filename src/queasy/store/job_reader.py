@@ -116,7 +116,24 @@ def _read_error(wire: dict[str, str] | None) -> JobError | None:
         message=wire.get("message", ""),
         kind=cast("Any", wire.get("kind", "retriable")),
         traceback=wire.get("traceback", ""),
+        attributes=_read_attributes(wire["attributes"]) if "attributes" in wire else {},
+        causes=_read_causes(wire["causes"]) if "causes" in wire else (),
     )
+
+
+def _read_attributes(text: str) -> dict[str, Any]:
+    """The attributes of an error; none if another program wrote something else."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {}
+
+
+def _read_causes(text: str) -> tuple[JobError, ...]:
+    try:
+        return msgspec.json.decode(text, type=tuple[JobError, ...])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return ()
 
 
 def _read_origin(

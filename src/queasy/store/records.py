@@ -301,15 +301,42 @@ def pack_given(fields: Mapping[str, object]) -> bytes:
     return _encoder.encode({name: value for name, value in fields.items() if value is not None})
 
 
+class _ErrorRecord(msgspec.Struct, omit_defaults=True):
+    """An error with details. These are JSON, because a client of revision 9 reads an error as a map
+    of texts, and refuses the job if one of them is not.
+    """
+
+    type: str = ""
+    message: str = ""
+    kind: str = "retriable"
+    traceback: str = ""
+    attributes: str = ""
+    causes: str = ""
+
+
 # The error comes first: the server reads such a record faster.
 class _EndingRecord(msgspec.Struct, omit_defaults=True):
-    error: JobError | None = None
+    error: JobError | _ErrorRecord | None = None
     when: str = ""
 
 
 def pack_ending(when: str, error: JobError | None) -> bytes:
     """The record of an ending; empty if it says nothing."""
-    return _encoder.encode(_EndingRecord(error, when)) if when or error is not None else b""
+    if error is None:
+        return _encoder.encode(_EndingRecord(None, when)) if when else b""
+    if error.attributes or error.causes:
+        return _encoder.encode(_EndingRecord(_with_details(error), when))
+    return _encoder.encode(_EndingRecord(error, when))
+
+
+def _with_details(error: JobError) -> _ErrorRecord:
+    attributes = _as_json(error.attributes) if error.attributes else ""
+    causes = _as_json(error.causes) if error.causes else ""
+    return _ErrorRecord(error.type, error.message, error.kind, error.traceback, attributes, causes)
+
+
+def _as_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def pack_death(started: int) -> bytes:

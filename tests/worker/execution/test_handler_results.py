@@ -282,7 +282,7 @@ async def test_outcome_the_server_rejects_fails_its_job_and_delays_no_other(
 ) -> None:
     """No handler can cause this; a bug in the worker could."""
     never = RetryLater(at=float("nan"))
-    monkeypatch.setattr(executor, "outcome_of", lambda result: never if result else Finish())
+    monkeypatch.setattr(executor, "outcome_of", lambda result, _: never if result else Finish())
 
     @emails.handler
     async def handle(data: str) -> object:

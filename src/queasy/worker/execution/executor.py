@@ -6,9 +6,10 @@ import inspect
 import logging
 from typing import Any
 
+from queasy.attributes import Redact
 from queasy.current import RUNNING, job_for_handler
 from queasy.errors import InvalidInput
-from queasy.handler import OnException
+from queasy.handler import HandlerOptions
 from queasy.job import Job, JobError
 from queasy.options import epoch, seconds
 from queasy.outcomes import Broken, Fail, Failure, Finish, Outcome, Retry, RetryLater
@@ -77,7 +78,7 @@ def _outcome_of_exception(service: Service, job: Job, error: BaseException) -> O
     if isinstance(error, _Undecodable):
         return Broken(error.error)
     _log_error(service, job, error)
-    return outcome_of_error(error, service.handler.options.on_exception)
+    return outcome_of_error(error, service.handler.options)
 
 
 def _outcome_of_result(service: Service, job: Job, result: object) -> Outcome:
@@ -93,7 +94,7 @@ def _outcome_of_result(service: Service, job: Job, result: object) -> Outcome:
         result = result()
     if isinstance(result, (Retry, Failure)):
         _log_error(service, job, result)
-    return outcome_of(result)
+    return outcome_of(result, service.handler.options.redact)
 
 
 def _log_error(service: Service, job: Job, error: BaseException) -> None:
@@ -107,28 +108,28 @@ def _log_error(service: Service, job: Job, error: BaseException) -> None:
         log_event(handler_log, logging.INFO, "handler_message", {**fields, "message": message})
 
 
-def outcome_of(result: object) -> Outcome:
+def outcome_of(result: object, redact: Redact | None = None) -> Outcome:
     """The outcome that a returned value stands for."""
     match result:
         case Retry():
-            return RetryLater(JobError.of(result), *_retry_time(result))
+            return RetryLater(JobError.of(result, redact=redact), *_retry_time(result))
         case Failure():
-            return Fail(JobError.of(result, "permanent"))
+            return Fail(JobError.of(result, "permanent", redact))
         case _:
             return FINISH
 
 
-def outcome_of_error(error: BaseException, on_exception: OnException) -> Outcome:
+def outcome_of_error(error: BaseException, options: HandlerOptions) -> Outcome:
     """The outcome that a raised exception stands for."""
     match error:
         case Retry() | Failure():
-            return outcome_of(error)
+            return outcome_of(error, options.redact)
         case _ if (at := getattr(error, "retry_at", None)) is not None:
-            return RetryLater(JobError.of(error), _retry_at(at, error))
-        case _ if on_exception == "fail":
-            return Fail(JobError.of(error, "permanent"))
+            return RetryLater(JobError.of(error, redact=options.redact), _retry_at(at, error))
+        case _ if options.on_exception == "fail":
+            return Fail(JobError.of(error, "permanent", options.redact))
         case _:
-            return RetryLater(JobError.of(error))
+            return RetryLater(JobError.of(error, redact=options.redact))
 
 
 def _retry_time(retry: Retry) -> tuple[float | None, float | None]:

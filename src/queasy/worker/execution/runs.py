@@ -366,7 +366,7 @@ def _outcome_of_end_reason(run: Run, problem: BaseException | None) -> Outcome:
     match run.end_reason:
         case None:
             problem = problem or asyncio.CancelledError("the handler cancelled its own task")
-            return outcome_of_error(problem, run.service.handler.options.on_exception)
+            return outcome_of_error(problem, run.service.handler.options)
         case "timeout":
             trace = trace_of(problem) if problem is not None else run.call and run.call.traceback
             why = f"ran longer than {run.timeout:g} s"

@@ -57,7 +57,7 @@ from queasy.options import (
 )
 from queasy.outcomes import Failure, Interrupted, PermanentError, Retry
 from queasy.queue import Queue
-from queasy.store.health import Health
+from queasy.store.health import Health, QueueHealth
 from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, MadeDue, Stat
 from queasy.sync import SyncClient, SyncQueue
 from queasy.version import VERSION
@@ -115,6 +115,7 @@ __all__ = [
     "ProtocolError",
     "QueasyError",
     "Queue",
+    "QueueHealth",
     "QueueInUse",
     "RawCodec",
     "ReadOnly",

@@ -195,9 +195,18 @@ def _add_workers(commands: Any) -> None:
 
 def _add_health(commands: Any) -> None:
     health = commands.add_parser(
-        "health", help="check the server and the workers; exit code 0 if both are ready, else 1"
+        "health",
+        help="check the server, the queues and their workers; exit code 0 if all are ready, else 1",
     )
     _app(health)
+    health.add_argument(
+        "--queue",
+        action="append",
+        type=_name,
+        dest="queues",
+        metavar="NAME",
+        help="check this queue; may be repeated (default: all with handlers)",
+    )
     health.add_argument("--json", action="store_true", help="print one JSON object")
     health.set_defaults(command=_health)
 
@@ -321,26 +330,27 @@ async def _health(options: argparse.Namespace) -> None:
     logging.getLogger("queasy").setLevel(logging.ERROR)  # its warnings are printed below
     client = _client(options.app)
     try:
-        health = await client.health()
-        problem = health.problem
-        served: dict[str, int] = {}
-        if not problem:
-            try:
-                served = await _served(client)
-            except QueasyError as refused:
-                problem = str(refused)
+        needed: list[str] = []
+        queues: list[str] = options.queues or []
+        if not queues:  # each of those with handlers needs a worker
+            services = client.plan().services
+            needed = [service.name for service in services]
+            queues = list(dict.fromkeys(service.queue for service in services))
+        health = await client.health(queues=queues)
     finally:
         await client.close()
-    ready = not problem and all(served.values())
+    served = {} if health.problem else dict.fromkeys(needed, 0)
+    served |= {queue.name: queue.workers for queue in health.queues}
+    ready = not health.problems and all(served[name] for name in needed)
     if options.json:
-        found = {"ready": ready, **msgspec.to_builtins(health), "problem": problem}
+        found = {"ready": ready, **msgspec.to_builtins(health)}
         print(msgspec.json.encode({**found, "workers": served}).decode())
     else:
         what = f"{health.server} {health.version} {health.role}".strip()
         print(f"address  {health.address}")
         if health.reachable:
             print(f"server   {what or 'unknown'}, {health.round_trip * 1000:.1f} ms")
-        if problem:
+        for problem in health.problems:
             print(f"problem  {problem}")
         for warning in health.warnings:
             print(f"warning  {warning}")
@@ -348,13 +358,6 @@ async def _health(options: argparse.Namespace) -> None:
             print(f"queue    {queue}: {workers or 'no'} worker{'s' * (workers != 1)}")
         print("ready" if ready else "not ready")
     sys.exit(0 if ready else 1)
-
-
-async def _served(client: Client) -> dict[str, int]:
-    """How many workers serve each queue that has a handler."""
-    queues = [service.name for service in client.plan().services]
-    workers = await client.workers()
-    return {queue: sum(queue in worker.queues for worker in workers) for queue in queues}
 
 
 def _shown(worker: WorkerInfo) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
@@ -13,7 +14,7 @@ import msgspec
 from queasy.codec import Codec, CodecName
 from queasy.consumer.awaiting import Consumer
 from queasy.dispatch import DispatchDefaults, new_client_id
-from queasy.errors import EmbeddedServerError, InvalidOption
+from queasy.errors import EmbeddedServerError, InvalidOption, ServerError
 from queasy.operation import run_operation
 from queasy.options import (
     Seconds,
@@ -34,7 +35,8 @@ from queasy.store.store import AsyncStore
 from queasy.worker.eviction import Evicted, check_worker, evict_worker
 from queasy.worker.lease_times import DEFAULT_LEASE, LeaseTimes
 from queasy.worker.plan import CAPACITY, MOST_CAPACITY, MOST_PROCESSES, Place, Plan
-from queasy.worker.roster import WorkerInfo, roster
+from queasy.worker.queue_health import queue_health
+from queasy.worker.roster import WorkerInfo, check_queue_names, roster
 
 __all__ = ["Client", "Running", "WorkOptions"]
 
@@ -399,12 +401,20 @@ class Client:
         """Connect and check the server now, rather than at the first call."""
         await self._store.connect()
 
-    async def health(self) -> Health:
+    async def health(self, *, queues: Collection[str] = ()) -> Health:
         """Inspect the server once: whether it can serve, and what is wrong with it.
 
-        Does not raise for a server that is unreachable or refuses: `problem` says so.
+        With `queues` also these: which are paused, and which have due jobs and no worker. Does not
+        raise for a server that is unreachable or refuses: `problem` says so.
         """
-        return await self._store.health()
+        inspect = queue_health(self._place, check_queue_names(queues))
+        health = await self._store.health()
+        if health.problem or not queues:
+            return health
+        try:
+            return replace(health, queues=await run_operation(self._store, inspect))
+        except ServerError as problem:
+            return replace(health, problem=str(problem))
 
     async def close(self) -> None:
         """Send the dispatches that wait, then close every connection.

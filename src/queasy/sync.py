@@ -7,6 +7,7 @@ store that does not await. A test compares the signatures.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
@@ -16,7 +17,7 @@ from queasy.client import MAX_PAYLOAD, Settings
 from queasy.codec import Codec, CodecName
 from queasy.consumer.threaded import SyncConsumer
 from queasy.dispatch import Dispatch, DispatchDefaults, new_client_id, new_id
-from queasy.errors import InvalidOption
+from queasy.errors import InvalidOption, ServerError
 from queasy.job import Job
 from queasy.lease import SyncLease
 from queasy.operation import run_operation_sync
@@ -37,7 +38,8 @@ from queasy.store.keys import QueueKeys
 from queasy.store.records import Cancellation, ClientInfo, Counts, Dispatched, MadeDue, Stat
 from queasy.store.store import SyncStore
 from queasy.worker.eviction import Evicted, check_worker, evict_worker
-from queasy.worker.roster import WorkerInfo, roster
+from queasy.worker.queue_health import queue_health
+from queasy.worker.roster import WorkerInfo, check_queue_names, roster
 
 __all__ = ["SyncClient", "SyncQueue"]
 
@@ -330,12 +332,20 @@ class SyncClient:
         """Connect and check the server now, rather than at the first call."""
         self._store.connect()
 
-    def health(self) -> Health:
+    def health(self, *, queues: Collection[str] = ()) -> Health:
         """Inspect the server once: whether it can serve, and what is wrong with it.
 
-        Does not raise for a server that is unreachable or refuses: `problem` says so.
+        With `queues` also these: which are paused, and which have due jobs and no worker. Does not
+        raise for a server that is unreachable or refuses: `problem` says so.
         """
-        return self._store.health()
+        inspect = queue_health(self._settings.place, check_queue_names(queues))
+        health = self._store.health()
+        if health.problem or not queues:
+            return health
+        try:
+            return replace(health, queues=run_operation_sync(self._store, inspect))
+        except ServerError as problem:
+            return replace(health, problem=str(problem))
 
     def close(self) -> None:
         """Close every connection.

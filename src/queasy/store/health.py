@@ -17,7 +17,7 @@ from queasy.store.net.faults import PROBLEMS, Lost, diagnose
 from queasy.store.net.server_errors import ResponseError
 from queasy.store.net.topology import Effect, Exchange, HangUp, Route
 
-__all__ = ["Health", "check_server", "inspect_server"]
+__all__ = ["Health", "QueueHealth", "check_server", "inspect_server"]
 
 log = logging.getLogger("queasy")
 OLDEST_VERSION = (7, 0)
@@ -32,8 +32,22 @@ SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueHealth:
+    """Whether the jobs of one queue are given out."""
+
+    name: str
+    workers: int
+    """How many workers serve it."""
+    due: int
+    """How many jobs are due."""
+    paused: bool
+    problem: str = ""
+    """Why its jobs do not run: it is paused, or has due jobs and no worker. Empty if they do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The result of an inspection of the server."""
+    """The result of an inspection of the server, and of queues on it."""
 
     address: str = ""
     """The address, without a password."""
@@ -52,11 +66,20 @@ class Health:
     """Seconds until it answered."""
     warnings: tuple[str, ...] = ()
     """Other problems, and settings that may lose jobs; each says what to do."""
+    queues: tuple[QueueHealth, ...] = ()
+    """The queues that were asked about, and those of their fail queues that are in use. Empty if
+    the server has a problem."""
 
     @property
     def ready(self) -> bool:
-        """Whether it can take jobs."""
+        """Whether the server can take jobs."""
         return not self.problem
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The problem of the server, or those of the queues; empty if there are none."""
+        every = (self.problem, *(queue.problem for queue in self.queues))
+        return tuple(problem for problem in every if problem)
 
 
 def check_server(route: Route) -> Generator[Effect, Any, None]:

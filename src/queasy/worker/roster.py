@@ -13,7 +13,7 @@ from queasy.options import LATEST_EPOCH, check_name
 from queasy.worker.plan import Place
 from queasy.worker_record import WorkerRecord
 
-__all__ = ["ROWS_PER_CALL", "WorkerInfo", "roster"]
+__all__ = ["ROWS_PER_CALL", "WorkerInfo", "check_queue_names", "roster"]
 
 ROWS_PER_CALL = 1000
 
@@ -56,10 +56,7 @@ def roster(place: Place, queues: Collection[str]) -> Operation[list[WorkerInfo]]
     """The workers of these queues, and of all other queues that those workers serve."""
     seen: dict[str, _Seen] = {}
     read: set[str] = set()
-    if isinstance(queues, str) or not isinstance(queues, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidQueue(f"queues: expected names in a list, got {queues!r}")
-    names = [check_name(queue) for queue in queues]
-    wanted = {name for queue in names for name in (queue, f"{{{queue}}}-fail")}
+    wanted = {name for queue in check_queue_names(queues) for name in (queue, f"{{{queue}}}-fail")}
     while todo := sorted(wanted - read):
         for name in todo:
             read.add(name)
@@ -67,6 +64,13 @@ def roster(place: Place, queues: Collection[str]) -> Operation[list[WorkerInfo]]
         named = {name for one in seen.values() for name in one.record.queues}
         wanted |= set(filter(_is_queue, named))
     return [_info(id_, one) for id_, one in sorted(seen.items(), key=_order)]
+
+
+def check_queue_names(queues: Collection[str]) -> list[str]:
+    """The names of queues that a caller gave. Raises InvalidQueue if they are not."""
+    if isinstance(queues, str) or not isinstance(queues, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidQueue(f"queues: expected names in a list, got {queues!r}")
+    return [check_name(queue) for queue in queues]
 
 
 def _order(item: tuple[str, _Seen]) -> tuple[str, str, int]:

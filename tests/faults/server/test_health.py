@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from queasy import Client, SyncClient
+from queasy import Client, InvalidQueue, SyncClient
 from queasy.client import Running
 from queasy.store import library
 from queasy.store.net.url import parse_url
@@ -185,3 +185,82 @@ def test_health_command_reports_server_and_workers(own_server: Server, tmp_path:
     code, said = probe(own_server)
     assert code == 1
     assert "cannot reach" in said
+
+
+def test_health_command_sees_a_paused_queue_and_due_jobs_without_a_worker(
+    own_server: Server, tmp_path: Path
+) -> None:
+    with SyncClient(own_server.url, prefix="p") as client:
+        client.queue("plain").dispatch_many([{}, {}, {}])
+        code, said = probe(own_server, "--queue", "plain", "--queue", "waits")
+        assert code == 1
+        assert "problem  queue 'plain' has 3 due jobs and no worker serves it" in said
+        assert "'waits'" not in said
+        with fleet_on(own_server.url, "p", tmp_path) as fleet:
+            worker = fleet.serve(processes=1)
+            fleet.journal.wait_for("end", 3)
+            code, said = probe(own_server, "--queue", "plain")
+            assert (code, said.splitlines()[-1]) == (0, "ready"), said
+
+            client.queue("plain").pause()
+            client.queue("plain").dispatch({})
+            for options in [(), ("--queue", "plain")]:
+                code, said = probe(own_server, *options)
+                assert code == 1
+                assert "problem  queue 'plain' is paused, with 1 due job: " in said
+                assert said.splitlines()[-1] == "not ready"
+            code, said = probe(own_server, "--queue", "waits")
+            assert code == 0, "another queue is not paused"
+            found = json.loads(probe(own_server, "--queue", "plain", "--json")[1])
+            assert found["ready"] is False
+            queue = found["queues"][0]
+            assert (queue["name"], queue["paused"], queue["due"]) == ("plain", True, 1)
+
+            client.queue("plain").resume()
+            fleet.journal.wait_for("end", 4)
+            assert probe(own_server)[0] == 0
+            assert worker.stop() == 0
+
+
+async def test_health_of_queues_says_which_do_not_run_their_jobs(own_server: Server) -> None:
+    async with Client(own_server.url) as client:
+        emails = client.queue("emails")
+        health = await client.health(queues=["emails"])
+        assert (health.problems, [queue.name for queue in health.queues]) == ((), ["emails"])
+        await emails.dispatch_many(range(12))
+        health = await client.health(queues=["emails"])
+        (queue,) = health.queues
+        assert (queue.due, queue.workers, queue.paused) == (12, 0, False)
+        assert "'emails' has 12 due jobs and no worker serves it" in queue.problem
+        assert health.problems == (queue.problem,)
+        assert health.ready, "the server can take jobs"
+        lease = await emails.lease(timeout=5)
+        assert lease is not None
+        assert not (await client.health(queues=["emails"])).problems, "a program takes its jobs"
+        await lease.fail("no")
+        await emails.pause()
+        (queue,) = (await client.health(queues=["emails"])).queues
+        assert (queue.paused, queue.due) == (True, 11)
+        assert "is paused" in queue.problem
+        assert (await client.health()).queues == ()
+
+
+async def test_health_of_a_fail_queue_is_shown_once_it_is_in_use(own_server: Server) -> None:
+    async with Client(own_server.url) as client:
+        emails = client.queue("emails")
+        await emails.configure(fail_handler=True)
+        await emails.dispatch(1)
+        async with emails.lease() as lease:
+            await lease.fail("no")
+        queues = (await client.health(queues=["emails"])).queues
+        assert [queue.name for queue in queues] == ["emails", "{emails}-fail"]
+        assert "'{emails}-fail' has 1 due job and no worker" in queues[1].problem
+
+
+def test_health_of_queues_does_not_raise_if_the_server_is_away(own_server: Server) -> None:
+    own_server.stop()
+    with pytest.raises(InvalidQueue, match="queues: expected names in a list"):
+        SyncClient(own_server.url).health(queues="emails")
+    health = SyncClient(own_server.url, timeout=1).health(queues=["emails"])
+    assert "cannot reach" in health.problem
+    assert health.queues == ()

@@ -16,6 +16,7 @@ from queasy import (
     NotReady,
     Queue,
 )
+from queasy.cli import _parser
 from queasy.worker.control import Control, Order
 from queasy.worker.intake.subscription import Subscription
 from queasy.worker.plan import Place
@@ -379,3 +380,9 @@ async def test_last_of_many_orders_wins(client: Client) -> None:
         await asyncio.wait_for(ran.wait(), PATIENCE)
         await asyncio.gather(*(order("only") for order in reversed(orders)))
         assert await client.workers() == []
+
+
+def test_command_line_takes_a_group_that_begins_with_a_hyphen() -> None:
+    """An earlier version made up such names."""
+    options = _parser().parse_args(["unserve", "app:client", "emails", "--worker=-x"])
+    assert options.workers == ["-x"]

@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 
 from queasy import Client, EvictionFailed, InvalidInput, InvalidOption, SyncClient, WorkerInfo
-from queasy.outcomes import Finish
-from queasy.store.records import Ending
-from queasy.worker.plan import Place
-from queasy.worker_record import WorkerRecord
 from tests.servers import Server
 from tests.worker.fleet import (
     ON_ONE_SERVER,
@@ -210,23 +206,19 @@ async def test_pull_lease_is_not_a_worker_and_is_not_evicted(client: Client) -> 
     assert await lease.complete()
 
 
-async def test_program_that_takes_no_orders_loses_its_leases_at_once(
-    client: Client, server: Server, prefix: str
-) -> None:
-    queue, place = client.queue("q"), Place(server.url, prefix, 5.0, None)
-    store, commands = place.store(), place.commands("q", fail=False)
-    try:
-        await queue.dispatch(1, id="a")
-        taken = await store.run(commands.dequeue("~program", lease=60, limit=1))
-        record = WorkerRecord.here("programs", 0, 10, {"q": 1}).pack()
-        assert await store.run(commands.register("~program", 60, record)) == "ok"
-        evicted = await client.evict("programs", queues=["q"])
-        assert (evicted.workers, dict(evicted.jobs)) == (("~program",), {"q": 1})
+async def test_evicted_consumer_loses_its_leases_at_once(client: Client) -> None:
+    """A consumer takes no orders, and no other process can end its work: the server refuses it."""
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    async with queue.consumer(concurrency=1, lease=30) as jobs:
+        lease = await anext(jobs)
+        (worker,) = await client.workers(["q"])
+        assert lease.job.client == worker.id
+        await queue.pause()
+        evicted = await client.evict(worker)
+        assert (evicted.workers, dict(evicted.jobs)) == ((worker.id,), {"q": 1})
         assert (await queue.counts()).due == 1
-        ending = Ending("a", taken.jobs[0].token, Finish())
-        assert await store.run(commands.settle([ending])) == ["lost"]
-    finally:
-        await store.close()
+        assert not await lease.complete()
 
 
 async def test_what_is_not_a_worker_is_refused_or_not_found(

@@ -284,6 +284,8 @@ def start(
     return subprocess.Popen(
         [sys.executable, str(script)], env={**os.environ, **settings},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # If a shell starts the tests in the background, SIGINT is ignored, also in children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

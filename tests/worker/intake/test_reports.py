@@ -34,7 +34,9 @@ async def test_outage_while_outcomes_are_reported_one_by_one_is_waited_for(
         return await run(store, command, *more)
 
     never = RetryLater(at=float("nan"))
-    monkeypatch.setattr(executor, "outcome_of", lambda result: never if result else Finish())
+    monkeypatch.setattr(
+        executor, "outcome_of", lambda result, redact: never if result else Finish()
+    )
     monkeypatch.setattr(AsyncStore, "run", fail_once)
     monkeypatch.setattr(subscription, "RETRY_PAUSE", 0.2)
 

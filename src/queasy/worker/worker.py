@@ -70,7 +70,7 @@ class Worker:
         self._rejoining: dict[Subscription, asyncio.Task[None]] = {}
         """Tasks that join a queue again after it was destroyed."""
         self._store = store
-        self._activity = Activity()
+        self._activity = Activity(capacity)
         self.commands: list[QueueCommands] = []
         """The commands of each queue, in the order of the table."""
         self._subscriptions: list[Subscription] = []

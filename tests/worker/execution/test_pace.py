@@ -3,7 +3,7 @@
 import pytest
 
 from queasy.worker.execution import pace as module
-from queasy.worker.execution.pace import LATE, MAX, MIN, PROMPT, Pace
+from queasy.worker.execution.pace import LATE, MAX_PACE, MIN, PROMPT, Pace
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_pace_of_async_handlers_that_wait_rises_to_the_maximum(clock: Clock) -> 
     pace = Pace()
     for _ in range(20):
         clock.tick(pace)
-    assert pace.awaited == MAX
+    assert pace.awaited == MAX_PACE
 
 
 def test_pace_does_not_rise_while_the_worker_wants_no_more_jobs(clock: Clock) -> None:
@@ -70,7 +70,7 @@ def test_pace_rises_on_a_busy_cpu_while_the_event_loop_is_prompt(clock: Clock) -
     pace = Pace()
     for _ in range(20):
         clock.tick(pace, late=PROMPT / 2, use=1.0)
-    assert pace.awaited == MAX
+    assert pace.awaited == MAX_PACE
 
 
 @pytest.mark.parametrize(("late", "use"), [(0.0, 1.0), (2 * LATE, 0.5)], ids=["cpu", "lag"])

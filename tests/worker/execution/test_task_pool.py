@@ -174,7 +174,8 @@ async def test_job_past_the_cut_off_starts_only_if_its_lease_was_confirmed_since
     if confirmed:
         table.set_confirmed_at(0, now)
     runs = Runs(table, 1, listener)
-    service: Any = SimpleNamespace(function=SimpleNamespace(is_async=is_async), handler=None)
+    handler = SimpleNamespace(options=SimpleNamespace(size=None))
+    service: Any = SimpleNamespace(function=SimpleNamespace(is_async=is_async), handler=handler)
     runs.start(0, service, [Job(id="a", queue="q", state="active", payload=b"1", token=7)], 1)
     runs.go()
     await listener.ended.wait()
@@ -192,6 +193,8 @@ class Listener:
         self.ended.set()
 
     def thread_refused(self, run: Run) -> None: ...
+
+    def crowded_out(self, run: Run) -> None: ...
 
     def job_refused(self, run: Run) -> None: ...
 

@@ -32,9 +32,8 @@ def queue(index: int = 0, size: int = 10, **fields: Any) -> QueueView:
     return QueueView(index=index, size=size, **fields)
 
 
-def room(used: int = 0, reserved: int = 0, *, pace: float = 1.0) -> Room:
-    usable = int(CAPACITY * pace)
-    return Room(CAPACITY, Units(awaited=used), Units(awaited=reserved), usable, CAPACITY)
+def room(used: int = 0, reserved: int = 0) -> Room:
+    return Room(CAPACITY, Units(awaited=used), Units(awaited=reserved))
 
 
 def decision(*queues: QueueView, **fields: Any) -> Decision:
@@ -123,8 +122,8 @@ def test_worker_that_makes_room_asks_whether_the_suspect_still_waits() -> None:
 
 
 def test_async_handlers_that_compute_get_only_the_room_their_pace_allows() -> None:
-    slow = room(used=10, pace=0.1)
-    assert actions(queue(size=10), room=slow) == [NotePassedOver(0)]
+    slow = room(used=10)
+    assert actions(queue(size=10, pace=0.1), room=slow) == [NotePassedOver(0)]
     assert actions(queue(size=10, is_async=False), room=slow) == [Dequeue(0, limit=5, units=50)]
 
 
@@ -425,6 +424,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
                 draw(sizes),
                 priority=draw(st.integers(0, 2)),
                 is_async=draw(st.booleans()),
+                pace=draw(st.sampled_from((0.1, 0.5, 1.0))),
                 serving=draw(st.booleans()),
                 calls=calls,
                 asked_at=draw(times) if calls else 0.0,
@@ -450,8 +450,6 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         CAPACITY,
         Units(awaited=used - plain, plain=plain),
         Units(awaited=reserved),
-        int(CAPACITY * draw(st.sampled_from((0.1, 0.5, 1.0)))),
-        int(CAPACITY * draw(st.sampled_from((0.1, 0.5, 1.0)))),
     )
     return Snapshot(
         now=NOW,
@@ -487,9 +485,10 @@ def test_each_kind_of_handler_keeps_to_its_pace(now: Snapshot) -> None:
     if not now.room.used.total + now.room.reserved.total:
         return  # an idle worker always runs one portion
     by_index = {queue.index: queue for queue in now.queues}
-    for is_async, usable in ((True, now.room.usable_async), (False, now.room.usable_plain)):
+    for is_async in (True, False):
         kinds = [a for a in dequeues(decide(now)) if by_index[a.queue].is_async == is_async]
         occupied = now.room.used.of(is_async=is_async) + now.room.reserved.of(is_async=is_async)
+        usable = max((CAPACITY * by_index[a.queue].pace for a in kinds), default=0)
         assert not kinds or occupied + sum(action.units for action in kinds) <= usable
 
 

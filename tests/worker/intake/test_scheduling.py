@@ -99,7 +99,7 @@ class Simulation:
                 )
                 for queue in self.queues
             ],
-            room=Room(CAPACITY, self.used, reserved, CAPACITY, CAPACITY),
+            room=Room(CAPACITY, self.used, reserved),
             closing=self.closing,
             running=any(self.running),
         )
@@ -265,6 +265,6 @@ def test_full_worker_with_an_overdue_poll_stops_being_the_waiter(clock: Clock) -
     state.plan_poll(soon, 1, 8.0, now - 0.02)
     assert 0 < state.poll_at <= now
     view = state.view(Pace(), needs_reconcile=False, own_units=0)
-    full = Room(100, Units(awaited=100), Units(), 100, 100)
+    full = Room(100, Units(awaited=100), Units())
     decision = decide(Snapshot(now=clock.now, queues=[view], room=full, running=True))
     assert decision.actions == [NotePassedOver(0), StandDown(0)]

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["PACE_TICK", "Pace"]
+__all__ = ["MAX_PACE", "PACE_TICK", "Pace"]
 
-MIN, MAX = 0.1, 10.0
+MIN, MAX_PACE = 0.1, 10.0
 PACE_TICK = 0.1
 # An event loop later than LATE is overloaded. One less late than PROMPT has time to spare.
 LATE, PROMPT = 0.05, 0.02
@@ -37,10 +37,6 @@ class Pace:
         """Begin to measure after an idle time, whose CPU use must not count."""
         self._clock, self._cpu = time.monotonic(), time.process_time()
 
-    def of(self, *, is_async: bool) -> float:
-        """The part of the capacity that handlers of one kind may use."""
-        return min(1.0, self.awaited if is_async else self.plain)
-
     def hasten(self) -> None:
         """Raise the pace at once: before the next jobs arrived, all async handlers had ended, or
         had begun and awaited something.
@@ -48,7 +44,7 @@ class Pace:
         So no tick is needed to see that the worker can run more of them.
         """
         if self.awaited >= 1:
-            self.awaited = min(MAX, self.awaited * UP)
+            self.awaited = min(MAX_PACE, self.awaited * UP)
 
     def tick(self, late: float, threads: int, *, wanted_more: bool) -> None:
         """Adjust both numbers.
@@ -66,4 +62,4 @@ class Pace:
         elif late < PROMPT:
             self.plain = min(1.0, self.plain * UP)
             if wanted_more or self.awaited < 1:
-                self.awaited = min(MAX, self.awaited * UP)
+                self.awaited = min(MAX_PACE, self.awaited * UP)

@@ -1,6 +1,6 @@
 """All runs of a worker.
 
-1. Async handlers run in shared tasks, plain functions in threads.
+1. Async handlers run in shared tasks, plain functions in shared threads.
 2. While anything runs, a periodic tick checks the deadlines of all runs, and adjusts the pace. In a
    worker without a supervisor it checks their leases as well.
 3. The worker asks a run to end if it is past its timeout, is cancelled, or must stop. If the run
@@ -15,7 +15,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from queasy.job import Job, JobError
@@ -23,13 +22,14 @@ from queasy.outcomes import Cancel, Finish, Outcome, Release, RetryLater, TimedO
 from queasy.trace import trace_of
 from queasy.worker.events import MAX_JOBS_LOGGED, event
 from queasy.worker.execution.executor import execute, execute_plain, outcome_of_error
+from queasy.worker.execution.interruptible import Interruptible
 from queasy.worker.execution.pace import PACE_TICK, Pace
 from queasy.worker.execution.run import EndReason, Run, RunEnding
 from queasy.worker.execution.task_pool import TaskPool
-from queasy.worker.execution.thread_pool import InterruptibleCall, ThreadPool
+from queasy.worker.execution.thread_pool import ThreadPool
 from queasy.worker.execution.units import Units
 from queasy.worker.liveness.inflight_table import GIVEN_BACK, InflightTable
-from queasy.worker.plan import Service
+from queasy.worker.plan import DEFAULT_SIZE, Service
 
 __all__ = ["END_GRACE", "RunListener", "Runs"]
 
@@ -37,7 +37,8 @@ __all__ = ["END_GRACE", "RunListener", "Runs"]
 END_GRACE = 1.0
 # If a tick is later than this, in seconds, the worker logs that the event loop was blocked.
 REPORT_LATENESS = 1.0
-RELEASE = Release()
+Returned = tuple[Run, Outcome | None, BaseException | None]
+"""A run of a plain function, with its outcome, or with what it raised."""
 
 
 class RunListener(Protocol):
@@ -51,6 +52,10 @@ class RunListener(Protocol):
 
     def thread_refused(self, run: Run) -> None:
         """The machine could not start a thread for a plain function. The job is released."""
+        ...
+
+    def crowded_out(self, run: Run) -> None:
+        """The run waited too long for a thread. The job is released."""
         ...
 
     def job_refused(self, run: Run) -> None:
@@ -71,19 +76,21 @@ class Runs:
         """Units of capacity that runs occupy."""
         self.accepted_count = 0
         """How many runs were added by `start`, whatever became of them."""
-        self.given_back_count = 0
-        """How many of them did not begin, because the supervisor gave their jobs back first."""
+        self.unbegun_count = 0
+        """How many of them ended before their handler was called."""
         self.ended_count = 0
-        """How many runs have ended, or were given back."""
+        """How many runs have ended."""
         self._wanted_more = False
         self._table = table
         self._cut_off = table.times.cut_off
-        self._threads = ThreadPool(capacity)
+        self._threads = ThreadPool(
+            self._perform_plain, lambda returned: self._end(*returned), self._refuse,
+            lambda: capacity - self.used.awaited,
+        )  # fmt: skip
         self._tasks = TaskPool(self._perform)
         self._listener = listener
         self._runs: dict[int, dict[str, Run]] = defaultdict(dict)
         """The runs of each queue, by job id."""
-        self._in_threads = 0
         self._longest_wait = 0.0
         """The longest time that an async handler waited for its start, since the last tick."""
         self._last_ended: str | None = None
@@ -104,7 +111,7 @@ class Runs:
     @property
     def started_count(self) -> int:
         """How many runs have started, or are about to."""
-        return self.accepted_count - self.given_back_count
+        return self.accepted_count - self.unbegun_count
 
     def of_queue(self, queue: int) -> list[Run]:
         return list(self._runs[queue].values())
@@ -134,7 +141,7 @@ class Runs:
         task = asyncio.current_task(loop)
         if task is None:
             return None
-        return next((run for run in self if run.call is None and run.task is task), None)
+        return next((run for run in self if run.task is task), None)
 
     def note_unmet_demand(self) -> None:
         """The worker would have taken more jobs if there had been room."""
@@ -143,7 +150,7 @@ class Runs:
     # Starting
 
     def start(self, queue: int, service: Service, jobs: Sequence[Job], size: int) -> None:
-        """Start runs. Plain functions begin at once, async handlers after the next `go`.
+        """Start runs: of plain functions at once, of async handlers after the next `go`.
 
         The runs occupy capacity from now on. If the lease of a job may be over when its turn comes,
         its handler is not called.
@@ -151,7 +158,8 @@ class Runs:
         now = time.monotonic()
         is_async = service.function.is_async
         safe_until = self._table.requested_at(queue) + self._cut_off
-        runs = [Run(queue, service, is_async, job, size, now, safe_until) for job in jobs]
+        units = service.handler.options.size or DEFAULT_SIZE
+        runs = [Run(queue, service, is_async, job, size, units, now, safe_until) for job in jobs]
         self._runs[queue].update({run.job.id: run for run in runs})
         self.accepted_count += len(runs)
         self.used.add(size * len(runs), is_async=is_async)
@@ -160,54 +168,19 @@ class Runs:
         if is_async:
             self._tasks.add(runs)
         else:
-            for run in runs:
-                self._start_thread(run, now)
+            self._threads.add(runs)
 
     def go(self, *, at_once: bool = False) -> None:
         """Let the async handlers begin: now, or after the calls that are about to be sent."""
         self._tasks.go(at_once=at_once)
 
-    def _start_thread(self, run: Run, now: float) -> None:
-        if self._lease_may_be_over(run, now):
-            self.request_end(run, "stop")
-            self._end(run, None, None)
-            return
-        call = InterruptibleCall(partial(execute_plain, run.service, run.job))
-        run.begin(self._table, self._table.run_clock())
-        if run.slot == GIVEN_BACK:
-            self._end(run, RELEASE, None)
-            return
-        self._in_threads += 1
-        run.begin_call(call)
-        try:
-            returned = self._threads.start(call)
-        except RuntimeError as problem:  # the machine's limit on threads
-            event("thread_start_failed", logging.ERROR, queue=run.service.name, job=run.job.id,
-                  error=problem)  # fmt: skip
-            call.interrupt()  # the pool had already queued the call
-            self._in_threads -= 1
-            self.request_end(run, "stop")
-            self._end(run, None, None)
-            self._listener.thread_refused(run)
-        else:
-            run.enter_thread(returned)
-            returned.add_done_callback(partial(self._thread_returned, run))
-
     async def _perform(self, run: Run, task: asyncio.Task[Any]) -> None:
         """Run an async handler. Other handlers use the same task before and after it."""
-        # In this order: a freeze between the two makes the deadline later, never earlier.
-        frozen, now = self._table.frozen_seconds, time.monotonic()
-        if now > run.safe_until and self._lease_may_be_over(run, now):
-            self.request_end(run, "stop")
-        if run.end_reason is not None:
+        if not run.begin(self._table, task):
             self._end(run, None, None)
             return
-        run.begin(self._table, now - frozen, task)
-        if run.slot == GIVEN_BACK:
-            self._end(run, RELEASE, None)
-            return
-        if now - run.ready_at > self._longest_wait:
-            self._longest_wait = now - run.ready_at
+        if run.waited > self._longest_wait:
+            self._longest_wait = run.waited
         try:
             outcome = await execute(run.service, run.job)
         except BaseException as problem:  # a cancellation, or another BaseException of the handler
@@ -216,27 +189,32 @@ class Runs:
             self._end(run, outcome, None)
         self._last_ended = run.job.id
 
-    def _lease_may_be_over(self, run: Run, now: float) -> bool:
-        """Whether another client may have the job by now.
+    def _perform_plain(self, run: Run, calls: Interruptible) -> Returned:
+        """Run a plain function, in the thread that calls this."""
+        if not run.begin(self._table):
+            return run, None, None
+        run.enter_thread(calls)
+        try:
+            return run, calls.call(_execute_plain, run), None
+        except BaseException as problem:  # an interruption, or another one of the function
+            return run, None, problem
+        finally:
+            # At once: if the loop is blocked, the supervisor must not take this run for a late one.
+            self._table.end_run(run.slot)
 
-        True if the server has not confirmed the lease until the cut-off: the process was
-        frozen after it received the job, and before the run began.
-        """
-        if now <= run.safe_until or now - self._table.requested_at(run.queue) <= self._cut_off:
-            return False
-        return now - self._table.confirmed_at(run.queue) > self._cut_off
+    def _refuse(self, runs: list[Run], problem: Exception | None) -> None:
+        """Release the jobs of plain functions for which there is no thread, for this reason."""
+        for run in runs:
+            if problem is None:
+                self._listener.crowded_out(run)
+            else:
+                event("thread_start_failed", logging.ERROR, queue=run.service.name, job=run.job.id,
+                      error=problem)  # fmt: skip
+                self._listener.thread_refused(run)
+            run.request_end("stop", 0.0)
+            self._end(run, None, None)
 
     # Ending
-
-    def _thread_returned(self, run: Run, returned: asyncio.Future[Any]) -> None:
-        """A plain function returned, or was interrupted."""
-        self._in_threads -= 1
-        if returned.cancelled():
-            self._end(run, None, asyncio.CancelledError())
-        elif (problem := returned.exception()) is not None:
-            self._end(run, None, problem)
-        else:
-            self._end(run, returned.result(), None)
 
     def _end(self, run: Run, outcome: Outcome | None, problem: BaseException | None) -> None:
         job, slot, copied = run.job, run.slot, 0
@@ -247,9 +225,10 @@ class Runs:
             copied = len(job.payload)
         if slot >= 0:
             self._table.end_run(slot)
-        elif slot == GIVEN_BACK:
-            self.given_back_count += 1
-            self._listener.job_refused(run)
+        else:
+            self.unbegun_count += 1
+            if slot == GIVEN_BACK:
+                self._listener.job_refused(run)
         del self._runs[run.queue][job.id]
         self.used.add(-run.size, is_async=run.is_async)
         self.ended_count += 1
@@ -275,6 +254,8 @@ class Runs:
                 self._table.set_deadline(run.slot, min(run.deadline, now))
             event("run_interrupted", why=reason, queue=run.service.name, job=run.job.id)
         run.request_end(reason, now)
+        if not run.is_async and self._threads.discard(run):
+            self._end(run, None, None)
 
     # The tick
 
@@ -310,7 +291,7 @@ class Runs:
         self._table.deadlines_checked(due_until)
         # A handler's wait counts double, because another worker could have run the job meanwhile.
         late = max(now - expected, 2 * waited)
-        self.pace.tick(late, self._in_threads, wanted_more=self._wanted_more)
+        self.pace.tick(late, self._threads.performing, wanted_more=self._wanted_more)
         if self._wanted_more:
             self._wanted_more = False
             self._listener.room_changed()
@@ -344,7 +325,7 @@ class Runs:
         # If the handler that blocked the loop has ended, it is the one that ended last: this tick
         # was overdue, and ran right after it.
         ended = [] if self._last_ended is None else [self._last_ended]
-        jobs = ended + [run.job.id for run in self if run.call is None]
+        jobs = ended + [run.job.id for run in self if run.is_async]
         event("event_loop_blocked", logging.WARNING, seconds=late, jobs=jobs[:MAX_JOBS_LOGGED],
               hint="a plain function (def) would run in a thread" if jobs else None)  # fmt: skip
 
@@ -352,6 +333,10 @@ class Runs:
         """Start no more runs. Current runs continue until they end by themselves."""
         self._tasks.close()
         self._threads.close()
+
+
+def _execute_plain(run: Run) -> Outcome:
+    return execute_plain(run.service, run.job)
 
 
 def _outcome_without_result(run: Run, problem: BaseException | None) -> Outcome:
@@ -368,9 +353,9 @@ def _outcome_of_end_reason(run: Run, problem: BaseException | None) -> Outcome:
             problem = problem or asyncio.CancelledError("the handler cancelled its own task")
             return outcome_of_error(problem, run.service.handler.options)
         case "timeout":
-            trace = trace_of(problem) if problem is not None else run.call and run.call.traceback
+            trace = trace_of(problem) if problem is not None else ""
             why = f"ran longer than {run.timeout:g} s"
-            return TimedOut(JobError("Timeout", why, "timeout", trace or "").clean())
+            return TimedOut(JobError("Timeout", why, "timeout", trace).clean())
         case "cancel":
             return Cancel()
         case "stop":

@@ -19,6 +19,7 @@ import msgspec
 
 from queasy.store.records import Ending
 from queasy.worker.execution.units import Units
+from queasy.worker_record import CAPACITY
 
 __all__ = ["SHORTEST_TURN", "TURN", "Activity", "Turn"]
 
@@ -39,7 +40,9 @@ class Turn(msgspec.Struct, frozen=True):
 class Activity:
     """The queues that are awake or in a call, by index, and the room that their calls reserve."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self.capacity = capacity
+        """Units of capacity of the worker."""
         self.awake: set[int] = set()
         """Queues that a decision must consider. The others rest until their poll is due."""
         self.calling: set[int] = set()

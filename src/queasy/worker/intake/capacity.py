@@ -35,6 +35,11 @@ class SizedQueue(Protocol):
         ...
 
     @property
+    def pace(self) -> float:
+        """The part of the capacity that its jobs may use."""
+        ...
+
+    @property
     def prefetches(self) -> bool: ...
     @property
     def reserved_ahead(self) -> int:
@@ -53,9 +58,6 @@ class Room(msgspec.Struct):
     capacity: int
     used: Units
     reserved: Units
-    usable_async: int
-    """Units that async handlers may use at their pace."""
-    usable_plain: int
     reserved_ahead: int = 0
     """Units reserved by calls that prefetch: their jobs are short."""
 
@@ -72,13 +74,13 @@ class Room(msgspec.Struct):
             return portion  # an idle worker runs any job, whatever its size
         kind = queue.is_async
         free = self.capacity - self.used.total - self.reserved.total
-        free_of_kind = self.usable(is_async=kind) - self._occupied(is_async=kind)
+        usable = self.usable(queue)
         if starved is not None:
             if starved.needs_idle_worker:
                 return 0
             free -= starved.units
-            free_of_kind -= starved.units_of_kind.of(is_async=kind)
-        free = min(free, free_of_kind)
+            usable = min(usable, starved.most_of_kind.get(kind, usable))
+        free = min(free, usable - self._occupied(is_async=kind))
         return min(portion, max(0, free * _stages_at_once(queue) // queue.size))
 
     def portion(self, queue: SizedQueue) -> int:
@@ -102,8 +104,9 @@ class Room(msgspec.Struct):
         free = self.capacity - self.used.total - others_reserved
         return max(0, free // size)
 
-    def usable(self, *, is_async: bool) -> int:
-        return self.usable_async if is_async else self.usable_plain
+    def usable(self, queue: SizedQueue) -> int:
+        """Units that handlers of the queue's kind may use at the pace of this queue."""
+        return int(self.capacity * queue.pace)
 
     def _occupied(self, *, is_async: bool) -> int:
         return self.used.of(is_async=is_async) + self.reserved.of(is_async=is_async)
@@ -116,18 +119,19 @@ class StarvedNeeds(msgspec.Struct):
     """
 
     units: int = 0
-    units_of_kind: Units = msgspec.field(default_factory=Units)
-    """What handlers of the same kind leave, of the units that their pace allows."""
+    most_of_kind: dict[bool, int] = msgspec.field(default_factory=dict[bool, int])
+    """What async handlers (True) and plain ones (False) may occupy at most beside starved ones of
+    their kind, because of the pace of those."""
     needs_idle_worker: bool = False
     """A job fits into an idle worker only."""
 
     def add(self, room: Room, starved: SizedQueue) -> None:
         kind, need = starved.is_async, starved.size - starved.own_units
-        if starved.size > room.usable(is_async=kind):
+        usable = room.usable(starved)
+        if starved.size > usable:
             self.needs_idle_worker = True
         self.units = max(self.units, need)
-        more = max(0, need - self.units_of_kind.of(is_async=kind))
-        self.units_of_kind.add(more, is_async=kind)
+        self.most_of_kind[kind] = min(self.most_of_kind.get(kind, usable), usable - need)
 
 
 def fits_many(capacity: int, size: int) -> bool:

@@ -69,7 +69,9 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int
     """Units of capacity that one job takes."""
     is_async: bool = True
-    """Whether the handler is async. Async handlers have one pace, plain ones another."""
+    """Whether the handler is async."""
+    pace: float = 1.0
+    """The part of the worker's capacity that jobs of this kind of handler may use."""
     serving: bool = True
     """Whether the worker takes jobs of this queue."""
     calls: int = 0

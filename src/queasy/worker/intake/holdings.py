@@ -57,13 +57,11 @@ class Holdings:
 
     def room(self) -> Room:
         """The capacity at this moment: in use, reserved, and usable at the present pace."""
-        pace, reserved = self.runs.pace, self.deferred.reserved()
+        reserved = self.deferred.reserved()
         for is_async in (True, False):
             reserved.add(self._activity.reserved.of(is_async=is_async), is_async=is_async)
-        usable_async = int(self._capacity * pace.of(is_async=True))
-        usable_plain = int(self._capacity * pace.of(is_async=False))
         ahead = self._activity.reserved_ahead
-        return Room(self._capacity, self.runs.used, reserved, usable_async, usable_plain, ahead)
+        return Room(self._capacity, self.runs.used, reserved, ahead)
 
     def jobs(self) -> int:
         """How many jobs are in this process: held, not reported, or perhaps on their way."""

@@ -27,11 +27,12 @@ import msgspec
 from queasy.job import Job
 from queasy.outcomes import Outcome
 from queasy.store.records import Taken
-from queasy.worker.execution.pace import Pace
+from queasy.worker.execution.pace import MAX_PACE, Pace
 from queasy.worker.execution.run import RunEnding
 from queasy.worker.intake.activity import Activity, Turn
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
+from queasy.worker.intake.turnover import Turnover
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import DEFAULT_SIZE, Service
 
@@ -119,6 +120,7 @@ class QueueState:
         """When the worker last saw that no run of the queue was left."""
         self._no_prefetch_until = 0.0
         self._no_turns_until = 0.0
+        self._turnover = Turnover()
         self._paused_until = 0.0
         self._passed_over_since: float | None = None
         self._probed_at = 0.0
@@ -202,9 +204,16 @@ class QueueState:
         size = self.service.handler.options.size
         if size is not None:
             return size
-        if self.is_async and pace.awaited > 1:
-            return max(1, round(DEFAULT_SIZE / pace.awaited))
-        return DEFAULT_SIZE
+        return max(1, round(DEFAULT_SIZE / max(1.0, self._pace(pace))))
+
+    def _pace(self, pace: Pace) -> float:
+        """How much of the worker's capacity the queue may use. Above 1, jobs are packed tighter."""
+        if self.is_async:
+            return pace.awaited
+        if self.service.handler.options.size is not None:
+            return pace.plain
+        ahead = self._turnover.in_a_moment * DEFAULT_SIZE / self.activity.capacity
+        return min(MAX_PACE, pace.plain + ahead)
 
     def held_leases(self) -> set[LeaseKey]:
         """Leases of jobs that are about to start, and of outcomes that are not reported yet."""
@@ -219,6 +228,7 @@ class QueueState:
             priority=self.service.handler.options.priority,
             size=self.size(pace),
             is_async=self.is_async,
+            pace=min(1.0, self._pace(pace)),
             serving=self.serving,
             calls=len(self._in_flight),
             asked_at=call.started_at if call is not None and call.limit else 0.0,
@@ -360,6 +370,7 @@ class QueueState:
         self.prefetches = False
         self.activity.end_sharing(self.index)
         self._no_prefetch_until = self._last_served + NO_PREFETCH_AFTER_RELEASE
+        self._turnover.forget()
 
     def give_up(self) -> None:
         """A call was not answered, and is not repeated."""
@@ -528,6 +539,8 @@ class QueueState:
             count = min(count, next(n for n, size in sizes if size >= MAX_ENDING_BYTES))
         endings, self._endings = endings[:count], endings[count:]
         self._reporting += len(endings)
+        if not self.is_async:
+            self._turnover.note_ended(len(endings), time.monotonic())
         return endings
 
     def note_reported(self, endings: list[RunEnding]) -> None:

@@ -113,6 +113,9 @@ class Scheduler:
     def thread_refused(self, run: Run) -> None:
         self.queues[run.queue].pause()
 
+    def crowded_out(self, run: Run) -> None:
+        self.queues[run.queue].suspend_prefetch()
+
     def job_refused(self, run: Run) -> None:
         self.queues[run.queue].leases.mark_stale()
 

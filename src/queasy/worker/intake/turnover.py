@@ -1,0 +1,43 @@
+"""How many jobs of a queue end in this worker within a moment.
+
+A worker that holds this many more plain functions than it runs at once never waits for the server
+between two of them, and none of them waits here for longer than that moment.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MOMENT", "Turnover"]
+
+# In seconds. A job that is held ready begins within about this time.
+MOMENT = 0.002
+# The rate is measured over at least this time, in seconds.
+WINDOW = 0.001
+# After this time, in seconds, an earlier rate says nothing about the present one.
+FORGET_AFTER = 0.1
+
+
+class Turnover:
+    """The rate at which jobs of one queue end."""
+
+    def __init__(self) -> None:
+        self._rate = 0.0
+        self._ended = 0
+        self._since = 0.0
+
+    def note_ended(self, jobs: int, now: float) -> None:
+        """That many jobs have ended since the last call."""
+        self._ended += jobs
+        seconds = now - self._since
+        if seconds >= WINDOW:
+            rate = self._ended / seconds
+            self._rate = rate if seconds > FORGET_AFTER else (self._rate + rate) / 2
+            self._ended, self._since = 0, now
+
+    def forget(self) -> None:
+        """The rate has changed: jobs take longer now."""
+        self._rate, self._ended = 0.0, 0
+
+    @property
+    def in_a_moment(self) -> int:
+        """How many jobs end in a moment."""
+        return int(self._rate * MOMENT)

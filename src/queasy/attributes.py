@@ -15,7 +15,15 @@ from typing import Any, cast
 
 import msgspec
 
-__all__ = ["Redact", "attributes_of", "bounded", "chain_of", "has_details", "redact_secrets"]
+__all__ = [
+    "Redact",
+    "attribute_of",
+    "attributes_of",
+    "bounded",
+    "chain_of",
+    "has_details",
+    "redact_secrets",
+]
 
 Redact = Callable[[str, Any], Any]
 """Takes the name of an attribute and its value, and returns the value to record."""
@@ -78,12 +86,13 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
 def attributes_of(error: BaseException, redact: Redact) -> dict[str, Any]:
     """The attributes of an exception that are not None and that JSON has."""
     names, unrecorded = _known_types.get(type(error)) or _learn(type(error))
-    found = {name: _value_of(error, name) for name in names}
+    found = {name: attribute_of(error, name) for name in names}
     found |= {name: value for name, value in vars(error).items() if name not in unrecorded}
     return bounded({name: value for name, value in found.items() if value is not None}, redact)
 
 
-def _value_of(error: BaseException, name: str) -> Any:
+def attribute_of(error: BaseException, name: str) -> Any:
+    """The value of an attribute; None if the exception does not have it, or reading it raises."""
     try:
         return getattr(error, name, None)
     except Exception:  # a class may define how its attributes are read

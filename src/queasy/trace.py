@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from types import CodeType, TracebackType
 
@@ -18,20 +19,20 @@ _stack_texts: dict[tuple[_Location, ...], str] = {}
 
 
 def trace_of(error: BaseException) -> str:
-    """The text of `traceback.format_exception`; empty when an exception breaks its formatting."""
-    try:
-        if _is_plain(error):
-            return f"{_frames(error.__traceback__)}{_last_line(error)}"
-        return "".join(traceback.format_exception(error))
-    except Exception:
-        return ""
+    """The text of `traceback.format_exception`; without causes and notes if the exception breaks
+    its formatting.
+    """
+    with contextlib.suppress(Exception):  # a class may define how its attributes are read
+        if not _is_plain(error):
+            return "".join(traceback.format_exception(error))
+    return f"{_frames(error.__traceback__)}{_last_line(error)}"
 
 
 def _is_plain(error: BaseException) -> bool:
     """Whether the text is only a stack, a type and a message."""
     chained = error.__cause__ or (error.__context__ and not error.__suppress_context__)
     return (
-        not chained and not isinstance(error, DETAILED_ERRORS) and not hasattr(error, "__notes__")
+        not chained and not isinstance(error, DETAILED_ERRORS) and "__notes__" not in vars(error)
     )
 
 

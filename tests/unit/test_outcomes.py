@@ -1,5 +1,6 @@
 """How a run ends, as a value: what handlers return or raise."""
 
+import contextlib
 import math
 import pickle
 from datetime import UTC, datetime, timedelta
@@ -119,3 +120,27 @@ def test_exception_with_an_unusable_retry_at_is_retried_after_the_backoff() -> N
         outcome = outcome_of_error(Busy(at), raising("fail"))
         assert isinstance(outcome, RetryLater)
         assert (outcome.at, outcome.after) == (None, None)
+
+
+class Forwarding(Exception):
+    """Looks attributes up in what it carries, as many classes do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["extra"][name]
+
+
+@pytest.mark.parametrize("cause", [None, KeyError("first")], ids=["alone", "with a cause"])
+def test_exception_whose_attributes_cannot_be_read_is_recorded_as_itself(
+    cause: Exception | None,
+) -> None:
+    """Bug: the job was retried for the KeyError of `error.retry_at`, and had no traceback."""
+    outcome: Any = None
+    try:
+        raise Forwarding("refused") from cause
+    except Forwarding as error:
+        with contextlib.suppress(KeyError):  # pytest cannot show an error whose context it is
+            outcome = outcome_of_error(error, raising("fail"))
+    assert isinstance(outcome, Fail)
+    assert outcome.error is not None
+    assert (outcome.error.type, outcome.error.message) == ("Forwarding", "refused")
+    assert outcome.error.traceback.endswith("Forwarding: refused\n")

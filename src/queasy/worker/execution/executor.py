@@ -6,7 +6,7 @@ import inspect
 import logging
 from typing import Any
 
-from queasy.attributes import Redact
+from queasy.attributes import Redact, attribute_of
 from queasy.current import RUNNING, job_for_handler
 from queasy.errors import InvalidInput
 from queasy.handler import HandlerOptions
@@ -124,7 +124,7 @@ def outcome_of_error(error: BaseException, options: HandlerOptions) -> Outcome:
     match error:
         case Retry() | Failure():
             return outcome_of(error, options.redact)
-        case _ if (at := getattr(error, "retry_at", None)) is not None:
+        case _ if (at := attribute_of(error, "retry_at")) is not None:
             return RetryLater(JobError.of(error, redact=options.redact), _retry_at(at, error))
         case _ if options.on_exception == "fail":
             return Fail(JobError.of(error, "permanent", options.redact))

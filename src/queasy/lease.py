@@ -38,6 +38,8 @@ class BaseLease:
         """The token of the lease: it increases with every lease."""
         self.ended: str | None = None
         """How the lease ended, as the server says: finished, retried, failed, released, lost ..."""
+        self._told = False
+        """The program ended the lease itself, or tried to, and was told what became of it."""
         self._answer_lost = False
         """The answer to an earlier end of this lease was lost: it may have taken effect."""
         self._commands = commands
@@ -75,6 +77,7 @@ class BaseLease:
             )
         if self.ended is None:  # the first answer counts
             self.ended = words[0]
+        self._told = True
         return words[0] != "lost"
 
     def _retry(self, at: When | None, after: Seconds | None, error: object) -> Ending:
@@ -90,17 +93,14 @@ class BaseLease:
             self.ended = "lost"
         return word != "lost"
 
-    def _outcome_of(self, error: BaseException | None) -> Outcome | None:
-        """The outcome of a `with` block; None when its body has ended the lease."""
-        if self.ended is not None:
-            return None
+    def _ending_of_block(self, error: BaseException | None) -> Ending:
         match error:
             case None:
-                return Finish()
+                return self._ending(Finish())
             case Exception():
-                return RetryLater(JobError.of(error))
+                return self._ending(RetryLater(JobError.of(error)))
             case _:  # cancelled or interrupted: not counted as an attempt
-                return Release()
+                return self._ending(Release())
 
     def _check_end(self, error: BaseException | None) -> None:
         if error is None and self.ended == "lost":
@@ -170,10 +170,11 @@ class Lease(BaseLease):
         trace: TracebackType | None,
     ) -> None:
         """Completes on success, retries on an exception."""
-        outcome = self._outcome_of(error)
-        if outcome is not None:
-            await self._settle(self._ending(outcome))
-            self._check_end(error)
+        if self._told:
+            return
+        if self.ended is None:
+            await self._settle(self._ending_of_block(error))
+        self._check_end(error)
 
 
 L = TypeVar("L", bound=Lease | None)
@@ -272,7 +273,8 @@ class SyncLease(BaseLease):
         trace: TracebackType | None,
     ) -> None:
         """Complete the job on success; retry it on an exception."""
-        outcome = self._outcome_of(error)
-        if outcome is not None:
-            self._settle(self._ending(outcome))
-            self._check_end(error)
+        if self._told:
+            return
+        if self.ended is None:
+            self._settle(self._ending_of_block(error))
+        self._check_end(error)

@@ -147,13 +147,16 @@ def test_cancel_and_eviction_are_seen_in_other_threads(sync_client: SyncClient) 
         assert again.ended == "finished"
 
 
-def test_with_block_of_a_lost_lease_raises(sync_client: SyncClient) -> None:
+@pytest.mark.parametrize("learns", [False, True], ids=["unknown", "known"])
+def test_with_block_of_a_lost_lease_raises(sync_client: SyncClient, learns: bool) -> None:
+    """Bug: it did not if the consumer had learned of the loss before the block ended."""
     queue = sync_client.queue("q")
     queue.dispatch(1)
 
     def work(lease: SyncConsumerLease, evict: str) -> None:
         with lease:
             queue.evict(evict, died=False)
+            assert not learns or lease.should_stop.wait(10)
 
     with queue.consumer(concurrency=1) as jobs:
         (lease,) = take(jobs, 1)

@@ -119,6 +119,36 @@ async def test_with_block_raises_when_its_lease_expired(client: Client) -> None:
     assert await other.complete()
 
 
+async def test_with_block_raises_when_the_answer_to_extend_was_that_its_lease_is_over(
+    client: Client,
+) -> None:
+    """Bug: it did not, so a program that ignored the answer took its work for done."""
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+
+    async def work() -> None:
+        async with queue.lease() as lease:
+            assert lease is not None
+            await queue.evict(lease.job.client)
+            assert not await lease.extend(60)
+
+    with pytest.raises(LeaseLost):
+        await work()
+    await queue.cancel("a")
+
+
+async def test_with_block_whose_body_learned_how_its_lease_ended_does_not_raise(
+    client: Client,
+) -> None:
+    queue = client.queue("q")
+    await queue.dispatch(1, id="a")
+    async with queue.lease() as lease:
+        assert lease is not None
+        await queue.evict(lease.job.client)
+        assert not await lease.complete()
+    await queue.cancel("a")
+
+
 async def test_job_retried_with_an_empty_error_can_be_read(client: Client) -> None:
     """Bug: its record held the error as an empty array, and the job was set aside as broken."""
     queue = client.queue("q")

@@ -153,7 +153,7 @@ def check_run_timeout(value: object) -> float | Unlimited:
             f"timeout: expected seconds, a timedelta or {UNLIMITED!r}, got {value!r}; "
             f"for no limit write {UNLIMITED!r}"
         )
-    length = positive_seconds(value, "timeout", f", or {UNLIMITED!r}")
+    length = positive_seconds(value, "timeout", f"more than 0 seconds, or {UNLIMITED!r}")
     return UNLIMITED if length == MAX_DURATION_SECONDS else length
 
 
@@ -165,25 +165,24 @@ def check_whole(value: object, name: str, least: int, most: int) -> int:
     return value
 
 
-def seconds(value: object, name: str) -> float:
-    """A duration as seconds."""
+def seconds(value: object, name: str, expected: str = "") -> float:
+    """A duration as seconds; an error says what was `expected`."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidTime(f"{name}: expected seconds or a timedelta, got {value!r}")
     value = _as_float(value)
     if not math.isfinite(value) or not 0 <= value <= MAX_DURATION_SECONDS:
-        raise InvalidTime(
-            f"{name}: expected 0 to {MAX_DURATION_SECONDS:.0f} seconds, got {value!r}"
-        )
+        expected = expected or f"0 to {MAX_DURATION_SECONDS:.0f} seconds"
+        raise InvalidTime(f"{name}: expected {expected}, got {value!r}")
     return value + 0.0  # and never -0.0, which would be sent as "+-0.0"
 
 
-def positive_seconds(value: object, name: str, alternative: str = "") -> float:
-    """A duration above 0 as seconds; the message names the `alternative`, if there is one."""
-    length = seconds(value, name)
+def positive_seconds(value: object, name: str, expected: str = "more than 0 seconds") -> float:
+    """A duration above 0 as seconds."""
+    length = seconds(value, name, expected)
     if length <= 0:
-        raise InvalidOption(f"{name}: expected more than 0 seconds{alternative}, got {value!r}")
+        raise InvalidOption(f"{name}: expected {expected}, got {value!r}")
     return length
 
 

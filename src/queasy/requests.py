@@ -304,12 +304,12 @@ def check_concurrency(value: int) -> int:
 
 
 def check_consumer_lease(value: Seconds) -> float:
-    length = seconds(value, "lease")
+    expected = f"{MIN_CONSUMER_LEASE_SECONDS:.0f} to {MAX_LEASE_SECONDS:.0f} seconds"
+    length = seconds(value, "lease", expected)
     if not MIN_CONSUMER_LEASE_SECONDS <= length <= MAX_LEASE_SECONDS:
         raise InvalidOption(
-            f"lease: expected {MIN_CONSUMER_LEASE_SECONDS:.0f} to {MAX_LEASE_SECONDS:.0f} seconds, "
-            f"got {value!r}. The consumer extends its leases every second: `lease` is how long the "
-            "jobs of a consumer that died wait for another client"
+            f"lease: expected {expected}, got {value!r}. The consumer extends its leases every "
+            "second: `lease` is how long the jobs of a consumer that died wait for another client"
         )
     return length
 

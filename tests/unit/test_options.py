@@ -58,7 +58,10 @@ def test_duration_is_kept_as_seconds(name: str, value: Any, kept: float) -> None
     "value", [-0.1, NAN, INF, -INF, LONGEST + 1, 10**400, timedelta(seconds=-1)], ids=short
 )
 def test_duration_out_of_range_is_refused_with_its_name_and_range(name: str, value: Any) -> None:
-    with pytest.raises(InvalidTime, match=f"^{name}: expected 0 to {LONGEST} seconds, got "):
+    expected = f"0 to {LONGEST} seconds"
+    if name == "timeout":
+        expected = "more than 0 seconds, or 'unlimited'"
+    with pytest.raises(InvalidTime, match=f"^{name}: expected {expected}, got "):
         JobOptions(**{name: value})
 
 

@@ -85,11 +85,10 @@ class LeaseTimes:
     @classmethod
     def checked(cls, lease: Seconds) -> Self:
         """The times for the lease that a caller gave. Raises InvalidOption outside the range."""
-        length = seconds(lease, "lease")
+        expected = f"{SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds"
+        length = seconds(lease, "lease", expected)
         if not SHORTEST_LEASE <= length <= LONGEST_LEASE:
-            raise InvalidOption(
-                f"lease: expected {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds, got {lease!r}"
-            )
+            raise InvalidOption(f"lease: expected {expected}, got {lease!r}")
         return cls.of(length)
 
 

@@ -227,7 +227,10 @@ def cancel_where(
             page, cursor = yield commands.jobs(state, cursor or b"", CANCEL_PAGE_SIZE)
             chosen: list[str] = []
             for job in page:
-                if total + len(chosen) < limit and _is_chosen(commands, predicate, job, total):
+                if total + len(chosen) == limit:
+                    break
+                # A run that was asked to end before is not counted again.
+                if not job.cancelled and _is_chosen(commands, predicate, job, total):
                     chosen.append(job.id)
             if chosen:
                 # A held dispatch that was chosen says nothing about the run that it waits for.

@@ -65,6 +65,18 @@ async def test_cancel_where_lets_runs_continue_unless_asked(client: Client) -> N
         await lease.cancel()
 
 
+async def test_run_that_was_asked_to_end_is_not_counted_again(client: Client) -> None:
+    """Bug: a program that called it until it returned 0, as the guide said, did so without end."""
+    queue = client.queue("q")
+    await queue.dispatch("runs", id="a")
+    async with queue.lease() as lease:
+        assert await queue.cancel_where(lambda _: True, running=True) == 1
+        await queue.dispatch("held", id="a")
+        assert await queue.cancel_where(lambda _: True, running=True) == 1, "the held dispatch"
+        assert await queue.cancel_where(lambda _: True, running=True) == 0
+        await lease.cancel()
+
+
 async def test_chosen_blocked_dispatch_does_not_cancel_the_run_before_it(client: Client) -> None:
     queue = client.queue("q")
     await queue.dispatch("runs", id="a")

@@ -186,6 +186,10 @@ async def test_client_of_a_cluster_is_taken(cluster: Cluster) -> None:
 # What is refused
 
 
+class Elsewhere(redis.Connection):
+    """Connects to another place than its settings say, or to none, as fakeredis does."""
+
+
 class Provider(redis.CredentialProvider):
     def get_credentials(self) -> tuple[str, str]:
         return "user", SECRET
@@ -196,6 +200,7 @@ class Provider(redis.CredentialProvider):
     [
         (redis.Redis(credential_provider=Provider()), "it has a credential_provider"),
         (redis.Redis(redis_connect_func=print), "a function that it calls for each"),
+        (redis.ConnectionPool(connection_class=Elsewhere), "a class of connections from another"),
         (redis.Redis(ssl=True, ssl_ca_data="x", password=SECRET), "it has ssl_ca_data"),
         (redis.Redis(ssl=True, ssl_password=SECRET), "it has ssl_password"),
         (valkey.Valkey(ssl=True, ssl_ciphers="x", password=SECRET), "it has ssl_ciphers"),

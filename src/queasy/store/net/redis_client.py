@@ -18,6 +18,7 @@ from queasy.store.net.url import Address
 
 __all__ = ["url_of_client"]
 
+PACKAGES = ("redis", "valkey")
 TLS_SETTINGS = (
     "ssl_cert_reqs", "ssl_check_hostname", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile",
 )  # fmt: skip
@@ -77,6 +78,9 @@ class _Settings:
     def __init__(self, settings: Mapping[str, Any], kind: type | None) -> None:
         self._settings = settings
         self._kind = kind
+        if kind is not None and kind.__module__.partition(".")[0] not in PACKAGES:
+            # It may connect to another place, or to none, as that of fakeredis does.
+            raise _refused(f"a class of connections from another package, {kind.__module__}")
         names = [one.__name__ for one in kind.__mro__] if kind is not None else []
         self.tls = any("SSL" in name for name in names) or bool(settings.get("ssl"))
         if settings.get("credential_provider") is not None:

@@ -189,7 +189,7 @@ class Queue(HandledQueue):
         return consumer_of([self], self._store, concurrency, lease)
 
     async def get(self, id: str) -> Job | None:  # noqa: A002
-        """The job with this id: waiting or active, else its failed or broken record."""
+        """The job with this id: waiting or active, else its failed, else its broken record."""
         rows = await self._store.run(self._get_command(id))
         return rows[0] if rows else None
 

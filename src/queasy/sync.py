@@ -171,7 +171,7 @@ class SyncQueue(QueueRequests):
         return _consumer_of([self], self._store, concurrency, lease)
 
     def get(self, id: str) -> Job | None:  # noqa: A002
-        """The job with this id: waiting or active, else its failed or broken record."""
+        """The job with this id: waiting or active, else its failed, else its broken record."""
         rows = self._store.run(self._get_command(id))
         return rows[0] if rows else None
 

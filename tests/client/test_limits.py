@@ -68,6 +68,40 @@ async def test_unlimited_of_a_job_overrides_the_limit_of_its_queue(client: Clien
     assert lease.ended == "retried"
 
 
+async def test_unlimited_options_are_updated_as_numbers_are(client: Client) -> None:
+    queue = client.queue("q")
+    options = JobOptions(max_retries="unlimited", max_stalls="unlimited", timeout="unlimited")
+
+    async def given(**arguments: Any) -> dict[str, Any]:
+        await queue.dispatch(1, id="a", **arguments)
+        job: Any = await queue.get("a")
+        return dict(job.options.given())
+
+    assert await given(options=options) == options.given()
+    assert (await given(options=JobOptions(max_retries=7)))["timeout"] == "unlimited"
+    kept = await given(options=options, update_options=False)
+    assert kept == {**options.given(), "max_retries": 7}
+    assert await given(options=options, update_options={"max_retries"}) == options.given()
+    left = await given(update_options={"max_stalls", "timeout"})
+    assert left == {"max_retries": "unlimited"}
+    async with queue.lease() as lease:
+        await queue.dispatch(2, id="a", options=options)
+        await lease.retry(after=0)
+    job: Any = await queue.get("a")
+    assert job.options == options, "of the dispatch that was held"
+
+
+async def test_limits_of_a_queue_are_replaced_as_a_whole(client: Client) -> None:
+    queue = client.queue("q")
+    await queue.configure(limits=JobOptions(max_retries="unlimited", max_expiries=1))
+    await queue.configure(limits=JobOptions(max_retries=5))
+    await queue.dispatch(1, id="a")
+    async with queue.lease() as lease:
+        await lease.fail("no")
+    job: Any = await queue.get("a")
+    assert (job.options.max_retries, job.options.max_expiries) == (5, "unlimited")
+
+
 async def test_get_does_not_answer_with_the_failure_of_a_job_that_finished_since(
     client: Client,
 ) -> None:
@@ -98,6 +132,18 @@ async def test_failed_record_stays_when_the_id_is_cancelled(client: Client) -> N
     assert await queue.cancel("a")
     job: Any = await queue.get("a")
     assert (job.state, job.data) == ("failed", 1)
+
+
+async def test_broken_record_stays_when_a_later_job_of_its_id_finishes(client: Client) -> None:
+    """Its payload never ran."""
+    queue = client.queue("q")
+    await client.queue("q", codec="raw").dispatch(b"{", id="a")
+    assert await queue.lease(timeout=0) is None
+    await queue.dispatch(2, id="a")
+    async with queue.lease() as lease:
+        assert lease.data == 2
+    job: Any = await queue.get("a")
+    assert (job.state, job.payload) == ("broken", b"{")
 
 
 async def test_fail_queue_shows_the_job_as_it_was(client: Client) -> None:

@@ -104,7 +104,7 @@ def call(
             return (yield from state.try_once(route))
         except PROBLEMS as problem:
             pauses = pauses or _Pauses(give_up_at)
-            fault = diagnose(problem, str(route.target), f"{command.title} on")
+            fault = diagnose(problem, state.where(route), f"{command.title} on")
             hopeless = not was_reached and not state.in_group(route)
             if isinstance(problem, NotSent) and hopeless and pauses.made >= MAX_CONNECT_PAUSES:
                 raise fault.error from None
@@ -207,6 +207,10 @@ class _CallState:
     def in_group(self, route: Route) -> bool:
         """Whether the call was sent to a member of a group, which may be replaced."""
         return route.is_group and self.address is not None
+
+    def where(self, route: Route) -> str:
+        """The server of the last try, for an error; which one of a group, if that is known."""
+        return f"{self.address} of {route.target}" if self.in_group(route) else str(route.target)
 
     def _durability_commands(self) -> tuple[tuple[str, ...], ...]:
         timeout_ms = str(round(self.durability_timeout * 1000))

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import time
@@ -22,7 +23,7 @@ from queasy import (
 )
 from tests.client.waiting import until_waiting
 from tests.conftest import audit_all
-from tests.groups import PRIMARY_NAME
+from tests.groups import PRIMARY_NAME, start_sentinel
 from tests.servers import (
     Server,
     ServerKind,
@@ -128,13 +129,37 @@ async def test_waiting_lease_survives_a_restart_of_the_server(kind: ServerKind) 
             assert await lease.complete()
 
 
-async def test_dispatch_to_a_server_that_stays_down_raises_unreachable(kind: ServerKind) -> None:
-    with start_server(kind) as server:
-        async with Client(server.url, timeout=0.5) as client:
+@pytest.fixture(params=["alone", "behind sentinel"])
+def place(request: pytest.FixtureRequest, kind: ServerKind) -> Iterator[tuple[Server, str]]:
+    """A server that nothing replaces, and the URL of a client."""
+    if request.param == "alone":
+        with start_server(kind) as server:
+            yield server, server.tcp_url
+    else:
+        with start_sentinel(kind, replicas=0) as group:
+            yield group.primary, group.url
+
+
+@pytest.mark.parametrize("is_frozen", [False, True], ids=["killed", "frozen"])
+async def test_dispatch_to_a_server_that_stays_away_raises_in_time_and_names_it(
+    place: tuple[Server, str], is_frozen: bool
+) -> None:
+    """Bug: behind Sentinel, the error named the sentinel as the server that gave no answer."""
+    server, url = place
+    async with Client(url, timeout=1) as client:
+        with SyncClient(url, timeout=1) as sync:
             await client.queue("q").dispatch(1)
-            server.kill()
-            with pytest.raises(Unreachable, match="cannot reach"):
+            sync.queue("q").dispatch(1)
+            if is_frozen:
+                server.pause()
+            else:
+                server.kill()
+            start = time.monotonic()
+            with pytest.raises(Unreachable, match=re.escape(server.address)):
                 await client.queue("q").dispatch(2)
+            with pytest.raises(Unreachable, match=re.escape(server.address)):
+                sync.queue("q").dispatch(2)
+            assert time.monotonic() - start < 8
 
 
 async def test_killed_embedded_server_is_started_again(tmp_path: Path) -> None:

@@ -127,8 +127,10 @@ def codec_of(codec: CodecName | Codec) -> Codec:
         if found is None:
             raise InvalidOption(f"codec: expected 'json', 'raw' or an object, got {codec!r}")
         return found
-    if not isinstance(codec, Codec):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidOption(f"codec: expected encode and decode methods, got {codec!r}")
+    if isinstance(codec, type) or not isinstance(codec, Codec):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(
+            f"codec: expected an object with encode and decode methods, got {codec!r}"
+        )
     return codec
 
 

@@ -275,7 +275,8 @@ def test_codec_is_named_or_an_object_with_both_methods() -> None:
     assert codec_of(own) is own
 
 
-@pytest.mark.parametrize("codec", ["yaml", object(), 5])
+@pytest.mark.parametrize("codec", ["yaml", object(), 5, JsonCodec, Answers])
 def test_bad_codec_is_refused(codec: Any) -> None:
-    with pytest.raises(InvalidOption, match="codec"):
+    """Bug: a codec's class was accepted in place of an object, and every job was set aside."""
+    with pytest.raises(InvalidOption, match="codec: expected .* object"):
         Client("redis://127.0.0.1:1").queue("q", codec=codec)

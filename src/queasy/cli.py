@@ -333,7 +333,7 @@ async def _health(options: argparse.Namespace) -> None:
         needed: list[str] = []
         queues: list[str] = options.queues or []
         if not queues:  # each of those with handlers needs a worker
-            services = client.plan().services
+            services = plan_of(options.app, None).services
             needed = [service.name for service in services]
             queues = list(dict.fromkeys(service.queue for service in services))
         health = await client.health(queues=queues)

@@ -237,19 +237,23 @@ def test_application_without_handlers_is_named_and_asked_for_their_import(
     script.write_text(APP.format(url=server.url, more=""))
     worker = fleet.start("--processes", str(processes), app=f"{script}:client")
     assert worker.process.wait(SOON) == 1
-    says = f"{script}:client: no queue has a handler: was the module imported that registers them?"
-    assert says in worker.log.splitlines()[-1]
+    says = f"queasy: {script}:client: no queue has a handler: was the module imported"
+    assert worker.log.splitlines()[-1].startswith(says)
 
 
-def test_list_of_workers_needs_an_application_with_handlers(script: Path, server: Server) -> None:
+@pytest.mark.parametrize("command", ["workers", "health"])
+def test_command_about_workers_needs_an_application_with_handlers(
+    script: Path, server: Server, command: str
+) -> None:
     """Bug: it said that no workers run, because it did not know which queues to ask about."""
     script.write_text(APP.format(url=server.url, more=""))
     listed = subprocess.run(
-        [sys.executable, "-m", "queasy", "workers", f"{script}:client"],
+        [sys.executable, "-m", "queasy", command, f"{script}:client"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert listed.returncode == 1
-    assert f"{script}:client: no queue has a handler: was the module imported" in listed.stderr
+    says = f"queasy: {script}:client: no queue has a handler: was the module imported"
+    assert listed.stderr.startswith(says)
 
 
 @pytest.mark.parametrize("processes", [0, 2])

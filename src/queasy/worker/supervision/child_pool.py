@@ -288,5 +288,5 @@ class ChildPool:
             self._last_start_failure = report
             if report.traceback:
                 logging.getLogger("queasy").error("importing %s\n%s", options.app, report.traceback)
-            error = report.error.removeprefix("app: ")
+            error = report.error.removeprefix("app: ").removeprefix(f"{options.app}: ")
             self._give_up(CannotWork(f"{options.app}: {error}"))

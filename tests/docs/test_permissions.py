@@ -71,7 +71,15 @@ async def work(client: Client, queue: Queue) -> None:
     assert held is not None
     assert await queue.evict((await queue.clients())[0].id)
     assert not await held.complete()
+    await queue.dispatch(5, id="five", delay=60, if_exists="skip")
+    assert await queue.run_now("five")
+    assert await queue.cancel_where(lambda job: job.id == "five") == 1
+    async with queue.consumer(concurrency=1) as jobs:
+        lease = await anext(jobs)
+        await lease.complete()
+        assert await client.evict(jobs.id, queues=[queue.name])
     await client.tell_workers("serve", queue.name)
+    assert (await client.health(queues=[queue.name])).queues
     await queue.pause()
     await queue.resume()
     await queue.trim(0)
@@ -195,6 +203,22 @@ async def test_a_user_can_do_what_it_is_for(
     with guarded.client() as admin:
         refused = {entry["object"] for entry in admin.acl_log()}
     assert refused <= ({"info", "config|get"} if user != "worker" else set())
+
+
+async def test_only_server_functions_write(guarded: Server) -> None:
+    """All other commands of a client read, or are about its connection."""
+    with guarded.client() as admin, admin.monitor() as monitor:
+        await use(guarded, user_of(guarded, "worker"), "q", work, patience=30)
+        admin.echo("the end")
+        seen: set[str] = set()
+        while "ECHO" not in seen:
+            entry: dict[str, str] = monitor.next_command()
+            if entry["client_type"] != "lua":
+                seen.add(entry["command"].partition(" ")[0].upper())
+        writes = {name.upper() for name in admin.acl_cat("write")}
+    assert len(seen) > 5
+    assert {"HSET", "ZADD"} <= writes
+    assert not seen & writes
 
 
 async def test_producer_on_a_server_without_library_raises_what_to_do(guarded: Server) -> None:

@@ -38,6 +38,14 @@ def jobs_of_one_call_for_one_instant_keep_their_order(h: Harness) -> None:
 
 
 @promise
+def the_job_that_was_due_first_leaves_first(h: Harness) -> None:
+    for id_, after in (("last", 9), ("first", 3), ("second", 6)):
+        h.dispatch(id_, after=after)
+    h.later(10)
+    assert [h.take_one().id for _ in range(3)] == ["first", "second", "last"]
+
+
+@promise
 def the_clock_of_a_client_decides_nothing(h: Harness) -> None:
     h.dispatch("first")
     h.dispatch("slow", at=h.time - 3600)  # "now", on a machine with a clock one hour slow

@@ -184,7 +184,9 @@ async def test_client_evicts_a_consumer_from_all_its_queues(client: Client) -> N
             await asyncio.wait_for(lease.should_stop.wait(), 10)
         again = await take(jobs, 2)
         assert len({lease.job.client for lease in again} | {jobs.id}) == 2  # one new id
-        for lease in again:
+        evicted = await client.evict(jobs.id, queues=["a", "b"])
+        assert dict(evicted.jobs) == {"a": 1, "b": 1}, "its id stays its group"
+        for lease in await take(jobs, 2):
             await lease.complete()
 
 

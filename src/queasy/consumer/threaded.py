@@ -88,7 +88,9 @@ class SyncConsumer:
 
     @property
     def id(self) -> str:
-        """The id that `Queue.clients` and `Client.workers` show, and that `Queue.evict` accepts."""
+        """Its group in `Client.workers`, which `Client.evict` accepts. `Queue.clients` shows this id,
+        with a number after each time that the consumer lost its jobs of that queue.
+        """
         return self._engine.id
 
     def stop(self) -> None:

@@ -31,9 +31,7 @@ def trace_of(error: BaseException) -> str:
 def _is_plain(error: BaseException) -> bool:
     """Whether the text is only a stack, a type and a message."""
     chained = error.__cause__ or (error.__context__ and not error.__suppress_context__)
-    return (
-        not chained and not isinstance(error, DETAILED_ERRORS) and "__notes__" not in vars(error)
-    )
+    return not chained and not isinstance(error, DETAILED_ERRORS) and "__notes__" not in vars(error)
 
 
 def _frames(stack: TracebackType | None) -> str:

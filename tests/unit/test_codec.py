@@ -278,5 +278,5 @@ def test_codec_is_named_or_an_object_with_both_methods() -> None:
 @pytest.mark.parametrize("codec", ["yaml", object(), 5, JsonCodec, Answers])
 def test_bad_codec_is_refused(codec: Any) -> None:
     """Bug: a codec's class was accepted in place of an object, and every job was set aside."""
-    with pytest.raises(InvalidOption, match="codec: expected .* object"):
+    with pytest.raises(InvalidOption, match=r"codec: expected .* object"):
         Client("redis://127.0.0.1:1").queue("q", codec=codec)

@@ -63,8 +63,8 @@ class Consumer:
 
     @property
     def id(self) -> str:
-        """Its group in `Client.workers`, which `Client.evict` accepts. `Queue.clients` shows this id,
-        with a number after each time that the consumer lost its jobs of that queue.
+        """Its group in `Client.workers`, which `Client.evict` accepts. `Queue.clients` shows this
+        id, with a number after each time that the consumer lost its jobs of that queue.
         """
         return self._engine.id
 

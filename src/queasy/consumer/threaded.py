@@ -88,8 +88,8 @@ class SyncConsumer:
 
     @property
     def id(self) -> str:
-        """Its group in `Client.workers`, which `Client.evict` accepts. `Queue.clients` shows this id,
-        with a number after each time that the consumer lost its jobs of that queue.
+        """Its group in `Client.workers`, which `Client.evict` accepts. `Queue.clients` shows this
+        id, with a number after each time that the consumer lost its jobs of that queue.
         """
         return self._engine.id
 

@@ -81,7 +81,7 @@ def test_default_lease_outlasts_a_silence_that_is_no_outage() -> None:
 
 @pytest.mark.parametrize("lease", [0, 2.99, 600.1, -5, float("nan"), float("inf"), "3", None, True])
 def test_lease_outside_the_range_is_refused(lease: object) -> None:
-    with pytest.raises(InvalidInput, match="lease: expected (3 to 600 seconds|seconds or)"):
+    with pytest.raises(InvalidInput, match=r"lease: expected (3 to 600 seconds|seconds or)"):
         LeaseTimes.checked(lease)  # type: ignore[arg-type]
 
 

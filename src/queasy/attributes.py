@@ -44,6 +44,8 @@ _SECRETS = re.compile(
     "api_?key|access_?key|private_?key|session_?id",
     re.IGNORECASE,
 )
+# The password in a URL. No part matches what another one does, so a long text takes linear time.
+_URL_PASSWORD = re.compile(r"(://[^/?#@\s:]*:)[^/?#@\s]*@")
 # Attributes of Python's own exceptions that are the object that was worked on, not a fact about
 # the error.
 _SUBJECTS = frozenset({"obj", "object"})
@@ -54,8 +56,12 @@ _known_types: dict[type, tuple[tuple[str, ...], frozenset[str]]] = {}
 
 
 def redact_secrets(name: str, value: Any) -> Any:
-    """The value, or "[redacted]" if the name is that of a secret: a password, a token, a key."""
-    return REDACTED if _SECRETS.search(name.replace("-", "_")) else value
+    """The value, or "[redacted]" if the name is that of a secret: a password, a token, a key. Also
+    in place of the password in a URL.
+    """
+    if _SECRETS.search(name.replace("-", "_")):
+        return REDACTED
+    return _URL_PASSWORD.sub(rf"\1{REDACTED}@", value) if isinstance(value, str) else value
 
 
 def has_details(error: BaseException) -> bool:

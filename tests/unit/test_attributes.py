@@ -101,6 +101,13 @@ def test_secret_is_redacted_also_inside_a_value(name: str) -> None:
     assert b"hunter2" not in pack_ending("", of(Carrying(**{name: ["hunter2"]})))
 
 
+def test_password_in_a_url_is_redacted() -> None:
+    found = of(Carrying(dsn="postgres://u:hunter2@h/db, http://x:y/@", urls=["redis://:p@h"]))
+    assert found.attributes == {
+        "dsn": "postgres://u:[redacted]@h/db, http://x:y/@", "urls": ["redis://:[redacted]@h"],
+    }  # fmt: skip
+
+
 def test_own_redaction_replaces_the_default() -> None:
     def redact(name: str, value: object) -> object:
         return len(str(value)) if name == "card" else redact_secrets(name, value)

@@ -30,6 +30,10 @@ METRICS: dict[str, tuple[str, int, bool]] = {
     "server": ("server µs per job dequeued and finished", 1, False),
     "bytes": ("server bytes per waiting job of 100 bytes", 0, False),
     "cpu": ("200 × 20 ms of CPU on 2 processes, ideal / actual", 2, True),
+    "plain": ("drain of plain functions, 1 process, jobs/s", 0, True),
+    "sleep": ("plain functions that sleep 10 ms, 100 at once, ideal / actual", 2, True),
+    "spin": ("50 µs of CPU, 1 process, jobs/s", 0, True),
+    "spin 2": ("50 µs of CPU, 2 processes, jobs/s", 0, True),
 }
 
 # Measured with Queasy only.
@@ -47,6 +51,12 @@ OWN_METRICS: dict[str, tuple[str, int, bool]] = {
     "spread 10": ("drain of the same jobs in 10 queues, jobs/s", 0, True),
     "spread 50": ("drain of the same jobs in 50 queues, jobs/s", 0, True),
     "wait": ("async handlers that wait 5 ms, 100 at once, ideal / actual", 2, True),
+    "sleep of default size": (
+        "plain functions that sleep 10 ms, 10 at once, ideal / actual",
+        2,
+        True,
+    ),
+    "cpu plain": ("200 × 20 ms of CPU in plain functions on 2 processes, ideal / actual", 2, True),
     "drain 1 kB": ("drain of 1 kB payloads, jobs/s", 0, True),
     "drain 10 kB": ("drain of 10 kB payloads, jobs/s", 0, True),
     "drain 100 kB": ("drain of 100 kB payloads, jobs/s", 0, True),

@@ -1,6 +1,17 @@
 """Workloads that only Queasy runs, and the bare server as a reference."""
 
-from benchmarks.ours import bare, drains, endings, payloads, queues, spread, start, wait, wakeup
+from benchmarks.ours import (
+    bare,
+    drains,
+    endings,
+    payloads,
+    plain_cpu,
+    queues,
+    spread,
+    start,
+    wait,
+    wakeup,
+)
 
 OURS = {
     "drains": drains.run,
@@ -12,4 +23,5 @@ OURS = {
     "queues": queues.run,
     "spread": spread.run,
     "wait": wait.run,
+    "plain_cpu": plain_cpu.run,
 }

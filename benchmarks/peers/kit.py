@@ -2,14 +2,15 @@
 
 A peer's script is both the application that its workers load, and a program:
 
-    with_x.py worker PROCESSES KIND         becomes the worker; KIND: drain, pickup, burst, cpu
+    with_x.py worker PROCESSES KIND         becomes the worker; KIND: the workload
     with_x.py bulk JOB COUNT BYTES          enqueues jobs in the fastest way
     with_x.py concurrent JOB COUNT BYTES    100 awaited concurrently
     with_x.py single JOB COUNT BYTES        awaited one at a time
     with_x.py pickup COUNT                  one job at a time; its payload is the time it was sent
     with_x.py schedule COUNT AT             jobs that are all due at one instant (time.time)
 
-JOB is one of the three handlers: noop, stamp, burn. A producer prints one line of JSON: the seconds
+JOB is one of the handlers. `noop`, `stamp` and `burn` are what the peer's users write, async where it
+can be. `plain` and `sleep` are functions without `async`. A producer prints one line of JSON: the seconds
 it took, not counting the connect, and the number of jobs it enqueued.
 """
 
@@ -75,6 +76,13 @@ def stamp(sent):
         file.write(f"{now - sent}\n")
 
 
+def sleep(milliseconds):
+    """The plain handler that blocks its thread, but not the interpreter."""
+    started = time.monotonic()
+    time.sleep(milliseconds / 1000)
+    _count(started)
+
+
 def burn(milliseconds):
     """The handler that computes."""
     started = time.monotonic()
@@ -120,7 +128,9 @@ def stamps(count):
 
 
 def payloads(job, count, size):
-    return [int(size)] * count if job in ("burn", "wait") else ["x" * int(size)] * count
+    if job in ("noop", "plain", "again", "doomed") or job.startswith("spread"):
+        return ["x" * int(size)] * count
+    return [float(size)] * count  # milliseconds
 
 
 def main(*, worker, send, bulk=None, schedule=None, connect=None, **more):
@@ -163,7 +173,7 @@ def main(*, worker, send, bulk=None, schedule=None, connect=None, **more):
         if verb == "pickup":
             return await timed(single, "stamp", stamps(int(rest[0]))), int(rest[0])
         job, count, size = rest[0], int(rest[1]), rest[2]
-        warm_up = WARM_UP if job == "noop" else 0
+        warm_up = WARM_UP if job in ("noop", "plain") else 0
         await _finish(ways[verb](job, payloads(job, warm_up, size)))
         return await timed(ways[verb], job, payloads(job, count, size)), count + warm_up
 

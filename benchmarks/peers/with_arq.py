@@ -6,6 +6,9 @@
 # settings = "100 jobs at once (1 for CPU), polls every 10 ms, uvloop, no results"
 # jobs = 5000
 # burst = 4000
+# [tool.bench.unsupported]
+# plain = "it calls async functions only"
+# sleep = "it calls async functions only"
 # ///
 """arq. It polls, by default twice a second. It has no call for many jobs."""
 

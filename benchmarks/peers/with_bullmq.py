@@ -6,6 +6,9 @@
 # settings = "concurrency 50 (1 for CPU), uvloop, finished jobs removed, addBulk of 1,000"
 # jobs = 6000
 # burst = 4000
+# [tool.bench.unsupported]
+# plain = "it calls async functions only"
+# sleep = "it calls async functions only"
 # ///
 """BullMQ for Python."""
 

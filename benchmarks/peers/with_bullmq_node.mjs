@@ -7,6 +7,8 @@
 // jobs = 30000
 // enqueues = 10000
 // burst = 15000
+// [tool.bench.unsupported]
+// sleep = "Node has no threads for functions"
 // ///
 // BullMQ for Node, with the verbs of kit.py.
 
@@ -42,6 +44,7 @@ function count(started) {
 }
 const handlers = {
   noop: () => count(now()),
+  plain: () => count(now()),
   stamp: (sent) => appendFileSync(`${folder}/pickup-${process.pid}`, `${now() - sent}\n`),
   burn(milliseconds) {
     const started = now();
@@ -109,7 +112,7 @@ async function produce(verb, rest) {
   }
   const [job, text, size] = rest;
   const argument = job === 'burn' ? Number(size) : 'x'.repeat(Number(size));
-  const warm = job === 'noop' ? 100 : 0;
+  const warm = job === 'noop' || job === 'plain' ? 100 : 0;
   await producers[verb](queue, job, Array(warm).fill(argument));
   const began = now();
   await producers[verb](queue, job, Array(Number(text)).fill(argument));

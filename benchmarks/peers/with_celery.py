@@ -9,6 +9,7 @@
 # burst = 3000
 # [tool.bench.unsupported]
 # concurrent = "no async producer"
+# sleep = "its pool has processes"
 # ///
 """Celery. A worker that receives a scheduled job keeps it in its memory until it is due."""
 
@@ -47,7 +48,7 @@ def burn(data):
     kit.burn(data)
 
 
-TASKS = {"noop": noop, "stamp": stamp, "burn": burn}
+TASKS = {"noop": noop, "plain": noop, "stamp": stamp, "burn": burn}
 
 
 def worker(processes, kind):

@@ -3,7 +3,7 @@
 # [tool.bench]
 # name = "Dramatiq"
 # promise = "at least once"
-# settings = "4 threads a process (1 for CPU), all default middleware, no results, prefetch 1000"
+# settings = "4 threads a process (1 for CPU, 100 for sleeps), all default middleware, no results, prefetch 1000"
 # jobs = 20000
 # burst = 4000
 # [tool.bench.unsupported]
@@ -36,13 +36,18 @@ def burn(data):
     kit.burn(data)
 
 
-ACTORS = {"noop": noop, "stamp": stamp, "burn": burn}
+@dramatiq.actor
+def sleep(data):
+    kit.sleep(data)
+
+
+ACTORS = {"noop": noop, "plain": noop, "stamp": stamp, "burn": burn, "sleep": sleep}
+AT_ONCE = {"cpu": 1, "spin": 1, "sleep": 100}
 
 
 def worker(processes, kind):
-    threads = os.environ.get("BENCH_THREADS", "4")
-    if kind == "cpu":
-        threads = 1  # with more, one process holds jobs that the other could run
+    threads = os.environ.get("BENCH_THREADS", AT_ONCE.get(kind, 4))
+    if kind == "cpu":  # with a prefetch, one process holds jobs that the other could run
         os.environ["dramatiq_queue_prefetch"] = "1"
     else:
         os.environ.setdefault("dramatiq_queue_prefetch", "1000")

@@ -3,7 +3,7 @@
 # [tool.bench]
 # name = "Huey"
 # promise = "at most once"
-# settings = "one thread, or two processes, no results, blocking pop, scheduler every second (its minimum)"
+# settings = "one thread (100 for sleeps), or two processes, no results, blocking pop, scheduler every second (its minimum)"
 # jobs = 15000
 # burst = 4000
 # [tool.bench.unsupported]
@@ -35,11 +35,16 @@ def burn(data):
     kit.burn(data)
 
 
-TASKS = {"noop": noop, "stamp": stamp, "burn": burn}
+@huey.task()
+def sleep(data):
+    kit.sleep(data)
+
+
+TASKS = {"noop": noop, "plain": noop, "stamp": stamp, "burn": burn, "sleep": sleep}
 
 
 def worker(processes, kind):
-    threads = os.environ.get("BENCH_THREADS", "1")
+    threads = os.environ.get("BENCH_THREADS", "100" if kind == "sleep" else "1")
     how, count = ("process", processes) if processes > 1 else ("thread", threads)
     options = ["--worker-type", how, "--workers", count, "--scheduler-interval", 1, "--quiet"]
     kit.execute("huey_consumer", "with_huey.huey", *options)

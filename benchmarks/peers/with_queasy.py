@@ -23,7 +23,7 @@ from queasy import Client, Dispatch, SyncClient
 SIZE = os.environ.get("BENCH_SIZE")  # a variant; by default the size is measured
 OPTIONS = {"size": int(SIZE)} if SIZE else {}
 client = Client(kit.URL)
-NAMES = ("noop", "stamp", "burn", "again", "doomed", "wait")
+NAMES = ("noop", "stamp", "burn", "again", "doomed", "wait", "plain", "sleep", "burn-plain")
 queues = {name: client.queue(name) for name in NAMES}
 spread = [f"spread-{number}" for number in range(50)]
 
@@ -66,6 +66,21 @@ async def wait(milliseconds):
     kit.noop()
 
 
+@queues["plain"].handler(**OPTIONS)
+def plain(data):
+    kit.noop()
+
+
+@queues["sleep"].handler(**OPTIONS)
+def sleep(milliseconds):
+    kit.sleep(milliseconds)
+
+
+@queues["burn-plain"].handler
+def burn_plain(milliseconds):
+    kit.burn(milliseconds)
+
+
 for name in spread:
     queues[name] = client.queue(name)
     queues[name].handler(**OPTIONS)(noop)
@@ -79,6 +94,7 @@ QUEUES = {
     "burst": ["noop", "stamp"],
     "pickup": ["noop", "stamp"],
     "cpu": ["burn"],
+    "spin": ["burn"],
 }
 
 

@@ -10,6 +10,7 @@
 # lead = 6
 # [tool.bench.unsupported]
 # concurrent = "no async producer"
+# sleep = "a worker runs one job at a time"
 # ///
 """RQ."""
 
@@ -22,7 +23,7 @@ from rq.serializers import JSONSerializer
 
 server = Redis.from_url(kit.URL)
 queue = Queue("bench", connection=server, serializer=JSONSerializer)
-NAMES = {"noop": "with_rq.noop", "stamp": "kit.stamp", "burn": "kit.burn"}
+NAMES = {"noop": "with_rq.noop", "plain": "with_rq.noop", "stamp": "kit.stamp", "burn": "kit.burn"}
 NO_TRACE = {"result_ttl": 0, "failure_ttl": 0}
 
 

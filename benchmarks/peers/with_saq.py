@@ -3,13 +3,15 @@
 # [tool.bench]
 # name = "SAQ"
 # promise = "at least once"
-# settings = "concurrency 100 (2 for CPU), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule polled every second (default)"
+# settings = "concurrency 100 (2 for CPU), plain functions in 4 threads (100 for sleeps), orjson, uvloop, no results (ttl -1), 100 operations at once, schedule polled every second (default)"
 # jobs = 6000
 # burst = 4000
 # ///
 """SAQ. Its command line has no option for uvloop, so this script starts the workers."""
 
+import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import kit
 import orjson
@@ -38,11 +40,24 @@ async def burn(context, *, data):
     kit.burn(data)
 
 
+def plain(context, *, data):
+    kit.noop()
+
+
+def sleep(context, *, data):
+    kit.sleep(data)
+
+
+FUNCTIONS = [noop, stamp, burn, plain, sleep]
+
+
 def worker(processes, kind):
     concurrency = int(os.environ.get("BENCH_CONCURRENCY", "2" if kind == "cpu" else "100"))
 
     async def run():
-        await Worker(queue, [noop, stamp, burn], concurrency=concurrency).start()
+        threads = ThreadPoolExecutor(100 if kind == "sleep" else 4)  # for plain functions
+        asyncio.get_running_loop().set_default_executor(threads)
+        await Worker(queue, FUNCTIONS, concurrency=concurrency).start()
 
     kit.fork_processes(processes, lambda: uvloop.run(run()))
 

@@ -42,7 +42,17 @@ async def burn(data):
     kit.burn(data)
 
 
-TASKS = {"noop": noop, "stamp": stamp, "burn": burn}
+@app.task(ttl=0, silent=True)
+def plain(data):
+    kit.noop()
+
+
+@app.task(ttl=0, silent=True)
+def sleep(data):
+    kit.sleep(data)
+
+
+TASKS = {"noop": noop, "stamp": stamp, "burn": burn, "plain": plain, "sleep": sleep}
 
 
 def worker(processes, kind):

@@ -3,7 +3,7 @@
 # [tool.bench]
 # name = "Taskiq"
 # promise = "at least once"
-# settings = "RedisStreamBroker, 100 read at once (1 for CPU), acknowledged when executed, orjson, uvloop, no results, parameters not parsed"
+# settings = "RedisStreamBroker, 100 read at once (1 for CPU), plain functions in 4 threads (100 for sleeps), acknowledged when executed, orjson, uvloop, no results, parameters not parsed"
 # jobs = 8000
 # [tool.bench.unsupported]
 # burst = "schedules need a third process, which sends each job when it is due"
@@ -40,7 +40,18 @@ async def burn(data):
     kit.burn(data)
 
 
-TASKS = {"noop": noop, "stamp": stamp, "burn": burn}
+@broker.task(task_name="plain")
+def plain(data):
+    kit.noop()
+
+
+@broker.task(task_name="sleep")
+def sleep(data):
+    kit.sleep(data)
+
+
+TASKS = {"noop": noop, "stamp": stamp, "burn": burn, "plain": plain, "sleep": sleep}
+THREADS = {"sleep": "100"}  # for plain functions
 
 
 def worker(processes, kind):
@@ -49,6 +60,7 @@ def worker(processes, kind):
     at_once = "1" if kind == "cpu" else os.environ.get("BENCH_CONCURRENCY", "100")
     options = ["--workers", processes, "--max-async-tasks", at_once, "--no-parse"]
     options += ["--ack-type", "when_executed", "--log-level", "WARNING"]
+    options += ["--max-threadpool-threads", os.environ.get("BENCH_THREADS", THREADS.get(kind, "4"))]
     kit.execute("taskiq", "worker", "with_taskiq:broker", *options)
 
 

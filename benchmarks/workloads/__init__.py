@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from benchmarks.workloads import burst, cpu, drain, enqueue, pickup
+from benchmarks.workloads import burst, cpu, drain, enqueue, pickup, plain, sleep, spin
 
 WORKLOADS = {
     "drain": drain.run,
@@ -11,6 +11,9 @@ WORKLOADS = {
     "pickup": pickup.run,
     "burst": burst.run,
     "cpu": cpu.run,
+    "plain": plain.run,
+    "sleep": sleep.run,
+    "spin": spin.run,
 }
 # Two worker processes and the server share two cores, so these are never pinned.
-TWO_PROCESSES = {"drain2", "cpu"}
+TWO_PROCESSES = {"drain2", "cpu", "plain_cpu", "spin"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -100,12 +101,21 @@ def _read_options(wire: dict[str, float], limits: JobOptions) -> JobOptions:
 
 def _options_then(own: dict[str, float], limits: dict[str, float]) -> JobOptions:
     """The options that were in force when a job was given up."""
+    return _options_then_of(tuple(own.items()), tuple(limits.items()))
+
+
+# Most jobs of a queue are given up under the same limits. To read these again for each job was a
+# seventh of what a worker does for a job that fails and its fail handler.
+@lru_cache(maxsize=256)
+def _options_then_of(
+    own: tuple[tuple[str, float], ...], limits: tuple[tuple[str, float], ...]
+) -> JobOptions:
     try:
-        of_queue = _read_options(limits, _NO_OPTIONS)
+        of_queue = _read_options(dict(limits), _NO_OPTIONS)
     except (ValueError, OverflowError):
         # Another program configured the queue. Its limits are no reason to refuse the job.
         of_queue = _NO_OPTIONS
-    return _read_options(own, of_queue)
+    return _read_options(dict(own), of_queue)
 
 
 def _read_error(wire: dict[str, str] | None) -> JobError | None:

@@ -49,6 +49,18 @@ def actions(*queues: QueueView, **fields: Any) -> list[Any]:
 # Polling
 
 
+def test_queue_that_is_alone_may_hold_jobs_ready_beyond_the_capacity() -> None:
+    """They begin as soon as others end, without a call to the server in between."""
+    full, busy = room(used=CAPACITY), queue(size=1, turnover_units=20)
+    assert actions(busy, room=full) == [Dequeue(0, limit=20, units=20)]
+
+
+def test_queue_beside_others_holds_no_jobs_ready() -> None:
+    full, busy = room(used=CAPACITY), queue(size=1, turnover_units=20)
+    for_two = actions(busy, queue(1), room=full)
+    assert not any(isinstance(action, Dequeue) for action in for_two)
+
+
 def test_idle_worker_requests_half_of_what_fits() -> None:
     """The other half is requested while these are on their way."""
     assert actions(queue(size=10)) == [Dequeue(0, limit=5, units=50)]

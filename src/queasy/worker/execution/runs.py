@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +27,7 @@ from queasy.worker.execution.interruptible import Interruptible
 from queasy.worker.execution.pace import PACE_TICK, Pace
 from queasy.worker.execution.run import EndReason, Run, RunEnding
 from queasy.worker.execution.task_pool import TaskPool
-from queasy.worker.execution.thread_pool import ThreadPool
+from queasy.worker.execution.thread_pool import REFUSE_AFTER, ThreadPool
 from queasy.worker.execution.units import Units
 from queasy.worker.liveness.inflight_table import GIVEN_BACK, InflightTable
 from queasy.worker.plan import DEFAULT_SIZE, Service
@@ -55,7 +56,7 @@ class RunListener(Protocol):
         ...
 
     def crowded_out(self, run: Run) -> None:
-        """The run waited too long for a thread. The job is released."""
+        """The run was held ready for too long. The job is released."""
         ...
 
     def job_refused(self, run: Run) -> None:
@@ -85,9 +86,10 @@ class Runs:
         self._cut_off = table.times.cut_off
         self._threads = ThreadPool(
             self._perform_plain, lambda returned: self._end(*returned), self._refuse,
-            lambda: capacity - self.used.awaited,
+            lambda: capacity - self.used.awaited + self._ready_units(),
         )  # fmt: skip
-        self._tasks = TaskPool(self._perform)
+        self._capacity = capacity
+        self._tasks = TaskPool(self._perform, self._most_to_begin)
         self._listener = listener
         self._runs: dict[int, dict[str, Run]] = defaultdict(dict)
         """The runs of each queue, by job id."""
@@ -170,6 +172,20 @@ class Runs:
         else:
             self._threads.add(runs)
 
+    def _most_to_begin(self, waiting: Sequence[Run]) -> int:
+        """How many async handlers may begin: all that wait, except those that are held ready."""
+        if not (ready := self._ready_units()):
+            return len(waiting)
+        size = waiting[0].size  # only jobs of one queue are held ready
+        others = self.used.total - size * len(waiting)
+        return max(len(waiting) - math.ceil(ready / size), 0 if others else 1)
+
+    def _ready_units(self) -> int:
+        """Units of async handlers that are held ready: they begin when others have ended."""
+        if not self._tasks.has_waiting:
+            return 0
+        return max(0, self.used.total - self._capacity)
+
     def go(self, *, at_once: bool = False) -> None:
         """Let the async handlers begin: now, or after the calls that are about to be sent."""
         self._tasks.go(at_once=at_once)
@@ -203,7 +219,9 @@ class Runs:
             self._table.end_run(run.slot)
 
     def _refuse(self, runs: list[Run], problem: Exception | None) -> None:
-        """Release the jobs of plain functions for which there is no thread, for this reason."""
+        """Release the jobs of runs that cannot begin: no thread could be started, for this reason,
+        or they were held ready for too long.
+        """
         for run in runs:
             if problem is None:
                 self._listener.crowded_out(run)
@@ -289,6 +307,7 @@ class Runs:
                 self.request_end(run, "timeout")
             run.interrupt_if_due(now)
         self._table.deadlines_checked(due_until)
+        self._refuse_late(time.monotonic())
         # A handler's wait counts double, because another worker could have run the job meanwhile.
         late = max(now - expected, 2 * waited)
         self.pace.tick(late, self._threads.performing, wanted_more=self._wanted_more)
@@ -296,6 +315,14 @@ class Runs:
             self._wanted_more = False
             self._listener.room_changed()
         self._tick_later(now)
+
+    def _refuse_late(self, now: float) -> None:
+        """Release async handlers that were held ready for too long: those that run became slower,
+        and another worker may be idle.
+        """
+        if self._ready_units():
+            late = self._tasks.withdraw(lambda run: now - run.ready_at > REFUSE_AFTER)
+            self._refuse(late, None)
 
     def end_unconfirmed(self) -> None:
         """From now on, end runs whose lease the server has not confirmed until the cut-off.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import copy_context
 from sys import getrefcount
 from time import monotonic
@@ -28,12 +28,19 @@ MAY_CANCEL_LATE = sys.version_info < (3, 13)
 
 
 class TaskPool(Generic[T]):
-    """Calls `perform` for each item that was added. `perform` must not raise."""
+    """Calls `perform` for each item that was added. `perform` must not raise.
+
+    `most(waiting)` is how many items of those that wait may begin now. The pool asks when an item
+    has ended, and at each `go`.
+    """
 
     def __init__(
-        self, perform: Callable[[T, asyncio.Task[Any]], Coroutine[Any, Any, None]]
+        self,
+        perform: Callable[[T, asyncio.Task[Any]], Coroutine[Any, Any, None]],
+        most: Callable[[Sequence[T]], int] = len,
     ) -> None:
         self._perform = perform
+        self._most = most
         self._context = copy_context()
         self._waiting: deque[T] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,9 +78,9 @@ class TaskPool(Generic[T]):
         """Start tasks, and run again in the next pass: by then they await, or have ended."""
         self._next = None
         self._turn += 1
-        if not self._waiting:
+        if not self._waiting or not (most := self._most(self._waiting)):
             return
-        for _ in range(min(self._tasks_to_start, len(self._waiting))):
+        for _ in range(min(self._tasks_to_start, most)):
             task = asyncio.create_task(self._work(), context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -104,6 +111,13 @@ class TaskPool(Generic[T]):
             if monotonic() > over_at:
                 break
         self.go()
+
+    def withdraw(self, is_late: Callable[[T], bool]) -> list[T]:
+        """Remove and return the first items that wait, while they are late."""
+        late: list[T] = []
+        while self._waiting and is_late(self._waiting[0]):
+            late.append(self._waiting.popleft())
+        return late
 
     def close(self) -> None:
         """Drop the items that have not started."""

@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from queasy.worker.execution.interruptible import Interruptible
 
-__all__ = ["ThreadPool"]
+__all__ = ["REFUSE_AFTER", "ThreadPool"]
 
 # While items wait, the pool looks this often whether any has begun, in seconds.
 LOOK_EVERY = 0.001
@@ -33,7 +33,7 @@ LATE = 0.001
 # But a long computation must not hold up the others. If no item has begun for this many seconds,
 # another thread is woken.
 PATIENCE = 0.01
-# An item that has waited this long, in seconds, without room in any thread is refused.
+# An item that has waited this long, in seconds, without room is refused.
 REFUSE_AFTER = 0.05
 
 

@@ -65,16 +65,21 @@ class Room(msgspec.Struct):
         """A copy whose reservations may be changed."""
         return msgspec.structs.replace(self, reserved=msgspec.structs.replace(self.reserved))
 
-    def jobs(self, queue: SizedQueue, starved: StarvedNeeds | None = None) -> int:
-        """How many jobs of the queue may be requested now, leaving starved queues their room."""
+    def jobs(
+        self, queue: SizedQueue, starved: StarvedNeeds | None = None, *, ready: int = 0
+    ) -> int:
+        """How many jobs of the queue may be requested now, leaving starved queues their room.
+
+        `ready`: units that jobs may take beyond the capacity. They begin when others have ended.
+        """
         if queue.reserved_ahead and not queue.prefetches:
             return 0  # more jobs are on their way than room was reserved for: they come first
         portion = self.portion(queue)
         if not self.used.total and not self.reserved.total:
             return portion  # an idle worker runs any job, whatever its size
         kind = queue.is_async
-        free = self.capacity - self.used.total - self.reserved.total
-        usable = self.usable(queue)
+        free = self.capacity - self.used.total - self.reserved.total + ready
+        usable = self.usable(queue) + ready
         if starved is not None:
             if starved.needs_idle_worker:
                 return 0

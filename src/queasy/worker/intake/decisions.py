@@ -90,6 +90,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The queue has many short jobs, and takes turns with others like it."""
     reserved_ahead: int = 0
     """Units of capacity that are reserved for prefetching calls."""
+    turnover_units: int = 0
+    """Units of the queue's jobs that end within a moment: as many more may be held ready."""
     has_endings: bool = False
     """Outcomes wait to be reported."""
     needs_reconcile: bool = False
@@ -364,7 +366,9 @@ def _limit(snapshot: Snapshot, queue: QueueView, turns: _Turns) -> int:
         return 0
     if suspects_fit and queue.skipped is not None:
         turns.limit_jobs(queue.skipped + 1)  # so that no other queue fills the room of the suspects
-    limit = int(min(turns.room.jobs(queue, turns.needs), max(0, turns.most_jobs - turns.jobs)))
+    alone = len(snapshot.queues) == 1  # otherwise another queue may need the next room
+    fit = turns.room.jobs(queue, turns.needs, ready=queue.turnover_units if alone else 0)
+    limit = int(min(fit, max(0, turns.most_jobs - turns.jobs)))
     if queue.exhausted:  # most likely few jobs are there: leave room for the polls of other queues
         limit = min(limit, turns.room.share(queue, turns.contenders.get(queue.priority, 1)))
     return limit if turns.jobs_left is None else min(limit, turns.jobs_left)

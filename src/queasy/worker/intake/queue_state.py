@@ -215,6 +215,15 @@ class QueueState:
         ahead = self._turnover.in_a_moment * DEFAULT_SIZE / self.activity.capacity
         return min(MAX_PACE, pace.plain + ahead)
 
+    def _turnover_units(self, pace: Pace) -> int:
+        """Units of the jobs that end within a moment; 0 if these are held ready in another way."""
+        is_sized = self.service.handler.options.size is not None
+        packed = is_sized or (self.is_async and pace.awaited >= MAX_PACE)
+        if self.prefetches or not packed:
+            return 0
+        most = self.activity.capacity // 2
+        return min(most, self._turnover.in_a_moment * self.size(pace))
+
     def held_leases(self) -> set[LeaseKey]:
         """Leases of jobs that are about to start, and of outcomes that are not reported yet."""
         held = {(job.id, job.token) for taken in self._arriving.values() for job in taken.jobs}
@@ -238,6 +247,7 @@ class QueueState:
             prefetches=self.prefetches,
             takes_turns=self.index in self.activity.sharing,
             reserved_ahead=self.reserved_ahead,
+            turnover_units=self._turnover_units(pace),
             has_endings=bool(self._endings),
             needs_reconcile=needs_reconcile,
             poll_at=self.poll_at,
@@ -539,8 +549,7 @@ class QueueState:
             count = min(count, next(n for n, size in sizes if size >= MAX_ENDING_BYTES))
         endings, self._endings = endings[:count], endings[count:]
         self._reporting += len(endings)
-        if not self.is_async:
-            self._turnover.note_ended(len(endings), time.monotonic())
+        self._turnover.note_ended(len(endings), time.monotonic())
         return endings
 
     def note_reported(self, endings: list[RunEnding]) -> None:

@@ -1,7 +1,7 @@
 """How many jobs of a queue end in this worker within a moment.
 
-A worker that holds this many more plain functions than it runs at once never waits for the server
-between two of them, and none of them waits here for longer than that moment.
+A worker that holds this many more jobs than it runs at once never waits for the server between two
+of them, and none of them waits here for longer than that moment.
 """
 
 from __future__ import annotations

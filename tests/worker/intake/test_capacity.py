@@ -43,6 +43,12 @@ def test_async_and_plain_handlers_share_the_capacity(
     assert room(used, reserved).jobs(queue(10, is_async=is_async)) == fit
 
 
+def test_idle_worker_takes_no_more_jobs_that_compute_than_it_may_run_at_once() -> None:
+    assert room().jobs(queue(10, is_async=False, pace=0.1)) == 1
+    assert room().jobs(queue(10, is_async=False, pace=0.3)) == 3
+    assert room().jobs(queue(80, is_async=False, pace=0.1)) == 1
+
+
 def test_pace_limits_async_handlers_by_what_async_handlers_use() -> None:
     slow = room(Units(awaited=20, plain=40), Units(awaited=5, plain=5))
     assert slow.jobs(queue(10, is_async=True, pace=0.35)) == 1

@@ -34,6 +34,14 @@ def test_portions_that_come_together_count_as_one() -> None:
     assert found.in_a_moment < 4
 
 
+def test_two_long_jobs_that_end_together_do_not_count_as_many_short_ones() -> None:
+    found = turnover(0)
+    for moment in (100.1, 100.12, 100.14):
+        found.note_ended(1, moment)
+        found.note_ended(1, moment + 0.001)
+        assert found.in_a_moment == 0
+
+
 def test_rate_from_before_a_pause_is_forgotten() -> None:
     found = turnover(50_000)
     found.note_ended(1, 100.05 + 2 * FORGET_AFTER)

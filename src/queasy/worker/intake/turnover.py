@@ -20,7 +20,7 @@ class Turnover:
     """The rate at which jobs of one queue end."""
 
     def __init__(self) -> None:
-        self._rate = 0.0
+        self._rate = self._rate_before = 0.0
         self._ended = 0
         self._since = 0.0
 
@@ -30,7 +30,8 @@ class Turnover:
         seconds = now - self._since
         if seconds >= WINDOW:
             rate = self._ended / seconds
-            self._rate = rate if seconds > FORGET_AFTER else (self._rate + rate) / 2
+            self._rate_before = rate if seconds > FORGET_AFTER else self._rate
+            self._rate = rate
             self._ended, self._since = 0, now
 
     def forget(self) -> None:
@@ -39,5 +40,9 @@ class Turnover:
 
     @property
     def in_a_moment(self) -> int:
-        """How many jobs end in a moment."""
-        return int(self._rate * MOMENT)
+        """How many jobs end in a moment.
+
+        The lower of the last two rates counts. Two long jobs that happen to end together are no
+        sign of many short ones.
+        """
+        return int(min(self._rate, self._rate_before) * MOMENT)

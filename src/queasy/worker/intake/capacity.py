@@ -76,8 +76,8 @@ class Room(msgspec.Struct):
             return 0  # more jobs are on their way than room was reserved for: they come first
         portion = self.portion(queue)
         if not self.used.total and not self.reserved.total:
-            # An idle worker runs any job, whatever its size. But at a low pace handlers compute, and
-            # others may be idle, too: it takes no more than it may run at once.
+            # An idle worker runs any job, whatever its size. But at a low pace handlers compute,
+            # and other workers may be idle: it takes no more than it may run at once.
             return min(portion, max(1, self.usable(queue) // queue.size))
         kind = queue.is_async
         free = self.capacity - self.used.total - self.reserved.total + ready

@@ -6,7 +6,7 @@ from queasy.job import Job, JobError
 from queasy.options import JobOptions
 from queasy.outcomes import Broken, Fail, Finish, Release, RetryLater, TimedOut
 from queasy.store.records import DispatchItem, Ending
-from queasy.worker.intake.queue_state import MAX_ENDING_BYTES
+from queasy.worker.intake.unreported import MAX_ENDING_BYTES
 from tests.store.harness import Harness, endings_of, refused
 from tests.store.promise import promise
 

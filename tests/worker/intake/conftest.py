@@ -2,12 +2,13 @@
 
 import pytest
 
-from queasy.worker.intake import queue_state
+from queasy.worker.intake import portions, queue_state, unreported
 from tests.worker.intake.services import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(queue_state, "time", clock)
+    for module in (portions, queue_state, unreported):
+        monkeypatch.setattr(module, "time", clock)
     return clock

@@ -1,5 +1,6 @@
 """The state of one queue in a worker: which event changes what."""
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -11,17 +12,18 @@ from queasy.worker.execution.pace import Pace
 from queasy.worker.execution.run import RunEnding
 from queasy.worker.intake.activity import TURN
 from queasy.worker.intake.decisions import QueueView
-from queasy.worker.intake.queue_state import (
-    MAX_ENDING_BYTES,
-    MAX_ENDINGS_PER_CALL,
+from queasy.worker.intake.portions import (
     NO_PREFETCH_AFTER_RELEASE,
     NO_TURNS_AFTER_LONG_JOBS,
+    SHORT_PORTION,
+)
+from queasy.worker.intake.queue_state import (
     POLL_WITHOUT_WAKE_UPS,
     RETRY_PAUSE,
-    SHORT_PORTION,
     CallKind,
     QueueState,
 )
+from queasy.worker.intake.unreported import MAX_ENDING_BYTES, MAX_ENDINGS_PER_CALL
 from queasy.worker.lease_times import DEFAULT_TIMES
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import DEFAULT_SIZE
@@ -109,18 +111,18 @@ def test_worker_that_joins_again_over_a_new_connection_has_lost_no_message(
 
 
 def test_job_has_the_size_of_its_handler(table: InflightTable) -> None:
-    assert QueueState(service(size=7), 0, table).size(Pace()) == 7
+    assert QueueState(service(size=7), 0, table).portions.size(Pace()) == 7
 
 
 def test_job_without_a_size_costs_less_where_the_pace_is_high(table: InflightTable) -> None:
     pace = Pace()
     measured = QueueState(service(size=None), 0, table)
     plain = QueueState(service(size=None, is_async=False), 0, table)
-    assert measured.size(pace) == plain.size(pace) == DEFAULT_SIZE
+    assert measured.portions.size(pace) == plain.portions.size(pace) == DEFAULT_SIZE
     while pace.awaited <= 2:
         pace.hasten()
-    assert measured.size(pace) == round(DEFAULT_SIZE / pace.awaited)
-    assert plain.size(pace) == DEFAULT_SIZE
+    assert measured.portions.size(pace) == round(DEFAULT_SIZE / pace.awaited)
+    assert plain.portions.size(pace) == DEFAULT_SIZE
 
 
 # Calls
@@ -182,9 +184,9 @@ def test_room_of_a_prefetching_call_is_reserved_ahead(state: QueueState, clock: 
 
 def test_call_that_is_given_up_expects_no_more(state: QueueState) -> None:
     state.note_answer(state.begin("dequeue", 2, 2), taken(2))
-    assert state.has_more
-    state.give_up()
-    assert not state.has_more
+    assert state.portions.has_more
+    state.portions.give_up()
+    assert not state.portions.has_more
 
 
 @pytest.mark.parametrize(("limit", "count", "more"), [(2, 2, True), (2, 1, False), (1, 1, False)])
@@ -193,7 +195,7 @@ def test_full_portion_of_several_jobs_makes_more_likely(
 ) -> None:
     """A single job may be a suspect, which runs alone."""
     state.note_answer(state.begin("dequeue", limit, limit), taken(count))
-    assert state.has_more is more
+    assert state.portions.has_more is more
 
 
 # Jobs that do not fit
@@ -228,7 +230,7 @@ def prefetch(state: QueueState, clock: Clock) -> None:
     for _ in range(2):
         clock.now += SHORT_PORTION / 2
         portion(state)
-    assert state.prefetches
+    assert state.portions.prefetches
 
 
 def portion(
@@ -236,7 +238,7 @@ def portion(
 ) -> None:
     call, answer = state.begin("dequeue", 2, 2), taken(count)
     state.note_answer(call, answer)
-    state.note_portion(call, answer, fits_many=fits_many, drained=drained)
+    state.note_arrival(call, answer, fits_many=fits_many, drained=drained)
     state.end(call)
 
 
@@ -246,14 +248,14 @@ def test_prefetching_ends_without_its_reasons(
 ) -> None:
     prefetch(state, clock)
     portion(state, **fields)
-    assert not state.prefetches
+    assert not state.portions.prefetches
 
 
 def test_prefetching_ends_when_portions_take_long(state: QueueState, clock: Clock) -> None:
     prefetch(state, clock)
     clock.now += 1.1 * SHORT_PORTION
     portion(state)
-    assert not state.prefetches
+    assert not state.portions.prefetches
 
 
 def test_prefetching_begins_only_when_the_last_portion_has_ended(
@@ -262,11 +264,11 @@ def test_prefetching_begins_only_when_the_last_portion_has_ended(
     for _ in range(2):
         clock.now += SHORT_PORTION / 2
         portion(state, drained=False)
-    assert not state.prefetches
+    assert not state.portions.prefetches
     portion(state)
-    assert state.prefetches
+    assert state.portions.prefetches
     portion(state, drained=False)
-    assert state.prefetches, "once begun it goes on"
+    assert state.portions.prefetches, "once begun it goes on"
 
 
 def test_prefetching_begins_only_when_no_other_answer_is_about_to_start(
@@ -277,7 +279,7 @@ def test_prefetching_begins_only_when_no_other_answer_is_about_to_start(
     other = state.begin("dequeue", 2, 2)
     state.note_answer(other, taken(2))
     portion(state)
-    assert not state.prefetches
+    assert not state.portions.prefetches
 
 
 def test_queue_that_waited_for_its_turn_goes_on_prefetching(
@@ -285,11 +287,11 @@ def test_queue_that_waited_for_its_turn_goes_on_prefetching(
 ) -> None:
     prefetch(state, clock)
     clock.now += SHORT_PORTION / 2
-    state.note_drained()
+    state.portions.note_drained()
     clock.now += 100 * SHORT_PORTION
-    state.note_drained()
+    state.portions.note_drained()
     portion(state)
-    assert state.prefetches, "its jobs had ended in time"
+    assert state.portions.prefetches, "its jobs had ended in time"
 
 
 # Turns
@@ -308,12 +310,14 @@ def test_queue_takes_turns_while_it_has_more_jobs_that_may_be_short(
     portion(state)
     assert not sharing
     clock.now += NO_TURNS_AFTER_LONG_JOBS / 2
-    state.note_drained()
+    state.portions.note_drained()
     prefetch(state, clock)
     assert sharing == {0}
 
 
-@pytest.mark.parametrize("end", ["few", "give_up", "stop_serving", "suspend_prefetch", "abandon"])
+@pytest.mark.parametrize(
+    "end", ["few", "portions.give_up", "stop_serving", "portions.suspend_prefetch", "abandon"]
+)
 def test_queue_that_cannot_use_its_turn_ends_it(state: QueueState, clock: Clock, end: str) -> None:
     prefetch(state, clock)
     state.begin("dequeue", 2, 2)
@@ -321,7 +325,7 @@ def test_queue_that_cannot_use_its_turn_ends_it(state: QueueState, clock: Clock,
     if end == "few":
         portion(state, count=1)
     else:
-        getattr(state, end)()
+        attrgetter(end)(state)()
     assert state.activity.turn(clock.now) is None
     assert not state.activity.sharing
 
@@ -335,7 +339,7 @@ def test_queue_rests_until_the_turn_of_another_is_over(state: QueueState, clock:
     assert state.rests_until(clock.now) is None, "its own priority is higher"
     activity.begin_turn(1, 100, clock.now)
     assert state.rests_until(clock.now) == clock.now + TURN
-    state.add_ending_of(job(), Release())
+    state.outcomes.add_of(job(), Release())
     assert state.rests_until(clock.now) is None, "it has an outcome to report"
 
 
@@ -344,7 +348,7 @@ def test_plain_functions_are_not_prefetched(clock: Clock, table: InflightTable) 
     for _ in range(2):
         clock.now += SHORT_PORTION / 2
         portion(plain)
-    assert not plain.prefetches
+    assert not plain.portions.prefetches
 
 
 def test_released_prefetched_jobs_suspend_prefetching_for_a_while(
@@ -352,15 +356,15 @@ def test_released_prefetched_jobs_suspend_prefetching_for_a_while(
 ) -> None:
     prefetch(state, clock)
     served = clock.now
-    state.suspend_prefetch()
-    assert not state.prefetches
+    state.portions.suspend_prefetch()
+    assert not state.portions.prefetches
     while clock.now + SHORT_PORTION / 2 <= served + NO_PREFETCH_AFTER_RELEASE:
         clock.now += SHORT_PORTION / 2
         portion(state)
-        assert not state.prefetches
+        assert not state.portions.prefetches
     clock.now += SHORT_PORTION / 2
     portion(state)
-    assert state.prefetches
+    assert state.portions.prefetches
 
 
 # When to poll
@@ -516,13 +520,13 @@ def test_run_stays_in_the_table_until_its_report_is_answered(
     slot = table.start_run(0, "1", 1, 7.0, 8.0)
     table.end_run(slot)
     state.leases.hold(1)
-    state.add_ending(RunEnding("1", 1, Release(), slot=slot))
-    endings = state.take_endings()
-    assert state.unreported == 1
-    state.return_endings(endings)
-    assert state.unreported == len(table.entries(unreported=True)) == 1
-    state.note_reported(state.take_endings())
-    assert state.unreported == len(table.entries(unreported=True)) == 0
+    state.outcomes.add(RunEnding("1", 1, Release(), slot=slot))
+    endings = state.outcomes.take()
+    assert len(state.outcomes) == 1
+    state.report_failed(endings)
+    assert len(state.outcomes) == len(table.entries(unreported=True)) == 1
+    state.outcomes.confirm(state.outcomes.take())
+    assert len(state.outcomes) == len(table.entries(unreported=True)) == 0
     assert table.held_of(0) == 0
 
 
@@ -603,33 +607,33 @@ def listen(state: QueueState) -> None:
 
 def test_outcomes_are_taken_in_order_and_up_to_the_limit_of_a_call(state: QueueState) -> None:
     for number in range(MAX_ENDINGS_PER_CALL + 1):
-        state.add_ending_of(job(number), Release())
-    first = state.take_endings()
+        state.outcomes.add_of(job(number), Release())
+    first = state.outcomes.take()
     assert [ending.token for ending in first] == list(range(MAX_ENDINGS_PER_CALL))
-    assert state.has_endings
-    assert [ending.token for ending in state.take_endings()] == [MAX_ENDINGS_PER_CALL]
+    assert state.outcomes.some_wait
+    assert [ending.token for ending in state.outcomes.take()] == [MAX_ENDINGS_PER_CALL]
 
 
 def test_failures_of_large_jobs_are_reported_in_several_calls(state: QueueState) -> None:
     """Bug: one call gave up 100 jobs of 1 MB, and the server needed two seconds for it."""
     third = MAX_ENDING_BYTES // 3 + 1
     for token, payload_bytes in enumerate([third] * 4 + [0] * 3 + [5 * third, third]):
-        state.add_ending(Ending("a", token, Fail(), payload_bytes))
+        state.outcomes.add(Ending("a", token, Fail(), payload_bytes))
     calls: list[list[int]] = []
-    while endings := state.take_endings():
+    while endings := state.outcomes.take():
         calls.append([ending.token for ending in endings])
     assert calls == [[0, 1, 2], [3, 4, 5, 6, 7], [8]]
-    assert not state.has_endings
+    assert not state.outcomes.some_wait
 
 
 def test_outcomes_that_could_not_be_reported_come_first_after_a_pause(
     state: QueueState, clock: Clock
 ) -> None:
     early, late = Ending("a", 1, Release()), Ending("b", 2, Release())
-    state.add_ending(early)
-    taken_out = state.take_endings()
-    state.add_ending(late)
-    state.return_endings(taken_out)
+    state.outcomes.add(early)
+    taken_out = state.outcomes.take()
+    state.outcomes.add(late)
+    state.report_failed(taken_out)
     assert state.held_leases() == {("a", 1), ("b", 2)}
     assert view(state).paused_until == clock.now + RETRY_PAUSE
-    assert state.take_endings() == [early, late]
+    assert state.outcomes.take() == [early, late]

@@ -80,7 +80,7 @@ class Simulation:
         heapq.heappush(self._events, (when, self._serial, happen))
 
     def _check(self) -> None:
-        largest = max(queue.size(self.pace) for queue in self.queues)
+        largest = max(queue.portions.size(self.pace) for queue in self.queues)
         assert self.used.total <= CAPACITY or (
             sum(self.running) == 1 and self.used.total <= largest
         )
@@ -95,7 +95,7 @@ class Simulation:
                 queue.view(
                     self.pace,
                     needs_reconcile=False,
-                    own_units=self.running[queue.index] * queue.size(self.pace),
+                    own_units=self.running[queue.index] * queue.portions.size(self.pace),
                 )
                 for queue in self.queues
             ],
@@ -127,7 +127,7 @@ class Simulation:
                 self._at(self.clock.now + ROUND_TRIP, lambda: self._answer(queue, call))
             case Report():
                 call = queue.begin("report")
-                queue.take_endings()
+                queue.outcomes.take()
                 self._at(self.clock.now + ROUND_TRIP, lambda: queue.end(call))
             case NotePassedOver():
                 queue.pass_over()
@@ -137,7 +137,7 @@ class Simulation:
     def _answer(self, queue: QueueState, call: Call) -> None:
         due = self.due[queue.index]
         seconds, due[:] = due[: call.limit], due[call.limit :]
-        settled = ["finished"] * len(queue.take_endings())
+        settled = ["finished"] * len(queue.outcomes.take())
         taken = Taken("ok", 0 if due else None, settled, [], len(seconds), 0, list)
         queue.plan_poll(taken, call.limit, 8.0, self.clock.now - ROUND_TRIP)
         queue.note_answer(call, taken)
@@ -147,7 +147,7 @@ class Simulation:
 
     def _start(self, queue: QueueState, seconds: float) -> None:
         assert not self.closing or seconds is not None
-        size = queue.size(self.pace)
+        size = queue.portions.size(self.pace)
         self.used.add(size, is_async=queue.is_async)
         self.running[queue.index] += 1
         self.started.append(queue.index)
@@ -158,7 +158,7 @@ class Simulation:
             self.used.add(-size, is_async=queue.is_async)
             self.running[queue.index] -= 1
             job = Job(id=str(token), queue="q", state="active", payload=b"", token=token)
-            queue.add_ending_of(job, Finish())
+            queue.outcomes.add_of(job, Finish())
 
         self._at(self.clock.now + seconds, end)
 

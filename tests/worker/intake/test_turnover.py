@@ -5,7 +5,8 @@ import pytest
 from queasy.outcomes import Finish
 from queasy.worker.execution.pace import MAX_PACE, Pace
 from queasy.worker.execution.run import RunEnding
-from queasy.worker.intake.queue_state import NO_PREFETCH_AFTER_RELEASE, QueueState
+from queasy.worker.intake.portions import NO_PREFETCH_AFTER_RELEASE
+from queasy.worker.intake.queue_state import QueueState
 from queasy.worker.intake.turnover import FORGET_AFTER, MOMENT, Turnover
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import DEFAULT_SIZE
@@ -23,7 +24,7 @@ def turnover(per_second: float, *, seconds: float = 0.05) -> Turnover:
 
 @pytest.mark.parametrize("per_second", [0, 1000, 50_000])
 def test_as_many_are_held_ready_as_end_in_a_moment(per_second: int) -> None:
-    assert turnover(per_second).in_a_moment == pytest.approx(per_second * MOMENT, abs=1)
+    assert turnover(per_second).in_a_moment(100.051) == pytest.approx(per_second * MOMENT, abs=1)
 
 
 def test_portions_that_come_together_count_as_one() -> None:
@@ -31,7 +32,7 @@ def test_portions_that_come_together_count_as_one() -> None:
     for _ in range(20):
         found.note_ended(1, 100.0501)
     found.note_ended(0, 100.07)
-    assert found.in_a_moment < 4
+    assert found.in_a_moment(100.071) < 4
 
 
 def test_two_long_jobs_that_end_together_do_not_count_as_many_short_ones() -> None:
@@ -39,13 +40,15 @@ def test_two_long_jobs_that_end_together_do_not_count_as_many_short_ones() -> No
     for moment in (100.1, 100.12, 100.14):
         found.note_ended(1, moment)
         found.note_ended(1, moment + 0.001)
-        assert found.in_a_moment == 0
+        assert found.in_a_moment(moment + 0.002) == 0
 
 
 def test_rate_from_before_a_pause_is_forgotten() -> None:
     found = turnover(50_000)
-    found.note_ended(1, 100.05 + 2 * FORGET_AFTER)
-    assert found.in_a_moment == 0
+    later = 100.05 + 2 * FORGET_AFTER
+    assert found.in_a_moment(later) == 0
+    found.note_ended(1, later)
+    assert found.in_a_moment(later) == 0
 
 
 @pytest.fixture
@@ -61,10 +64,10 @@ def table() -> InflightTable:
 def end_jobs(queue: QueueState, clock: Clock, jobs: int, *, seconds: float) -> None:
     queue.leases.hold(jobs)
     for number in range(jobs):
-        queue.add_ending(RunEnding(str(number), number, Finish()))
+        queue.outcomes.add(RunEnding(str(number), number, Finish()))
     clock.now += seconds
-    while endings := queue.take_endings():
-        queue.note_reported(endings)
+    while endings := queue.outcomes.take():
+        queue.outcomes.confirm(endings)
 
 
 def held(queue: QueueState, pace: Pace) -> int:
@@ -89,7 +92,7 @@ def test_short_functions_fill_the_capacity(plain: QueueState, clock: Clock) -> N
     for _ in range(10):
         end_jobs(plain, clock, 100, seconds=0.002)
     pace = Pace()
-    assert plain.size(pace) == round(DEFAULT_SIZE / MAX_PACE)
+    assert plain.portions.size(pace) == round(DEFAULT_SIZE / MAX_PACE)
     assert held(plain, pace) == 100
 
 
@@ -108,14 +111,14 @@ def test_function_with_a_size_keeps_it(clock: Clock, table: InflightTable) -> No
     sized = QueueState(service(size=10, is_async=False), 0, table)
     for _ in range(10):
         end_jobs(sized, clock, 100, seconds=0.002)
-    assert sized.size(Pace()) == 10
+    assert sized.portions.size(Pace()) == 10
     assert held(sized, Pace()) == 10
 
 
 def test_functions_that_became_long_are_not_held_ready(plain: QueueState, clock: Clock) -> None:
     for _ in range(10):
         end_jobs(plain, clock, 100, seconds=0.002)
-    plain.suspend_prefetch()
+    plain.portions.suspend_prefetch()
     assert held(plain, Pace()) == 10
     clock.now += NO_PREFETCH_AFTER_RELEASE / 2
     assert held(plain, Pace()) == 10

@@ -68,7 +68,7 @@ class Holdings:
         return self._held() + self._activity.requested
 
     def _held(self) -> int:
-        unreported = sum(self._queues[index].unreported for index in self._activity.unreported)
+        unreported = sum(len(self._queues[index].outcomes) for index in self._activity.unreported)
         return len(self.runs) + len(self.deferred) + unreported
 
     def admits(self, job: Job, more: int = 0) -> bool:
@@ -110,12 +110,12 @@ class Holdings:
 
         Also note whether there may be more jobs than fit.
         """
-        many = fits_many(self._capacity, queue.size(self.runs.pace))
+        many = fits_many(self._capacity, queue.portions.size(self.runs.pace))
         drained = not self.runs.has_of(queue.index)
-        short = queue.note_portion(call, taken, fits_many=many, drained=drained)
+        short = queue.note_arrival(call, taken, fits_many=many, drained=drained)
         if taken.count == call.limit:  # there may be more
             self.runs.note_unmet_demand()
-        all_await = queue.is_async and queue.has_more and self.runs and self.runs.all_begun
+        all_await = queue.is_async and queue.portions.has_more and self.runs and self.runs.all_begun
         if short or all_await:
             self.runs.pace.hasten()
 
@@ -140,7 +140,7 @@ class Holdings:
 
     def _startable(self, queue: QueueState) -> int:
         """How many prefetched jobs of the queue can start now."""
-        size = queue.size(self.runs.pace)
+        size = queue.portions.size(self.runs.pace)
         return self.room().jobs_that_start_now(size)
 
     def start(self, queue: QueueState, call: Call, taken: Taken, started: int = 0) -> None:
@@ -151,7 +151,7 @@ class Holdings:
         upto = started + self._startable(queue) if call.prefetch else taken.count
         self.accept(queue, taken.jobs[started:upto] if started else taken.jobs[:upto])
         if upto < taken.count:
-            queue.suspend_prefetch()
+            queue.portions.suspend_prefetch()
             self.accept(queue, taken.jobs[upto:], fit=False)
         for cancelled in taken.cancels:
             self.runs.cancel(queue.index, cancelled.id, cancelled.token)
@@ -162,7 +162,7 @@ class Holdings:
         if jobs_left is not None and len(jobs) > jobs_left:
             self._release(queue, jobs[jobs_left:])
             jobs = jobs[:jobs_left]
-        size = queue.size(self.runs.pace)
+        size = queue.portions.size(self.runs.pace)
         if self.runs.has_any(queue.index, jobs):
             jobs = self._defer_successors(queue, jobs, size)
         # The worker requested the jobs, but has less room than it expected, or takes no more jobs.
@@ -203,7 +203,7 @@ class Holdings:
 
     def _release(self, queue: QueueState, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            queue.add_ending_of(job, Release())
+            queue.outcomes.add_of(job, Release())
 
     def _note_suspect(self, queue: QueueState, job: Job, companions: int) -> None:
         self._activity.note_suspect(queue.index, job.token, companions)

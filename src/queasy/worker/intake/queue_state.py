@@ -18,41 +18,29 @@ import asyncio
 import math
 import random
 import time
-from itertools import accumulate
-from operator import attrgetter
 from typing import Literal
 
 import msgspec
 
-from queasy.job import Job
-from queasy.outcomes import Outcome
 from queasy.store.records import Taken
-from queasy.worker.execution.pace import MAX_PACE, Pace
+from queasy.worker.execution.pace import Pace
 from queasy.worker.execution.run import RunEnding
 from queasy.worker.intake.activity import Activity, Turn
 from queasy.worker.intake.decisions import QueueView
 from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
-from queasy.worker.intake.turnover import Turnover
+from queasy.worker.intake.portions import Portions
+from queasy.worker.intake.unreported import Unreported
 from queasy.worker.liveness.inflight_table import InflightTable
-from queasy.worker.plan import DEFAULT_SIZE, Service
+from queasy.worker.plan import Service
 
 __all__ = ["RETRY_PAUSE", "Call", "Phase", "QueueState"]
 
 CallKind = Literal["dequeue", "probe", "report", "stand_down"]
 Phase = Literal["idle", "dequeuing", "overlapping", "probing", "reporting", "standing_down"]
-MAX_ENDINGS_PER_CALL = 1000
-MAX_ENDING_BYTES = 2 * 1024 * 1024
-PAYLOAD_BYTES = attrgetter("payload_bytes")
 # A worker that could not subscribe to wake-ups polls this often, in seconds.
 POLL_WITHOUT_WAKE_UPS = 1.0
 # How long a queue is left alone after an error, in seconds. The call itself waited already.
 RETRY_PAUSE = 2.0
-# Jobs count as short only if less time than this passes between two portions, in seconds.
-SHORT_PORTION = 0.01
-# How long a queue does not prefetch after prefetched jobs did not fit, in seconds.
-NO_PREFETCH_AFTER_RELEASE = 1.0
-# How long a queue takes no turns after its jobs were not short, in seconds.
-NO_TURNS_AFTER_LONG_JOBS = 1.0
 # A time on the monotonic clock, long past. It cannot be 0, which means "the queue is not served".
 LONG_AGO = 1.0
 
@@ -88,10 +76,6 @@ class QueueState:
         self.leases = LeaseLedger(index, table)
         self.starved = False
         """A job that does not fit has waited long enough: other queues leave it room."""
-        self.prefetches = False
-        """The next dequeue prefetches: jobs are short, each portion ends before the next starts."""
-        self.has_more = False
-        """The last dequeue brought as many jobs as it requested, so more are likely."""
         self.exhausted = True
         """The last poll found fewer jobs than it requested: the next asks to be woken."""
         self.owes_poll = False
@@ -105,26 +89,23 @@ class QueueState:
         """The part of `reserved` that belongs to prefetching calls."""
         self.activity = activity or Activity()
         """What the queues of this worker do now, all together."""
+        self.portions = Portions(
+            index, service.handler.options, self.activity, is_async=self.is_async
+        )
+        """How early to request the next jobs, and how tightly to pack them."""
+        self.outcomes = Unreported(index, table, self.leases, self.activity, self.portions.turnover)
+        """The outcomes that the server has not confirmed."""
         self._table = table
-        self._endings: list[RunEnding] = []
         self._in_flight: list[Call] = []
         self._reserving: set[Call] = set()
         self._arriving: dict[Call, Taken] = {}
         """Answers whose jobs are about to start."""
-        self._reporting = 0
-        """How many outcomes are being reported."""
         self.skipped: int | None = None
         """How many companions a suspect that the last poll skipped may have: the most of any. None
         if it skipped none."""
-        self._drained_at = 0.0
-        """When the worker last saw that no run of the queue was left."""
-        self._no_prefetch_until = 0.0
-        self._no_turns_until = 0.0
-        self._turnover = Turnover()
         self._paused_until = 0.0
         self._passed_over_since: float | None = None
         self._probed_at = 0.0
-        self._last_served = 0.0
         self._rested = False
         """The worker has rested since it joined or lost its connection."""
         self._poll_by = math.inf
@@ -156,21 +137,12 @@ class QueueState:
     @property
     def busy(self) -> bool:
         """Whether a call is in flight, or anything is left to start or to report."""
-        return bool(self._in_flight or self._endings or self._arriving)
-
-    @property
-    def unreported(self) -> int:
-        """How many outcomes the server has not confirmed."""
-        return len(self._endings) + self._reporting
+        return bool(self._in_flight or self.outcomes.some_wait or self._arriving)
 
     @property
     def has_arriving(self) -> bool:
         """Whether jobs of an answer are about to start."""
         return bool(self._arriving)
-
-    @property
-    def has_endings(self) -> bool:
-        return bool(self._endings)
 
     @property
     def joined(self) -> bool:
@@ -199,35 +171,10 @@ class QueueState:
         """Something happened to the queue that may need a decision."""
         self.activity.awake.add(self.index)
 
-    def size(self, pace: Pace) -> int:
-        """The units of capacity that a job costs at this pace."""
-        size = self.service.handler.options.size
-        if size is not None:
-            return size
-        return max(1, round(DEFAULT_SIZE / max(1.0, self._pace(pace))))
-
-    def _pace(self, pace: Pace) -> float:
-        """How much of the worker's capacity the queue may use. Above 1, jobs are packed tighter."""
-        if self.is_async:
-            return pace.awaited
-        if self.service.handler.options.size is not None:
-            return pace.plain
-        ahead = self._turnover.in_a_moment * DEFAULT_SIZE / self.activity.capacity
-        return min(MAX_PACE, pace.plain + ahead)
-
-    def _turnover_units(self, pace: Pace) -> int:
-        """Units of the jobs that end within a moment; 0 if these are held ready in another way."""
-        is_sized = self.service.handler.options.size is not None
-        packed = is_sized or (self.is_async and pace.awaited >= MAX_PACE)
-        if self.prefetches or not packed:
-            return 0
-        most = self.activity.capacity // 2
-        return min(most, self._turnover.in_a_moment * self.size(pace))
-
     def held_leases(self) -> set[LeaseKey]:
         """Leases of jobs that are about to start, and of outcomes that are not reported yet."""
         held = {(job.id, job.token) for taken in self._arriving.values() for job in taken.jobs}
-        return held | {(ending.id, ending.token) for ending in self._endings}
+        return held | self.outcomes.waiting_leases
 
     def view(self, pace: Pace, *, needs_reconcile: bool, own_units: int) -> QueueView:
         """A snapshot for decisions."""
@@ -235,20 +182,20 @@ class QueueState:
         return QueueView(
             index=self.index,
             priority=self.service.handler.options.priority,
-            size=self.size(pace),
+            size=self.portions.size(pace),
             is_async=self.is_async,
-            pace=min(1.0, self._pace(pace)),
+            pace=self.portions.usable(pace),
             serving=self.serving,
             calls=len(self._in_flight),
             asked_at=call.started_at if call is not None and call.limit else 0.0,
             probing=call is not None and call.kind == "probe",
             exhausted=self.exhausted,
-            has_more=self.has_more,
-            prefetches=self.prefetches,
+            has_more=self.portions.has_more,
+            prefetches=self.portions.prefetches,
             takes_turns=self.index in self.activity.sharing,
             reserved_ahead=self.reserved_ahead,
-            turnover_units=self._turnover_units(pace),
-            has_endings=bool(self._endings),
+            turnover_units=self.portions.turnover_units(pace),
+            has_endings=self.outcomes.some_wait,
             needs_reconcile=needs_reconcile,
             poll_at=self.poll_at,
             skipped=self.skipped,
@@ -258,7 +205,7 @@ class QueueState:
             probed_at=self._probed_at,
             starved=self.starved,
             own_units=own_units,
-            last_served=self._last_served,
+            last_served=self.portions.last_served,
         )
 
     # Joining and leaving
@@ -301,7 +248,7 @@ class QueueState:
     def begin(self, kind: CallKind, limit: int = 0, units: int = 0) -> Call:
         """A call is about to be sent."""
         now = time.monotonic()
-        call = Call(kind, limit, units, self.prefetches, now)
+        call = Call(kind, limit, units, self.portions.prefetches, now)
         self._in_flight.append(call)
         self.activity.calling.add(self.index)
         self._rouse()
@@ -314,11 +261,6 @@ class QueueState:
             self.activity.begin_turn(self.index, self.service.handler.options.priority, now)
         return call
 
-    def note_drained(self) -> None:
-        """No run of the queue is left. The first time after a portion counts."""
-        if self._drained_at <= self._last_served:
-            self._drained_at = time.monotonic()
-
     def begin_poll(self) -> None:
         """A poll is about to be sent: it answers the messages that came before."""
         self.owes_poll, self._poll_by = False, math.inf
@@ -329,36 +271,20 @@ class QueueState:
         if not self.starved:
             self._passed_over_since = None
         self.skipped = taken.skipped
-        # A full answer to a request for one job says little: perhaps a suspect limited the request.
-        self.has_more = call.limit > 1 and taken.count == call.limit
-        if not self.has_more:
-            self.activity.end_sharing(self.index)
+        self.portions.note_answer(limit=call.limit, count=taken.count)
         if call.limit:
             self._arriving[call] = taken
 
-    def note_portion(self, call: Call, taken: Taken, *, fits_many: bool, drained: bool) -> bool:
-        """Jobs came. Set whether to prefetch the next ones, and whether to take turns.
+    def note_arrival(self, call: Call, taken: Taken, *, fits_many: bool, drained: bool) -> bool:
+        """A dequeue was answered. `drained`: no run of the queue is left.
 
-        `drained`: no run of the queue is left. Returns whether a full portion came after all jobs
-        of the previous one had ended.
+        Returns whether a full portion of async jobs came after all those before them had ended.
         """
-        now, before = time.monotonic(), self._last_served
-        self._last_served = now
-        # The queue may have waited for its turn since its last jobs ended.
-        ended_at = self._drained_at if self._drained_at > before else now
-        full, soon = taken.count == call.limit, ended_at - before < SHORT_PORTION
-        ended_first = full and bool(before) and drained and len(self._arriving) == 1
-        ended_first = ended_first and self.is_async
-        may_prefetch = full and soon and fits_many and now > self._no_prefetch_until
-        self.prefetches = may_prefetch and (self.prefetches or ended_first)
-        if before and not soon:
-            self._no_turns_until = now + NO_TURNS_AFTER_LONG_JOBS
-        may_be_short = self.is_async and fits_many and now > self._no_turns_until
-        if self.has_more and (self.prefetches or may_be_short):
-            self.activity.sharing.add(self.index)
-        else:
-            self.activity.end_sharing(self.index)
-        return ended_first
+        return self.portions.note_arrival(
+            full=taken.count == call.limit,
+            fits_many=fits_many,
+            drained=drained and len(self._arriving) == 1,
+        )
 
     def jobs_started(self, call: Call) -> None:
         """The jobs of an answer start now: they use their room, which is no longer reserved."""
@@ -374,18 +300,6 @@ class QueueState:
         if call.prefetch:
             self.reserved_ahead += units
             self.activity.note_reserved_ahead(units)
-
-    def suspend_prefetch(self) -> None:
-        """Prefetched jobs did not fit after all: do not prefetch for a while."""
-        self.prefetches = False
-        self.activity.end_sharing(self.index)
-        self._no_prefetch_until = self._last_served + NO_PREFETCH_AFTER_RELEASE
-        self._turnover.forget()
-
-    def give_up(self) -> None:
-        """A call was not answered, and is not repeated."""
-        self.has_more = False
-        self.activity.end_sharing(self.index)
 
     def end_flight(self, call: Call) -> None:
         """The call is answered: another one may be sent. Its jobs may still be arriving."""
@@ -525,44 +439,7 @@ class QueueState:
         self._passed_over_since = self._probed_at = time.monotonic()
         self._stop_waiting()
 
-    # Outcomes to report
-
-    def add_ending(self, ending: RunEnding) -> None:
-        """Add an outcome, to be reported with the next call."""
-        if not self._endings:
-            self._rouse()
-            self.activity.unreported.add(self.index)
-        self._endings.append(ending)
-
-    def add_ending_of(self, job: Job, outcome: Outcome) -> None:
-        self.add_ending(RunEnding(job.id, job.token, outcome))
-
-    def take_endings(self) -> list[RunEnding]:
-        """Remove and return as many outcomes as one call may report: at least one, if there is one.
-
-        A job that is given up is copied into the failed record and the fail queue. So the bytes of
-        the payloads are bounded, too.
-        """
-        endings, count = self._endings, MAX_ENDINGS_PER_CALL
-        if sum(map(PAYLOAD_BYTES, endings)) >= MAX_ENDING_BYTES:  # rare, and slower to find where
-            sizes = enumerate(accumulate(map(PAYLOAD_BYTES, endings)), 1)
-            count = min(count, next(n for n, size in sizes if size >= MAX_ENDING_BYTES))
-        endings, self._endings = endings[:count], endings[count:]
-        self._reporting += len(endings)
-        self._turnover.note_ended(len(endings), time.monotonic())
-        return endings
-
-    def note_reported(self, endings: list[RunEnding]) -> None:
-        """The server has confirmed these outcomes: their runs leave the table."""
-        self.leases.drop(len(endings))
-        self._reporting -= len(endings)
-        if not self.unreported:
-            self.activity.unreported.discard(self.index)
-        self._table.free([ending.slot for ending in endings if ending.slot >= 0])
-        self.activity.note_reported(self.index, endings)
-
-    def return_endings(self, endings: list[RunEnding]) -> None:
-        """Take back outcomes that could not be reported. They are reported after a pause."""
-        self._reporting -= len(endings)
-        self._endings = endings + self._endings
+    def report_failed(self, endings: list[RunEnding]) -> None:
+        """These outcomes could not be reported: they are reported after a pause."""
+        self.outcomes.give_back(endings)
         self.pause()

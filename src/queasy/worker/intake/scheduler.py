@@ -104,9 +104,9 @@ class Scheduler:
 
     def run_ended(self, run: Run, ending: RunEnding) -> None:
         queue = self.queues[run.queue]
-        queue.add_ending(ending)
+        queue.outcomes.add(ending)
         for later in run.endings_after:
-            queue.add_ending(later)
+            queue.outcomes.add(later)
         if self._pending_pass is None:
             self.schedule_soon()
 
@@ -114,7 +114,7 @@ class Scheduler:
         self.queues[run.queue].pause()
 
     def crowded_out(self, run: Run) -> None:
-        self.queues[run.queue].suspend_prefetch()
+        self.queues[run.queue].portions.suspend_prefetch()
 
     def job_refused(self, run: Run) -> None:
         self.queues[run.queue].leases.mark_stale()
@@ -238,7 +238,7 @@ class Scheduler:
         subscription = self._subscriptions[action.queue]
         queue = subscription.state
         if not self._runs.has_of(queue.index) and not queue.has_arriving:
-            queue.note_drained()
+            queue.portions.note_drained()
         match action:
             case Dequeue(limit=limit, units=units):
                 call = queue.begin("dequeue", limit, units)
@@ -273,7 +273,7 @@ class Scheduler:
         try:
             yield
         except GivenUp:
-            queue.give_up()
+            queue.portions.give_up()
         except Exception:
             queue.leases.mark_stale()  # a reconcile releases jobs that were taken but not started
             queue.pause()
@@ -288,7 +288,7 @@ class Scheduler:
         with self._in_flight(queue, call):
             taken = await self._poll(subscription, call)
             self.holdings.note_pace(queue, call, taken)
-            more_likely = queue.has_more and not was_exhausted
+            more_likely = queue.portions.has_more and not was_exhausted
             requests_more_first = more_likely and not self._needs_reconcile(queue)
             if requests_more_first:
                 await self._request_more_first(queue, call)
@@ -316,7 +316,7 @@ class Scheduler:
         """Report outcomes, and reconcile leases."""
         queue = subscription.state
         with self._in_flight(queue, call):
-            if queue.has_endings:
+            if queue.outcomes.some_wait:
                 await subscription.report()
             await self._reconcile_if_needed(subscription)
 
@@ -419,7 +419,7 @@ class Scheduler:
             self.holdings.accept(queue, [job])
             self._runs.go(at_once=True)
         elif job is not None:
-            queue.add_ending_of(job, Release())
+            queue.outcomes.add_of(job, Release())
         self.schedule_soon()
 
     def _has_room_for(self, queue: QueueState, job: Job) -> bool:

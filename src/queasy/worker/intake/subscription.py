@@ -216,18 +216,18 @@ class Subscription:
         state.begin_poll()
         mark = self._leases.begin_reconcile()
         attempt = _DequeueAttempt(
-            self._next_request(), limit, wait_seconds, hand_off, state.take_endings(), others, mark
+            self._next_request(), limit, wait_seconds, hand_off, state.outcomes.take(), others, mark
         )
         self._leases.hold(1)  # so that the supervisor bumps, however long the answer takes
         try:
             taken = await self._take(attempt)
         except BaseException:
-            state.return_endings(attempt.endings)
+            state.report_failed(attempt.endings)
             self._leases.drop(1)
             raise
         # The jobs that came are held. Those that ended are not, nor is the one held for the answer.
         self._leases.hold(taken.count - 1)
-        state.note_reported(attempt.endings)
+        state.outcomes.confirm(attempt.endings)
         self._note_answer(attempt, taken)
         if wait_seconds and self._leases.listens and not await self._still_listens():
             state.poll_now()  # the queue moved to another server, which will not wake this worker
@@ -243,7 +243,7 @@ class Subscription:
             raise
         except Exception as problem:  # most likely the server refuses one of the outcomes
             await self._settle_each(attempt.endings, problem)
-            self.state.note_reported(attempt.endings)
+            self.state.outcomes.confirm(attempt.endings)
             attempt.forget_endings()
             return await self._until_answered(send)
 
@@ -295,7 +295,7 @@ class Subscription:
 
     async def report(self) -> None:
         """Report outcomes, and take no jobs."""
-        endings = self.state.take_endings()
+        endings = self.state.outcomes.take()
         words: list[str] = []
         try:
             try:
@@ -305,9 +305,9 @@ class Subscription:
             except Exception as problem:
                 await self._settle_each(endings, problem)
         except BaseException:
-            self.state.return_endings(endings)
+            self.state.report_failed(endings)
             raise
-        self.state.note_reported(endings)
+        self.state.outcomes.confirm(endings)
         self._outcomes.log(endings, words)
 
     async def _settle_each(self, endings: list[RunEnding], problem: Exception) -> None:
@@ -361,7 +361,7 @@ class Subscription:
             return None
         self.state.become_waiter_again()
         if verdict == "expired":
-            self.state.add_ending_of(job, Release())
+            self.state.outcomes.add_of(job, Release())
         return job if verdict == "held" else None
 
     # Reconciling
@@ -417,6 +417,6 @@ class Subscription:
         self.state.poll_now()  # if it was handed off, this worker is not a waiter any more
         ending = RunEnding(id_, token, Release())
         if run is None:
-            self.state.add_ending(ending)
+            self.state.outcomes.add(ending)
         else:
             run.report_after(ending)

@@ -38,11 +38,12 @@ class Turnover:
         """The rate has changed: jobs take longer now."""
         self._rate, self._ended = 0.0, 0
 
-    @property
-    def in_a_moment(self) -> int:
-        """How many jobs end in a moment.
+    def in_a_moment(self, now: float) -> int:
+        """How many jobs end in a moment, if they go on as they did.
 
         The lower of the last two rates counts. Two long jobs that happen to end together are no
         sign of many short ones.
         """
+        if now - self._since > FORGET_AFTER:
+            return 0
         return int(min(self._rate, self._rate_before) * MOMENT)

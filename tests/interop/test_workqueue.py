@@ -1,6 +1,7 @@
 """Work queues: what this protocol has beyond what every dialect promises."""
 
 import asyncio
+import random
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 from queasy import (
     AccessDenied,
@@ -380,6 +382,44 @@ async def test_cluster_needs_a_hash_tag(kind: ServerKind) -> None:
                 assert item is not None
                 assert await queue.light_clean(settle=0) == await queue.deep_clean(settle=0) == 0
                 assert await queue.complete(item)
+
+
+@pytest.mark.parametrize("moved", [1, 2, 3])
+async def test_slot_that_moves_delays_calls_and_each_takes_effect_once(
+    kind: ServerKind, moved: int
+) -> None:
+    slot = key_slot(b"frames")
+    with start_cluster(kind, primaries=2, replicas=0) as cluster:
+        async with Client(cluster.url, timeout=30) as client:
+            queue = workqueue.Queue(client, "{frames}")
+            await queue.add_item(workqueue.Item(b"1", id="a"))
+            await queue.add_item(workqueue.Item(b"2", id="b"))
+            held = await leased(queue)
+            old, new = cluster.primary_of(slot), cluster.other_primary(slot, random.Random())
+            await asyncio.to_thread(cluster.begin_migration, slot, new)
+            await asyncio.to_thread(cluster.migrate_keys, slot, new, moved)
+            calls = asyncio.gather(
+                queue.complete(held),
+                queue.lease(60, block=False),
+                queue.add_item(workqueue.Item(b"3", id="c")),
+            )
+            async with asyncio.timeout(20):
+                while not refusals(old) + refusals(new):
+                    await asyncio.sleep(0.01)
+            while await asyncio.to_thread(cluster.migrate_keys, slot, new):
+                pass
+            await asyncio.to_thread(cluster.end_migration, slot, new)
+            completed, item, added = await calls
+            assert (completed, added) == (True, True)
+            assert item is not None
+            assert item.id == "b"
+            assert await queue.counts() == (1, 1)
+            assert await queue.deep_clean(settle=0) == 0
+
+
+def refusals(server: Server) -> int:
+    found = server.call("INFO", "commandstats").get("cmdstat_fcall", {})
+    return int(found.get("rejected_calls", 0)) + int(found.get("failed_calls", 0))
 
 
 # The library and the permissions

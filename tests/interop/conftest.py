@@ -5,8 +5,10 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import redis
 
 from queasy import Client, SyncClient
+from queasy.interop import workqueue
 from tests.servers import Server
 
 _numbers = itertools.count()
@@ -33,3 +35,14 @@ async def client(server: Server) -> AsyncIterator[Client]:
 def sync_client(server: Server) -> Iterator[SyncClient]:
     with SyncClient(server.url) as connected:
         yield connected
+
+
+@pytest.fixture
+def admin(server: Server) -> Iterator[redis.Redis]:
+    with server.client(decode_responses=False) as connection:
+        yield connection
+
+
+@pytest.fixture
+def frames(client: Client, name: str) -> workqueue.Queue[Client]:
+    return workqueue.Queue(client, name)

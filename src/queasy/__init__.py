@@ -7,7 +7,7 @@ from queasy.attributes import Redact, redact_secrets
 from queasy.client import Client
 from queasy.codec import Codec, CodecName, JsonCodec, RawCodec
 from queasy.consumer.awaiting import Consumer
-from queasy.consumer.hold import ConsumerLease, SyncConsumerLease
+from queasy.consumer.leases import ConsumerLease, SyncConsumerLease
 from queasy.consumer.threaded import SyncConsumer
 from queasy.current import current_job
 from queasy.dispatch import Dispatch, DispatchDefaults

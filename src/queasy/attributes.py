@@ -1,4 +1,4 @@
-"""What an exception carries besides its message: attributes that JSON has, without secrets.
+"""The public attributes of an exception that JSON can represent, without secrets.
 
 A record of an error may be read by many people, and stays for long. So what it may contain is
 decided here, before it leaves the process.
@@ -44,7 +44,8 @@ _SECRETS = re.compile(
     "api_?key|access_?key|private_?key|session_?id",
     re.IGNORECASE,
 )
-# The password in a URL. No part matches what another one does, so a long text takes linear time.
+# The password in a URL. Each part stops at a character that it cannot match: linear time. So a
+# password with an unescaped `/`, `?` or `#`, which no valid URL has, is not found.
 _URL_PASSWORD = re.compile(r"(://[^/?#@\s:]*:)[^/?#@\s]*@")
 # Attributes of Python's own exceptions that are the object that was worked on, not a fact about
 # the error.
@@ -56,8 +57,8 @@ _known_types: dict[type, tuple[tuple[str, ...], frozenset[str]]] = {}
 
 
 def redact_secrets(name: str, value: Any) -> Any:
-    """The value, or "[redacted]" if the name is that of a secret: a password, a token, a key. Also
-    in place of the password in a URL.
+    """The value, or "[redacted]" if the name looks like that of a secret: a password, a token, an
+    API key. In text, the password of each URL is replaced.
     """
     if _SECRETS.search(name.replace("-", "_")):
         return REDACTED
@@ -70,13 +71,13 @@ def has_details(error: BaseException) -> bool:
     """
     if error.__cause__ is not None or error.__context__ is not None:
         return True
-    names, unrecorded = _known_types.get(type(error)) or _learn(type(error))
+    names, unrecorded = _known_types.get(type(error)) or _inspect_type(type(error))
     own = error.__dict__
     return bool(names or (own and not own.keys() <= unrecorded))
 
 
 def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """What caused the error, and what caused that: as a traceback shows it, at most five."""
+    """The causes of an error, nearest first, at most five."""
     seen = {id(error)}
     for _ in range(MAX_CAUSES):
         cause = error.__cause__
@@ -90,8 +91,8 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def attributes_of(error: BaseException, redact: Redact) -> dict[str, Any]:
-    """The attributes of an exception that are not None and that JSON has."""
-    names, unrecorded = _known_types.get(type(error)) or _learn(type(error))
+    """The attributes that are not None and that JSON can represent."""
+    names, unrecorded = _known_types.get(type(error)) or _inspect_type(type(error))
     found = {name: attribute_of(error, name) for name in names}
     found |= {name: value for name, value in vars(error).items() if name not in unrecorded}
     return bounded({name: value for name, value in found.items() if value is not None}, redact)
@@ -106,7 +107,7 @@ def attribute_of(error: BaseException, name: str) -> Any:
 
 
 def bounded(attributes: object, redact: Redact | None = None) -> dict[str, Any]:
-    """A copy of what JSON has, with no more names, items and text than a record may hold."""
+    """A copy with only what JSON can represent, within the limits of a record."""
     if not isinstance(attributes, Mapping):
         return {}
     kept: dict[str, Any] = {}
@@ -126,7 +127,7 @@ def bounded(attributes: object, redact: Redact | None = None) -> dict[str, Any]:
 
 
 def _copy(name: str, value: Any, redact: Redact | None, depth: int) -> Any:
-    """The value as JSON has it; _OMITTED if it has not."""
+    """A copy that JSON can represent; _OMITTED if there is none, REDACTED if `redact` raises."""
     try:
         if redact is not None:
             value = redact(name, value)
@@ -167,8 +168,8 @@ def _text(value: str, most: int) -> str:
     return value[:most].encode("utf-8", "backslashreplace").decode()[:most]
 
 
-def _learn(kind: type) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Finds the attributes that a type keeps outside of `__dict__`: those of exceptions written in
+def _inspect_type(kind: type) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Find the attributes that a type keeps outside of `__dict__`: those of exceptions written in
     C (such as `errno`), of slots, and plain values of the class (such as `code = 5`).
     """
     names = dict.fromkeys(
@@ -186,7 +187,7 @@ def _learn(kind: type) -> tuple[tuple[str, ...], frozenset[str]]:
 
 
 def _is_value(member: object) -> bool:
-    # Not properties: they run the code of others.
+    # Not properties: reading one runs the application's code.
     return (
         isinstance(member, (str, int, float))
         or inspect.ismemberdescriptor(member)

@@ -211,14 +211,14 @@ class Client:
     ) -> Consumer:
         """Take jobs of several queues in a loop of your own; use it in `async with`.
 
-        A queue is a name, for data in JSON, or a `Queue` of this client. The queues have turns;
-        `lease.job.queue` says from which one a job came. See `Queue.consumer`.
+        A queue is a name, for data in JSON, or a `Queue` of this client. The queues take turns.
+        `lease.job.queue` names the queue of the job. See `Queue.consumer`.
         """
         found = [self.queue(one) if isinstance(one, str) else one for one in check_queues(queues)]
         return consumer_of(found, self._store, concurrency, lease)
 
     def plan(self, queues: Collection[str] | None = None) -> Plan:
-        """What a worker of this client needs: all handlers, imported, or those of `queues`."""
+        """The plan of a worker of this client: all handlers, imported, or those of `queues`."""
         return Plan.of(self._place, self._registry, queues)
 
     @property

@@ -38,8 +38,8 @@ class BaseLease:
         """The token of the lease: it increases with every lease."""
         self.ended: str | None = None
         """How the lease ended, as the server says: finished, retried, failed, released, lost ..."""
-        self._told = False
-        """The program ended the lease itself, or tried to, and was told what became of it."""
+        self._answered = False
+        """The server has answered a call of the program that ends the lease."""
         self._answer_lost = False
         """The answer to an earlier end of this lease was lost: it may have taken effect."""
         self._commands = commands
@@ -62,14 +62,14 @@ class BaseLease:
 
     @contextmanager
     def _settling(self, ending: Ending) -> Generator[None]:
-        """Notes when the answer is lost: that call may have ended the lease."""
+        """Note that an answer was lost: that call may have ended the lease."""
         try:
             yield
         except Unanswered:
             self._answer_lost = True
             raise
 
-    def _end(self, words: list[str]) -> bool:
+    def _note_answer(self, words: list[str]) -> bool:
         if words[0] == "lost" and self._answer_lost:
             raise Unanswered(
                 f"job {self.job.id!r} of queue {self.job.queue!r}: the lease is over. Either an "
@@ -77,7 +77,7 @@ class BaseLease:
             )
         if self.ended is None:  # the first answer counts
             self.ended = words[0]
-        self._told = True
+        self._answered = True
         return words[0] != "lost"
 
     def _retry(self, at: When | None, after: Seconds | None, error: object) -> Ending:
@@ -105,8 +105,9 @@ class BaseLease:
     def _check_end(self, error: BaseException | None) -> None:
         if error is None and self.ended == "lost":
             raise LeaseLost(
-                f"job {self.job.id!r} of queue {self.job.queue!r}: the work is done, but the lease "
-                "ended before; the job runs again. Lease it for more seconds, or extend the lease"
+                f"job {self.job.id!r} of queue {self.job.queue!r}: the block ended after its "
+                "lease: another client may run the job again. Check that the lease is long enough, "
+                "that nothing blocks the event loop, and that nobody evicted the client"
             )
 
     def __repr__(self) -> str:
@@ -129,7 +130,7 @@ class Lease(BaseLease):
 
     async def _settle(self, ending: Ending) -> bool:
         with self._settling(ending):
-            return self._end(await self._store.run(self._settlement(ending)))
+            return self._note_answer(await self._store.run(self._settlement(ending)))
 
     async def complete(self) -> bool:
         """Finish the job. True for exactly one caller, ever."""
@@ -169,8 +170,10 @@ class Lease(BaseLease):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Completes on success, retries on an exception."""
-        if self._told:
+        """End the lease if the block did not: complete on success, retry on an exception, release
+        on a cancellation.
+        """
+        if self._answered:
             return
         if self.ended is None:
             await self._settle(self._ending_of_block(error))
@@ -182,7 +185,7 @@ L = TypeVar("L", bound=Lease | None)
 
 
 class LeaseRequest(Coroutine[Any, Any, L], Generic[L]):
-    """What `Queue.lease` returns: await it for a lease, or use it in `async with`.
+    """The result of `Queue.lease`: await it, or use it in `async with`.
 
     It is a coroutine, so `asyncio.create_task` accepts it, too.
     """
@@ -232,7 +235,7 @@ class SyncLease(BaseLease):
 
     def _settle(self, ending: Ending) -> bool:
         with self._settling(ending):
-            return self._end(self._store.run(self._settlement(ending)))
+            return self._note_answer(self._store.run(self._settlement(ending)))
 
     def complete(self) -> bool:
         """Finish the job. True for exactly one caller, ever."""
@@ -272,8 +275,10 @@ class SyncLease(BaseLease):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Complete the job on success; retry it on an exception."""
-        if self._told:
+        """End the lease if the block did not: complete on success, retry on an exception, release
+        on an interruption.
+        """
+        if self._answered:
             return
         if self.ended is None:
             self._settle(self._ending_of_block(error))

@@ -21,7 +21,7 @@ from queasy.outcomes import Broken, Died
 from queasy.store.coalescing import CHUNK_JOBS
 from queasy.store.command import Command
 from queasy.store.commands import AUDIT_TALLIES, ListState, QueueCommands, RecordKind
-from queasy.store.records import Cancellation, Ending, Taken
+from queasy.store.records import Cancellation, Ending, LeaseKey, Taken
 
 __all__ = [
     "MAX_BROKEN_IN_A_ROW",
@@ -279,9 +279,9 @@ def evict(commands: QueueCommands, client: str, *, died: bool) -> Operation[int]
             return total
 
 
-def leases_of(commands: QueueCommands, client: str) -> Operation[list[tuple[str, int]]]:
+def leases_of(commands: QueueCommands, client: str) -> Operation[list[LeaseKey]]:
     """The id and token of each lease of a client."""
-    found: list[tuple[str, int]] = []
+    found: list[LeaseKey] = []
     cursor = None
     while cursor != b"":
         page, cursor = yield commands.leases(client, cursor or b"", CHUNK_JOBS)

@@ -14,7 +14,7 @@ import random
 __all__ = ["SuspectRoom"]
 
 # How long a worker takes no other jobs, at first, in seconds.
-FIRST_HOLD = 2.0
+FIRST_SECONDS = 2.0
 # It begins after a random pause of up to this many seconds. If several workers skipped the suspect,
 # most often the first one takes it before the others begin.
 BEGIN_WITHIN = 0.5
@@ -24,25 +24,25 @@ class SuspectRoom:
     """Decides when a worker makes room for suspects that it had to skip."""
 
     def __init__(self) -> None:
-        self._hold = FIRST_HOLD
+        self._seconds = FIRST_SECONDS
         self._begin: float | None = None
 
     def update(self, now: float, *, skipped: bool) -> None:
         """Note the time, and whether the last poll of any queue skipped suspects."""
         if not skipped:
-            self._begin, self._hold = None, FIRST_HOLD
+            self._begin, self._seconds = None, FIRST_SECONDS
         elif self._begin is None:
             self._begin = now + random.uniform(0, BEGIN_WITHIN)
-        elif now >= self._begin + self._hold:
-            self._begin = now + self._hold * random.uniform(0.5, 4.0)
-            self._hold *= 2
+        elif now >= self._begin + self._seconds:
+            self._begin = now + self._seconds * random.uniform(0.5, 4.0)
+            self._seconds *= 2
 
     def is_made(self, now: float) -> bool:
         """Whether the worker takes no other jobs now."""
-        return self._begin is not None and self._begin <= now < self._begin + self._hold
+        return self._begin is not None and self._begin <= now < self._begin + self._seconds
 
     def next_change(self, now: float) -> float | None:
         """When to decide again; None for never."""
         if self._begin is None:
             return None
-        return self._begin if now < self._begin else self._begin + self._hold
+        return self._begin if now < self._begin else self._begin + self._seconds

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from queasy.consumer.engine import Engine
-from queasy.consumer.hold import ConsumerLease
+from queasy.consumer.leases import ConsumerLease
 from queasy.errors import ClientClosed, QueasyError
 from queasy.store.commands import QueueCommands
 from queasy.store.store import AsyncStore
@@ -33,11 +33,12 @@ class _Program:
 
 
 class Consumer:
-    """Leases of several jobs at a time, kept alive by one heartbeat, for a loop of your own.
+    """Leases of several jobs at a time, for a loop of your own. One heartbeat for each queue keeps
+    them alive.
 
-        async with queue.consumer(concurrency=10) as jobs:
+        async with queue.consumer(concurrency=10) as consumer:
             async with asyncio.TaskGroup() as group:
-                async for lease in jobs:
+                async for lease in consumer:
                     group.create_task(work(lease))
 
     Iterating waits without polling until a job comes and there is room: at most `concurrency`
@@ -94,7 +95,7 @@ class Consumer:
         if self._loop is None or self._left:
             raise QueasyError(
                 f"{self!r}: iterate inside its block: "
-                "`async with queue.consumer() as jobs: async for lease in jobs: ...`"
+                "`async with queue.consumer() as consumer: async for lease in consumer: ...`"
             )
         if self._iterating:
             raise QueasyError(
@@ -113,8 +114,8 @@ class Consumer:
         engine = self._engine
         while True:
             if ready := engine.next_job():
-                hold, commands = ready
-                return ConsumerLease(hold.job, commands, self._store, hold)
+                record, commands = ready
+                return ConsumerLease(record.job, commands, self._store, record)
             if engine.problem is not None:
                 raise engine.problem
             if engine.stopped:

@@ -12,17 +12,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from queasy.consumer.hold import Flag, Hold
+from queasy.consumer.leases import Flag, LeaseRecord
 from queasy.consumer.link import Link
 from queasy.consumer.state import (
     IDLE_LEASE,
     Action,
     Bump,
+    ConsumerQueue,
     ConsumerState,
     ForwardWakeUp,
     Join,
     Poll,
-    QueueState,
     Reconcile,
     StandDown,
 )
@@ -59,7 +59,7 @@ class Program(Protocol):
 
 
 class Engine:
-    """The queues of a consumer, the jobs that its program has not begun, and one heartbeat."""
+    """The queues of a consumer, one heartbeat for each, and jobs that its program has not begun."""
 
     def __init__(
         self,
@@ -76,21 +76,20 @@ class Engine:
         self.id = f"~~{new_client_id()}"
         self._links = [
             Link(
-                QueueState(index, commands.keys.name, lease), commands, store, self.id,
-                self._hold, self._changed,
+                ConsumerQueue(index, commands.keys.name, lease), commands, store, self.id,
+                self._make_record, self._changed,
             )
             for index, commands in enumerate(queues)
         ]  # fmt: skip
         self._state = ConsumerState(concurrency, [link.state for link in self._links])
         sizes = {commands.keys.name: 1 for commands in queues}
-        record = WorkerRecord.here(self.id, 0, concurrency, sizes, lease)
-        self._record = record.pack()
+        self._worker_record = WorkerRecord.here(self.id, 0, concurrency, sizes, lease).pack()
         self._wanted = False
         self.stopped = False
         """The program wants no more jobs."""
         self.problem: Exception | None = None
         """Why there are no more jobs, unless the program stopped the consumer."""
-        self._ready: deque[tuple[Hold, QueueCommands]] = deque()
+        self._ready: deque[tuple[LeaseRecord, QueueCommands]] = deque()
         """Jobs that the program has not begun."""
         self._due = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,11 +108,11 @@ class Engine:
                 raise problem
         self._pump = asyncio.create_task(self._run(), name=f"queasy consumer {self.id}")
 
-    def next_job(self) -> tuple[Hold, QueueCommands] | None:
+    def next_job(self) -> tuple[LeaseRecord, QueueCommands] | None:
         """A job that the program begins now; None if none is ready. Any thread may call this."""
         return None if self.stopped else self._pop()
 
-    def _pop(self) -> tuple[Hold, QueueCommands] | None:
+    def _pop(self) -> tuple[LeaseRecord, QueueCommands] | None:
         try:
             return self._ready.popleft()
         except IndexError:
@@ -127,18 +126,18 @@ class Engine:
         self._changed()
 
     def stop(self) -> None:
-        """Give no more jobs to the program, and release those that it has not begun."""
-        self.give_no_more()
+        """Take no more jobs, and release those that the program has not begun."""
+        self.refuse_new_jobs()
         while ready := self._pop():
-            hold, _ = ready
-            hold.hand_over(Ending(*hold.key, Release()))
+            lease, _ = ready
+            lease.report(Ending(*lease.key, Release()))
         for link in self._links:
             link.state.stop_waiting()
         self._program.notify()
         self._changed()
 
-    def give_no_more(self) -> None:
-        """Give no more jobs to the program. Any thread may call this; `stop` must follow."""
+    def refuse_new_jobs(self) -> None:
+        """`next_job` returns None from now on. Any thread may call this; call `stop` afterwards."""
         self.stopped = True
 
     async def close(self) -> None:
@@ -153,13 +152,13 @@ class Engine:
 
     def abandon(self, problem: Exception) -> None:
         """End at once, without a call to the server: the leases expire."""
-        self.fail(problem)
+        self.end_with(problem)
         self._cancel_tasks()
         for link in self._links:
             link.abandon()
 
-    def fail(self, problem: Exception) -> None:
-        """Give no more jobs to the program: it gets this error."""
+    def end_with(self, problem: Exception) -> None:
+        """Take no more jobs. The program's loop raises this error."""
         self.problem = self.problem or problem
         self._program.notify()
 
@@ -171,20 +170,20 @@ class Engine:
 
     # Called by leases, in any thread
 
-    def ended(self, hold: Hold) -> None:
+    def ended(self, lease: LeaseRecord) -> None:
         """The server has answered a call that ended this lease."""
-        self._program.post(self._end, hold, None)
+        self._program.post(self._end, lease, None)
 
-    def report(self, hold: Hold, ending: Ending) -> None:
+    def report(self, lease: LeaseRecord, ending: Ending) -> None:
         """Have the consumer end this lease: the program could not."""
-        self._program.post(self._end, hold, ending)
+        self._program.post(self._end, lease, ending)
 
-    def _end(self, hold: Hold, ending: Ending | None) -> None:
-        link = self._links[hold.queue.index]
+    def _end(self, lease: LeaseRecord, ending: Ending | None) -> None:
+        link = self._links[lease.queue.index]
         if ending is None:
-            link.ended(hold)
+            link.ended(lease)
         else:
-            link.report(hold, ending)
+            link.report(lease, ending)
         self._changed()
 
     # The loop
@@ -192,15 +191,15 @@ class Engine:
     def _changed(self) -> None:
         self._due.set()
 
-    def _hold(self, job: Job, link: Link) -> Hold:
-        return Hold(job, link.state, self, self._program.flag())
+    def _make_record(self, job: Job, link: Link) -> LeaseRecord:
+        return LeaseRecord(job, link.state, self, self._program.flag())
 
     async def _run(self) -> None:
         """Carry out what is due, until cancelled."""
         try:
             while True:
                 self._due.clear()
-                left = self._turn() - time.monotonic()
+                left = self._carry_out_due() - time.monotonic()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(None if left == math.inf else max(0.0, left)):
                         await self._due.wait()
@@ -208,7 +207,7 @@ class Engine:
             log.exception("consumer %s: ended by an error", self.id)
             self.abandon(problem)
 
-    def _turn(self) -> float:
+    def _carry_out_due(self) -> float:
         """Carry out what is due; returns when something is due next."""
         now = time.monotonic()
         self._warn_of_risk(now)
@@ -218,11 +217,11 @@ class Engine:
         return self._state.next_alarm(now)
 
     def _warn_of_risk(self, now: float) -> None:
-        """Tell the program of leases that the server did not confirm in time."""
+        """Set `should_stop` of every lease that the server did not confirm in time."""
         for link in self._links:
             if link.state.at_risk_at() <= now:
-                for hold in link.holds.values():
-                    hold.warn()
+                for lease in link.leases.values():
+                    lease.note_unconfirmed()
 
     def _carry_out(self, action: Action) -> None:
         link, now = self._links[action.queue.index], time.monotonic()
@@ -256,7 +255,7 @@ class Engine:
             link.state.mark_stale()
             link.state.pause(time.monotonic())
         except Exception as problem:
-            self.fail(problem)
+            self.end_with(problem)
         finally:
             self._changed()
 
@@ -267,11 +266,11 @@ class Engine:
             link.state.end()
 
     async def _join(self, link: Link) -> None:
-        await link.join(self._record, max(self._lease, IDLE_LEASE))
+        await link.join(self._worker_record, max(self._lease, IDLE_LEASE))
 
     async def _poll(self, link: Link, limit: int, beside: int) -> None:
-        for hold in await link.poll(limit, beside, self._lease):
-            self._ready.append((hold, link.commands))
+        for lease in await link.poll(limit, beside, self._lease):
+            self._ready.append((lease, link.commands))
         if self.stopped:
             self.stop()
         elif self._ready:

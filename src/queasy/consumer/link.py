@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from queasy.consumer.hold import Hold
-from queasy.consumer.state import LeaseKey, QueueState
+from queasy.consumer.leases import LeaseRecord
+from queasy.consumer.state import ConsumerQueue
 from queasy.errors import InvalidInput, NotReady, QueasyError, Unreachable
 from queasy.job import Job
 from queasy.operation import run_operation
@@ -27,7 +27,7 @@ from queasy.operations import (
 from queasy.outcomes import Broken, Release
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
-from queasy.store.records import Cancelled, Ending, Taken
+from queasy.store.records import Cancelled, Ending, LeaseKey, Taken
 from queasy.store.store import AsyncStore
 
 __all__ = ["Link"]
@@ -36,35 +36,36 @@ log = logging.getLogger("queasy")
 
 
 class Link:
-    """A consumer in one queue. What it learns goes into `state`.
+    """A consumer in one queue. Answers and messages change `state`.
 
-    `hold` makes the record of a job that was taken. `changed` is called after a message arrived.
+    `make_record` makes the record of a job that was taken. `changed` is called after a message
+    arrived.
     """
 
     def __init__(
         self,
-        state: QueueState,
+        state: ConsumerQueue,
         commands: QueueCommands,
         store: AsyncStore,
         base_id: str,
-        hold: Callable[[Job, Link], Hold],
+        make_record: Callable[[Job, Link], LeaseRecord],
         changed: Callable[[], None],
     ) -> None:
         self.state = state
         self.commands = commands
         self._store = store
         self._base_id = base_id
-        self._hold = hold
+        self._make_record = make_record
         self._changed = changed
         self._requests = 0
         self._broken_in_a_row = 0
         self._connection: object | None = None
         self._problem: type[Exception] | None = None
         """Why the server did not answer the last call; None if it did."""
-        self.holds: dict[LeaseKey, Hold] = {}
+        self.leases: dict[LeaseKey, LeaseRecord] = {}
         """The leases that the program holds, or will."""
         self._unreported: dict[LeaseKey, Ending] = {}
-        """How leases end, of which the server does not know it yet."""
+        """Endings of leases that the server has not confirmed."""
 
     @property
     def client(self) -> str:
@@ -81,15 +82,17 @@ class Link:
     async def join(self, record: bytes, lease: float) -> None:
         """Register with the queue."""
         sent = time.monotonic()
-        self._store.listener.add_callback(self._channel, self._receive, lambda: bool(self.holds))
+        self._store.listener.add_callback(self._channel, self._receive, lambda: bool(self.leases))
         if await self._store.run(self.commands.register(self.client, lease, record)) == "lost":
-            self.declared_dead()  # only if it was swept just now: the next try has a new id
+            self.handle_declared_dead()  # only if it was swept just now: the next try has a new id
             return
         self._requests = 0
         self.state.note_joined(sent)
 
-    def declared_dead(self) -> None:
-        """The server has released all leases: it was told to, or no bump arrived in time."""
+    def handle_declared_dead(self) -> None:
+        """The server has released all leases: another client evicted this one, or no bump arrived
+        in time.
+        """
         log.warning(
             "queue %r: the server has released the %d jobs of consumer %s: it was evicted, or did "
             "not answer in time. It takes jobs again under a new id",
@@ -101,10 +104,10 @@ class Link:
         self._forget(declared_dead=True)
 
     def _forget(self, *, declared_dead: bool) -> None:
-        lost, self.holds, self._unreported = list(self.holds.values()), {}, {}
+        lost, self.leases, self._unreported = list(self.leases.values()), {}, {}
         self.state.leave(time.monotonic(), declared_dead=declared_dead)
-        for hold in lost:
-            hold.lose()
+        for lease in lost:
+            lease.note_lost()
 
     def abandon(self) -> None:
         """Stop listening. All leases are lost: nothing keeps them alive any more."""
@@ -146,9 +149,9 @@ class Link:
         self._changed()
 
     def cancel(self, cancelled: Cancelled) -> None:
-        hold = self.holds.get((cancelled.id, cancelled.token))
-        if hold is not None:
-            hold.cancel()
+        lease = self.leases.get((cancelled.id, cancelled.token))
+        if lease is not None:
+            lease.note_cancel_request()
 
     async def forward_wake_up(self) -> None:
         """Have the server wake another client."""
@@ -169,7 +172,7 @@ class Link:
 
     # Taking
 
-    async def poll(self, limit: int, beside: int, lease: float) -> list[Hold]:
+    async def poll(self, limit: int, beside: int, lease: float) -> list[LeaseRecord]:
         """Take up to `limit` jobs. If there is none, the server wakes this consumer when one is.
 
         A job that cannot be decoded is set aside as broken. After ten of these in a row the codec
@@ -187,7 +190,7 @@ class Link:
             return []
         state.note_skipped(taken.skipped)
         if taken.state in ("lost", "destroyed"):
-            self.declared_dead()
+            self.handle_declared_dead()
             return []
         if taken.state == "overtaken":
             state.mark_stale()
@@ -219,14 +222,14 @@ class Link:
             log.warning("consumer of queue %r: %s", self.state.name, problem)
         self._problem = type(problem)
 
-    def _check(self, jobs: list[Job]) -> list[Hold]:
+    def _check(self, jobs: list[Job]) -> list[LeaseRecord]:
         """The jobs that can be decoded."""
-        holds: list[Hold] = []
+        leases: list[LeaseRecord] = []
         for at, job in enumerate(jobs):
             problem = decoding_problem(job)
             if problem is None:
                 self._broken_in_a_row = 0
-                holds.append(self._hold(job, self))
+                leases.append(self._make_record(job, self))
                 continue
             self._report_later(Ending(job.id, job.token, Broken(problem)))
             self._broken_in_a_row += 1
@@ -234,21 +237,21 @@ class Link:
                 self._broken_in_a_row = 0
                 for rest in jobs[at + 1 :]:
                     self._report_later(Ending(rest.id, rest.token, Release()))
-                for hold in holds:
-                    self._report_later(Ending(*hold.key, Release()))
+                for lease in leases:
+                    self._report_later(Ending(*lease.key, Release()))
                 raise wrong_codec(self.commands, MAX_BROKEN_IN_A_ROW, problem)
-        self.holds |= {hold.key: hold for hold in holds}
-        return holds
+        self.leases |= {lease.key: lease for lease in leases}
+        return leases
 
     # Ending and keeping leases
 
-    def ended(self, hold: Hold) -> None:
+    def ended(self, lease: LeaseRecord) -> None:
         """The server has answered a call that ended this lease."""
-        self._drop(hold.key)
+        self._drop(lease.key)
 
-    def report(self, hold: Hold, ending: Ending) -> None:
+    def report(self, lease: LeaseRecord, ending: Ending) -> None:
         """Have the consumer end this lease."""
-        if self.holds.pop(hold.key, None) is not None:
+        if self.leases.pop(lease.key, None) is not None:
             self._report_later(ending)
 
     def _report_later(self, ending: Ending) -> None:
@@ -256,7 +259,7 @@ class Link:
         self.state.mark_stale()
 
     def _drop(self, key: LeaseKey) -> None:
-        self.holds.pop(key, None)
+        self.leases.pop(key, None)
         self._unreported.pop(key, None)
         self.state.drop(key)
 
@@ -272,7 +275,7 @@ class Link:
                 confirmed, next_in = lease, bumped.next_in
                 self._problem = None
             elif client == self.client and state.joined:
-                self.declared_dead()
+                self.handle_declared_dead()
             for cancelled in cancels:
                 self.cancel(cancelled)
         except QueasyError as problem:
@@ -302,15 +305,15 @@ class Link:
         state, client = self.state, self.client
         mark = state.begin_reconcile()
         await self._report()
-        before = set(self.holds)
+        before = set(self.leases)
         ours = set(await run_operation(self._store, leases_of(self.commands, client)))
         if client != self.client:
             return
         for key in before - ours:
-            hold = self.holds.get(key)
-            if hold is not None and not hold.settling:
+            lease = self.leases.get(key)
+            if lease is not None and not lease.settling:
                 self._drop(key)
-                hold.lose()
+                lease.note_lost()
         unknown = ours - set(state.companions)
         endings = [Ending(*key, Release()) for key in unknown]
         if await run_operation(self._store, settle_all(self.commands, endings)):

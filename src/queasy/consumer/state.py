@@ -1,4 +1,4 @@
-"""What a consumer holds, and what it does next: decided without I/O.
+"""Records the leases of a consumer, and decides without I/O what it does next.
 
 1. While the consumer holds jobs of a queue, it bumps that queue every `BUMP_EVERY` seconds. While
    it holds none there and waits, it sends nothing. While it holds none and does not wait, it bumps
@@ -20,23 +20,20 @@ from collections.abc import Sequence
 import msgspec
 
 from queasy.operations import SAFETY_POLL_SECONDS
+from queasy.store.records import LeaseKey
 from queasy.suspect_room import SuspectRoom
 
 __all__ = [
     "Action",
     "Bump",
+    "ConsumerQueue",
     "ConsumerState",
     "ForwardWakeUp",
     "Join",
-    "LeaseKey",
     "Poll",
-    "QueueState",
     "Reconcile",
     "StandDown",
 ]
-
-LeaseKey = tuple[str, int]
-"""A job's id, and the token of its lease."""
 
 BUMP_EVERY = 1.0
 # A consumer that holds no job of a queue, and does not wait there, bumps this often, for a lease of
@@ -44,8 +41,7 @@ BUMP_EVERY = 1.0
 # server (CONTACT_EVERY_MS in lua/keys.lua).
 IDLE_BUMP_EVERY = 8.0
 IDLE_LEASE = 20.0
-# A lease that was not confirmed counts as lost this part of its length before it may expire: its
-# holder needs some time to stop.
+# An unconfirmed lease counts as lost when this share of it is left: its holder needs time to stop.
 MARGIN = 0.1
 # Seconds between two tries to join a queue, or to compare leases.
 RETRY_PAUSE = 1.0
@@ -56,13 +52,16 @@ MAX_BATCH = 1000
 class Join(msgspec.Struct, frozen=True):
     """Register with a queue."""
 
-    queue: QueueState
+    queue: ConsumerQueue
 
 
 class Poll(msgspec.Struct, frozen=True):
-    """Take up to `limit` jobs of a queue; the process has `beside` other jobs."""
+    """Take up to `limit` jobs of a queue.
 
-    queue: QueueState
+    `beside`: how many other jobs this consumer holds or has requested.
+    """
+
+    queue: ConsumerQueue
     limit: int
     beside: int
 
@@ -70,32 +69,32 @@ class Poll(msgspec.Struct, frozen=True):
 class Bump(msgspec.Struct, frozen=True):
     """Extend the leases of a queue to `lease` seconds from now."""
 
-    queue: QueueState
+    queue: ConsumerQueue
     lease: float
 
 
 class Reconcile(msgspec.Struct, frozen=True):
     """Report the outcomes that the server does not have, and compare the leases of a queue."""
 
-    queue: QueueState
+    queue: ConsumerQueue
 
 
 class ForwardWakeUp(msgspec.Struct, frozen=True):
     """Wake another client, for a job that this consumer has no room for."""
 
-    queue: QueueState
+    queue: ConsumerQueue
 
 
 class StandDown(msgspec.Struct, frozen=True):
     """Stop being a waiter of a queue."""
 
-    queue: QueueState
+    queue: ConsumerQueue
 
 
 Action = Join | Poll | Bump | Reconcile | ForwardWakeUp | StandDown
 
 
-class QueueState:
+class ConsumerQueue:
     """One queue of a consumer. Only its own methods change it, and one call at a time is in flight,
     beside bumps. Times are on the monotonic clock.
     """
@@ -117,11 +116,13 @@ class QueueState:
         self.waits = False
         """The server wakes this consumer when a job is due."""
         self.woken = False
-        """It did, and this consumer has not polled since."""
+        """The server woke this consumer, or a message that did may be lost, or an unknown one came;
+        and this consumer has not polled since."""
         self.poll_at = 0.0
         self.polled_at = 0.0
         self.skipped: int | None = None
-        """The most companions of a suspect that the last poll skipped; None if it skipped none."""
+        """The highest companion limit of the suspects that the last poll skipped; None if it
+        skipped none."""
         self._marks = self._reconciled = 0
         self._confirmed_until = math.inf
         self._bumped_at = 0.0
@@ -158,7 +159,7 @@ class QueueState:
         return math.inf if self.joined or self.busy else self._try_at
 
     def reconcile_at(self) -> float:
-        """When to compare leases; never if they do not differ."""
+        """When to compare leases; never if they are not stale."""
         return self._try_at if self.stale and self.joined and not self.busy else math.inf
 
     def next_poll_at(self) -> float:
@@ -193,7 +194,9 @@ class QueueState:
         self._contact_at, self.poll_at = sent, 0.0
 
     def leave(self, now: float, *, declared_dead: bool) -> None:
-        """The server does not know this consumer any more: all leases are lost."""
+        """All leases are lost: the server declared this consumer dead, the consumer left the queue,
+        or nothing keeps the leases alive any more.
+        """
         self.joined, self.waits, self.woken, self.skipped = False, False, False, None
         self.generation += declared_dead
         self.companions.clear()
@@ -214,11 +217,11 @@ class QueueState:
         if not listens:
             self.poll_at = now + min(pause, 1.0)
 
-    def wake(self, after: float = 0.0) -> None:
-        """The server sent a message: poll at this time."""
-        if not after:
+    def wake(self, at: float = 0.0) -> None:
+        """The server sent a message: poll at `at`; 0 means at once."""
+        if not at:
             self.woken, self.waits = True, False
-        self.poll_at = min(self.poll_at, after)
+        self.poll_at = min(self.poll_at, at)
 
     def stop_waiting(self) -> None:
         """The consumer takes no more jobs: it stands down now, if it waits."""
@@ -241,7 +244,7 @@ class QueueState:
             self._confirmed_until = max(self._confirmed_until, sent + lease)
 
     def note_skipped(self, skipped: int | None) -> None:
-        """The most companions of a suspect that a poll skipped; None if it skipped none."""
+        """The highest companion limit of the suspects that a poll skipped, if any."""
         self.skipped = skipped
 
     def mark_stale(self) -> None:
@@ -250,7 +253,7 @@ class QueueState:
 
     @property
     def stale(self) -> bool:
-        """Whether that was so since the last comparison began."""
+        """Whether leases were marked stale since the last comparison began."""
         return self._marks != self._reconciled
 
     def begin_reconcile(self) -> int:
@@ -260,15 +263,15 @@ class QueueState:
     def end_reconcile(self, mark: int) -> None:
         self._reconciled = mark
 
-    def drop(self, key: LeaseKey) -> bool:
-        """A lease has ended; returns whether it was known."""
-        return self.companions.pop(key, self) is not self
+    def drop(self, key: LeaseKey) -> None:
+        """A lease has ended."""
+        self.companions.pop(key, None)
 
 
 class ConsumerState:
     """All queues of a consumer, and how many leases it may hold."""
 
-    def __init__(self, concurrency: int, queues: Sequence[QueueState]) -> None:
+    def __init__(self, concurrency: int, queues: Sequence[ConsumerQueue]) -> None:
         self._concurrency = concurrency
         self._queues = queues
         self._suspect_room = SuspectRoom()
@@ -279,7 +282,7 @@ class ConsumerState:
         return sum([queue.held for queue in self._queues])
 
     def room(self, now: float) -> int:
-        """How many jobs it may take, beside those that calls in flight may bring."""
+        """How many jobs it may take, including those that calls in flight may bring."""
         held = self.held
         limits = [
             limit + 1 for queue in self._queues for limit in queue.companions.values()
@@ -311,7 +314,7 @@ class ConsumerState:
             actions += [StandDown(queue) for queue in due if queue.waits and not queue.woken]
         return actions
 
-    def _polls(self, due: list[QueueState], room: int) -> list[Action]:
+    def _polls(self, due: list[ConsumerQueue], room: int) -> list[Action]:
         requested = sum([queue.requested for queue in self._queues])
         left, beside = room - requested, self.held + requested
         polls: list[Action] = []

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from queasy.consumer.engine import Engine
-from queasy.consumer.hold import SyncConsumerLease
+from queasy.consumer.leases import SyncConsumerLease
 from queasy.errors import ClientClosed, QueasyError
 from queasy.store.commands import QueueCommands
 from queasy.store.store import SyncStore
@@ -57,10 +57,11 @@ class _Program:
 
 
 class SyncConsumer:
-    """Leases of several jobs at a time, kept alive by one heartbeat, for a loop of your own.
+    """Leases of several jobs at a time, for a loop of your own. One heartbeat for each queue keeps
+    them alive.
 
-        with queue.consumer(concurrency=10) as jobs, ThreadPoolExecutor(10) as pool:
-            for lease in jobs:
+        with queue.consumer(concurrency=10) as consumer, ThreadPoolExecutor(10) as pool:
+            for lease in consumer:
                 pool.submit(work, lease)
 
     Iterating waits without polling until a job comes and there is room: at most `concurrency`
@@ -82,8 +83,8 @@ class SyncConsumer:
         self._engine = Engine(self._loop_store, queues, concurrency, lease, self._program)
         self._names = [commands.keys.name for commands in queues]
         self._thread: threading.Thread | None = None
-        self._process = 0
-        self._leave: Future[None] = Future()
+        self._pid = 0
+        self._leaving: Future[None] = Future()
         self._iterating = threading.Lock()
 
     @property
@@ -99,14 +100,14 @@ class SyncConsumer:
         Leases that the program has not begun are released. The others stay alive until they end,
         or the `with` block is left.
         """
-        self._engine.give_no_more()
+        self._engine.refuse_new_jobs()
         self._program.post(self._engine.stop)
 
     def __enter__(self) -> Self:
         if self._thread is not None:
             raise QueasyError(f"{self!r} was entered before: make another one")
         started: Future[None] = Future()
-        self._process = os.getpid()
+        self._pid = os.getpid()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._run(started)), name="queasy-consumer", daemon=True
         )
@@ -127,22 +128,23 @@ class SyncConsumer:
             started.set_exception(problem)
         else:
             started.set_result(None)
-            await asyncio.wrap_future(self._leave)
+            await asyncio.wrap_future(self._leaving)
             await self._engine.close()
         finally:
             await self._loop_store.close()
 
     def _client_closed(self) -> None:
-        self._program.post(self._engine.fail, ClientClosed(f"the client of {self!r} was closed"))
+        problem = ClientClosed(f"the client of {self!r} was closed")
+        self._program.post(self._engine.end_with, problem)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> SyncConsumerLease:
-        if self._process != os.getpid() or self._leave.done():
+        if self._pid != os.getpid() or self._leaving.done():
             raise QueasyError(
                 f"{self!r}: iterate inside its block, in the process that entered it: "
-                "`with queue.consumer() as jobs: for lease in jobs: ...`"
+                "`with queue.consumer() as consumer: for lease in consumer: ...`"
             )
         if not self._iterating.acquire(blocking=False):
             raise QueasyError(
@@ -159,8 +161,8 @@ class SyncConsumer:
         while True:
             program.forget_notifications()
             if ready := engine.next_job():
-                hold, commands = ready
-                return SyncConsumerLease(hold.job, commands, self._store, hold)
+                record, commands = ready
+                return SyncConsumerLease(record.job, commands, self._store, record)
             if engine.problem is not None:
                 raise engine.problem
             if engine.stopped:
@@ -181,9 +183,9 @@ class SyncConsumer:
         self._end()
 
     def _end(self) -> None:
-        if not self._leave.done():
-            self._leave.set_result(None)
-        if self._thread is not None and self._process == os.getpid():
+        if not self._leaving.done():
+            self._leaving.set_result(None)
+        if self._thread is not None and self._pid == os.getpid():
             self._thread.join()
 
     def __repr__(self) -> str:

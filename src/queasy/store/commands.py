@@ -27,6 +27,7 @@ from queasy.store.records import (
     DispatchItem,
     DispatchStatus,
     Ending,
+    LeaseKey,
     MadeDue,
     MadeDueStatus,
     Stat,
@@ -234,10 +235,10 @@ class QueueCommands:
 
     def leases(
         self, client: str, cursor: bytes, limit: int
-    ) -> Command[tuple[list[tuple[str, int]], bytes]]:
+    ) -> Command[tuple[list[LeaseKey], bytes]]:
         """A page of the leases of one client, and the cursor of the next page: see `jobs`."""
 
-        def read(reply: list[Any]) -> tuple[list[tuple[str, int]], bytes]:
+        def read(reply: list[Any]) -> tuple[list[LeaseKey], bytes]:
             flat, following, *_ = reply
             return _leases(flat), following
 
@@ -429,7 +430,7 @@ def _words(reply: list[bytes]) -> list[str]:
     return [raw.decode() for raw in reply]
 
 
-def _leases(flat: list[bytes]) -> list[tuple[str, int]]:
+def _leases(flat: list[bytes]) -> list[LeaseKey]:
     """The id and the token of each lease."""
     return [(decode_text(flat[at]), int(flat[at + 1])) for at in range(0, len(flat), 2)]
 

@@ -55,7 +55,7 @@ class _Origin(msgspec.Struct):
 
 
 class _Note(msgspec.Struct):
-    """What a list adds to a job: whether its cancel was requested, when it failed or broke."""
+    """The facts that a list adds to a job: was its cancel requested, when did it fail or break."""
 
     cancelled: bool = False
     at: float = 0.0
@@ -74,7 +74,9 @@ _NO_OPTIONS = JobOptions()
 
 
 def _numbers(tokens: list[bytes], run_ats: list[bytes]) -> tuple[list[int], list[float]] | None:
-    """The tokens and times as numbers; None if one is invalid. One by one takes twice as long."""
+    """The tokens and times as numbers; None if one is invalid. Converting them one by one takes
+    twice as long.
+    """
     try:
         ints = _read_ints(b"[" + b",".join(tokens) + b"]")
         floats = _read_floats(b"[" + b",".join(run_ats) + b"]")
@@ -104,8 +106,8 @@ def _options_then(own: dict[str, float], limits: dict[str, float]) -> JobOptions
     return _options_then_of(tuple(own.items()), tuple(limits.items()))
 
 
-# Most jobs of a queue are given up under the same limits. To read these again for each job was a
-# seventh of what a worker does for a job that fails and its fail handler.
+# Most jobs of a queue are given up under the same limits. Reading them again took a seventh of a
+# worker's time for a job that fails and its fail handler.
 @lru_cache(maxsize=256)
 def _options_then_of(
     own: tuple[tuple[str, float], ...], limits: tuple[tuple[str, float], ...]
@@ -113,7 +115,7 @@ def _options_then_of(
     try:
         of_queue = _read_options(dict(limits), _NO_OPTIONS)
     except (ValueError, OverflowError):
-        # Another program configured the queue. Its limits are no reason to refuse the job.
+        # Another program configured the queue. The job is still read if its limits are invalid.
         of_queue = _NO_OPTIONS
     return _read_options(dict(own), of_queue)
 

@@ -40,6 +40,7 @@ __all__ = [
     "DispatchItem",
     "Dispatched",
     "Ending",
+    "LeaseKey",
     "MadeDue",
     "Stat",
     "Taken",
@@ -48,6 +49,8 @@ __all__ = [
 DispatchStatus = Literal["created", "updated", "blocked", "unchanged", "exists"]
 MadeDueStatus = Literal["due", "already_due", "active", "absent"]
 CancelStatus = Literal["cancelled", "requested", "active", "absent"]
+LeaseKey = tuple[str, int]
+"""A job's id, and the token of its lease."""
 DEFAULT_FLAGS = "1t10"
 
 

@@ -1,4 +1,4 @@
-"""Whether the jobs of a queue are given out: what is paused, and what no worker serves."""
+"""Whether the jobs of a queue are given out: is it paused, and does any worker serve it?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["queue_health"]
 
 
 def queue_health(place: Place, queues: Collection[str]) -> Operation[tuple[QueueHealth, ...]]:
-    """The health of these queues, and of those of their fail queues that are in use."""
+    """The health of these queues, and of each of their fail queues that has workers or due jobs, or
+    is paused.
+    """
     found: list[QueueHealth] = []
     for name in check_queue_names(queues):
         found.append((yield from _health_of(place.commands(name, fail=False))))

@@ -84,7 +84,7 @@ class Worker:
         self._holdings = self._scheduler.holdings
         self._runs = self._holdings.runs
         if ends_unconfirmed:
-            self._runs.end_unconfirmed()
+            self._runs.enable_confirmation_check()
         self._beat_timer: asyncio.TimerHandle | None = None
         self._started = False
         self._record = b""

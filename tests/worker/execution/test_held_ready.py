@@ -11,7 +11,7 @@ from tests.worker.inline import until, until_empty, working
 JOBS = 2000
 
 
-class Together:
+class RunningCount:
     """How many handlers run, and how many did at most."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Together:
         self.ended += 1
 
 
-class Held:
+class ActiveCount:
     """How many jobs the server counts as active, at most."""
 
     def __init__(self, queue: Queue) -> None:
@@ -42,29 +42,29 @@ class Held:
 @pytest.mark.parametrize(
     ("options", "at_once"), [({}, 100), ({"size": 1}, 100), ({"size": 5}, 20), ({"size": 70}, 1)]
 )
-async def test_no_more_run_at_once_than_fit_although_more_are_held_ready(
+async def test_no_more_run_at_once_than_fit_even_if_jobs_are_held_ready(
     client: Client, emails: Queue, options: dict[str, Any], at_once: int
 ) -> None:
-    together, held = Together(), Held(emails)
+    running, active = RunningCount(), ActiveCount(emails)
 
     @emails.handler(**options)
     async def handle(data: int) -> None:
-        await together.wait(0.002)
+        await running.wait(0.002)
 
     await emails.dispatch_many(range(JOBS if at_once > 1 else 200))
     async with working(client):
-        watching = asyncio.create_task(held.watch())
+        watching = asyncio.create_task(active.watch())
         await until_empty(emails)
         watching.cancel()
-    assert together.most <= at_once
+    assert running.most <= at_once
     if at_once == 20:  # with a hundred, the server also counts what waits to be reported
-        assert held.most > at_once == together.most
+        assert active.most > at_once == running.most
 
 
-async def test_handlers_that_became_slow_leave_those_held_ready_to_other_workers(
+async def test_jobs_held_ready_return_to_the_queue_when_handlers_become_slow(
     client: Client, emails: Queue
 ) -> None:
-    """They are released, uncharged, and run when there is room."""
+    """Their counts stay 0, and they run when there is room."""
     may_end, slow = asyncio.Event(), list[Job]()
 
     @emails.handler(size=5)
@@ -116,19 +116,21 @@ async def test_job_of_another_queue_starts_beside_a_queue_that_holds_jobs_ready(
 async def test_worker_that_stops_releases_what_it_holds_ready(
     client: Client, emails: Queue
 ) -> None:
-    together = Together()
+    running, active = RunningCount(), ActiveCount(emails)
 
     @emails.handler(size=5)
     async def handle(data: float) -> None:
-        await together.wait(data)
+        await running.wait(data)
 
     await emails.dispatch_many([0.002] * JOBS)
     async with working(client):
+        watching = asyncio.create_task(active.watch())
 
-        async def some_ended() -> bool:
-            return together.ended > 200
+        async def some_are_held_ready() -> bool:
+            return running.ended > 200 and active.most > 20
 
-        await until(some_ended, "some jobs have ended")
+        await until(some_are_held_ready, "some jobs have ended, and others are held ready")
+        watching.cancel()
     counts = await emails.counts()
     assert counts.active == 0
-    assert counts.waiting + together.ended == JOBS
+    assert counts.waiting + running.ended == JOBS

@@ -316,7 +316,7 @@ def test_queue_takes_turns_while_it_has_more_jobs_that_may_be_short(
 
 
 @pytest.mark.parametrize(
-    "end", ["few", "portions.give_up", "stop_serving", "portions.suspend_prefetch", "abandon"]
+    "end", ["few", "portions.give_up", "stop_serving", "portions.suspend_early_requests", "abandon"]
 )
 def test_queue_that_cannot_use_its_turn_ends_it(state: QueueState, clock: Clock, end: str) -> None:
     prefetch(state, clock)
@@ -356,7 +356,7 @@ def test_released_prefetched_jobs_suspend_prefetching_for_a_while(
 ) -> None:
     prefetch(state, clock)
     served = clock.now
-    state.portions.suspend_prefetch()
+    state.portions.suspend_early_requests()
     assert not state.portions.prefetches
     while clock.now + SHORT_PORTION / 2 <= served + NO_PREFETCH_AFTER_RELEASE:
         clock.now += SHORT_PORTION / 2

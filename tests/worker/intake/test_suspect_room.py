@@ -1,6 +1,6 @@
 """When a worker takes no other jobs, so that a suspect gets its turn."""
 
-from queasy.suspect_room import BEGIN_WITHIN, FIRST_HOLD, SuspectRoom
+from queasy.suspect_room import BEGIN_WITHIN, FIRST_SECONDS, SuspectRoom
 
 
 def test_worker_that_skipped_no_suspect_makes_no_room() -> None:
@@ -17,8 +17,8 @@ def test_room_is_made_soon_and_for_a_while() -> None:
     assert begin is not None
     assert 10.0 <= begin <= 10.0 + BEGIN_WITHIN
     assert room.is_made(begin)
-    assert room.next_change(begin) == begin + FIRST_HOLD
-    assert not room.is_made(begin + FIRST_HOLD)
+    assert room.next_change(begin) == begin + FIRST_SECONDS
+    assert not room.is_made(begin + FIRST_SECONDS)
     room.update(begin + 0.1, skipped=False)
     assert not room.is_made(begin + 0.1)
 
@@ -37,7 +37,7 @@ def test_other_jobs_have_their_turn_between_times_that_are_longer_and_longer() -
         room.update(step / 10, skipped=True)
         run = run + 1 if room.is_made(step / 10) else 0
         longest = max(longest, run)
-    assert longest >= 64 * FIRST_HOLD * 10 - 1, "the seventh time begins within 630 seconds"
+    assert longest >= 64 * FIRST_SECONDS * 10 - 1, "the seventh time begins within 630 seconds"
 
 
 def test_workers_that_skip_a_suspect_do_not_all_make_room_at_the_same_times() -> None:

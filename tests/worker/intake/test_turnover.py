@@ -7,7 +7,7 @@ from queasy.worker.execution.pace import MAX_PACE, Pace
 from queasy.worker.execution.run import RunEnding
 from queasy.worker.intake.portions import NO_PREFETCH_AFTER_RELEASE
 from queasy.worker.intake.queue_state import QueueState
-from queasy.worker.intake.turnover import FORGET_AFTER, MOMENT, Turnover
+from queasy.worker.intake.turnover import FORGET_AFTER, HELD_READY_SECONDS, Turnover
 from queasy.worker.liveness.inflight_table import InflightTable
 from queasy.worker.plan import DEFAULT_SIZE
 from tests.worker.intake.services import Clock, service
@@ -23,8 +23,9 @@ def turnover(per_second: float, *, seconds: float = 0.05) -> Turnover:
 
 
 @pytest.mark.parametrize("per_second", [0, 1000, 50_000])
-def test_as_many_are_held_ready_as_end_in_a_moment(per_second: int) -> None:
-    assert turnover(per_second).in_a_moment(100.051) == pytest.approx(per_second * MOMENT, abs=1)
+def test_as_many_are_held_ready_as_end_within_two_milliseconds(per_second: int) -> None:
+    expected = per_second * HELD_READY_SECONDS
+    assert turnover(per_second).ending_soon(100.051) == pytest.approx(expected, abs=1)
 
 
 def test_portions_that_come_together_count_as_one() -> None:
@@ -32,7 +33,7 @@ def test_portions_that_come_together_count_as_one() -> None:
     for _ in range(20):
         found.note_ended(1, 100.0501)
     found.note_ended(0, 100.07)
-    assert found.in_a_moment(100.071) < 4
+    assert found.ending_soon(100.071) < 4
 
 
 def test_two_long_jobs_that_end_together_do_not_count_as_many_short_ones() -> None:
@@ -40,15 +41,15 @@ def test_two_long_jobs_that_end_together_do_not_count_as_many_short_ones() -> No
     for moment in (100.1, 100.12, 100.14):
         found.note_ended(1, moment)
         found.note_ended(1, moment + 0.001)
-        assert found.in_a_moment(moment + 0.002) == 0
+        assert found.ending_soon(moment + 0.002) == 0
 
 
 def test_rate_from_before_a_pause_is_forgotten() -> None:
     found = turnover(50_000)
     later = 100.05 + 2 * FORGET_AFTER
-    assert found.in_a_moment(later) == 0
+    assert found.ending_soon(later) == 0
     found.note_ended(1, later)
-    assert found.in_a_moment(later) == 0
+    assert found.ending_soon(later) == 0
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_function_with_a_size_keeps_it(clock: Clock, table: InflightTable) -> No
 def test_functions_that_became_long_are_not_held_ready(plain: QueueState, clock: Clock) -> None:
     for _ in range(10):
         end_jobs(plain, clock, 100, seconds=0.002)
-    plain.portions.suspend_prefetch()
+    plain.portions.suspend_early_requests()
     assert held(plain, Pace()) == 10
     clock.now += NO_PREFETCH_AFTER_RELEASE / 2
     assert held(plain, Pace()) == 10

@@ -103,8 +103,8 @@ class Run(msgspec.Struct, eq=False):
     def _lease_may_be_over(self, table: InflightTable, now: float) -> bool:
         """Whether another client may have the job by now.
 
-        True if the server has not confirmed the lease until the cut-off: the process was frozen
-        after it received the job, and before the run began.
+        True if the server has not confirmed the lease by the cut-off: the process was frozen after
+        it received the job, and before the run began.
         """
         cut_off = table.times.cut_off
         if now - table.requested_at(self.queue) <= cut_off:

@@ -98,7 +98,7 @@ class Runs:
         self._last_ended: str | None = None
         """The job whose async handler ended last; None if none ended since the last tick."""
         self._ticking = False
-        self._ends_unconfirmed = False
+        self._checks_confirmation = False
 
     def __len__(self) -> int:
         return self.accepted_count - self.ended_count
@@ -120,7 +120,9 @@ class Runs:
 
     @property
     def all_begun(self) -> bool:
-        """Whether every run of an async handler has begun: none waits for the event loop."""
+        """Whether every run of an async handler has begun: none waits for the event loop, or is
+        held ready.
+        """
         return not self._tasks.has_waiting
 
     def has_of(self, queue: int) -> bool:
@@ -176,7 +178,8 @@ class Runs:
         """How many async handlers may begin: all that wait, except those that are held ready."""
         if not (ready := self._ready_units()):
             return len(waiting)
-        size = waiting[0].size  # only jobs of one queue are held ready
+        # Approximately: runs of other sizes may wait as well.
+        size = waiting[0].size
         others = self.used.total - size * len(waiting)
         return max(len(waiting) - math.ceil(ready / size), 0 if others else 1)
 
@@ -219,8 +222,9 @@ class Runs:
             self._table.end_run(run.slot)
 
     def _refuse(self, runs: list[Run], problem: Exception | None) -> None:
-        """Release the jobs of runs that cannot begin: no thread could be started, for this reason,
-        or they were held ready for too long.
+        """Release the jobs of runs that cannot begin.
+
+        `problem` says why no thread could be started. None: they were held ready for too long.
         """
         for run in runs:
             if problem is None:
@@ -297,7 +301,7 @@ class Runs:
             self._ticking = False
             return
         self._table.loop_turned(time.monotonic())
-        if self._ends_unconfirmed:
+        if self._checks_confirmation:
             self._end_unconfirmed(time.monotonic())
         # If a handler has blocked the loop, deadlines of others passed while they waited for it.
         # These runs may need only one more step. At the next tick they are asked to end.
@@ -324,15 +328,17 @@ class Runs:
             late = self._tasks.withdraw(lambda run: now - run.ready_at > REFUSE_AFTER)
             self._refuse(late, None)
 
-    def end_unconfirmed(self) -> None:
-        """From now on, end runs whose lease the server has not confirmed until the cut-off.
+    def enable_confirmation_check(self) -> None:
+        """From now on, end runs whose leases the server has not confirmed by the cut-off.
 
         For a worker without a supervisor: a supervisor freezes the whole process instead.
         """
-        self._ends_unconfirmed = True
+        self._checks_confirmation = True
 
     def _end_unconfirmed(self, now: float) -> None:
-        """End runs before others can get their jobs: this worker cannot reach the server."""
+        """End runs whose leases the server has not confirmed by the cut-off, before other workers
+        can get their jobs.
+        """
         silence = {
             run: self._table.unconfirmed_for(run.queue, now) for run in self if not run.end_reason
         }

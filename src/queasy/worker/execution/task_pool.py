@@ -21,8 +21,8 @@ __all__ = ["TaskPool"]
 
 T = TypeVar("T")
 
-# How long handlers that do not await may occupy the event loop without a break, in seconds.
-MAX_TURN = 0.005
+# How long handlers that do not await may occupy the event loop in one pass, in seconds.
+MAX_SECONDS_PER_PASS = 0.005
 # Before Python 3.13 a task that is not `cancelling()` any more may still receive a cancellation.
 MAY_CANCEL_LATE = sys.version_info < (3, 13)
 
@@ -30,22 +30,22 @@ MAY_CANCEL_LATE = sys.version_info < (3, 13)
 class TaskPool(Generic[T]):
     """Calls `perform` for each item that was added. `perform` must not raise.
 
-    `most(waiting)` is how many items of those that wait may begin now. The pool asks when an item
-    has ended, and at each `go`.
+    `most_to_begin(waiting)` is how many items of those that wait may begin now. The pool asks
+    before it starts tasks. A task whose handler did not await takes the next item without asking.
     """
 
     def __init__(
         self,
         perform: Callable[[T, asyncio.Task[Any]], Coroutine[Any, Any, None]],
-        most: Callable[[Sequence[T]], int] = len,
+        most_to_begin: Callable[[Sequence[T]], int] = len,
     ) -> None:
         self._perform = perform
-        self._most = most
+        self._most_to_begin = most_to_begin
         self._context = copy_context()
         self._waiting: deque[T] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._next: asyncio.Handle | None = None
-        self._turn = 0
+        self._pass = 0
         self._tasks_to_start = 1
 
     def add(self, items: Iterable[T]) -> None:
@@ -60,7 +60,8 @@ class TaskPool(Generic[T]):
     def go(self, *, at_once: bool = False) -> None:
         """Start performing: now if `at_once`, else in the next pass of the event loop.
 
-        The later start lets calls to the server leave first, so that the server works meanwhile.
+        The later start lets calls to the server leave first, so that the server works meanwhile. If
+        a start is planned already, nothing changes.
         """
         if self._waiting and self._next is None:
             self._tasks_to_start = 1
@@ -77,8 +78,8 @@ class TaskPool(Generic[T]):
     def _start_tasks(self) -> None:
         """Start tasks, and run again in the next pass: by then they await, or have ended."""
         self._next = None
-        self._turn += 1
-        if not self._waiting or not (most := self._most(self._waiting)):
+        self._pass += 1
+        if not self._waiting or not (most := self._most_to_begin(self._waiting)):
             return
         for _ in range(min(self._tasks_to_start, most)):
             task = asyncio.create_task(self._work(), context=self._context.copy())
@@ -89,19 +90,19 @@ class TaskPool(Generic[T]):
         self._start_tasks_soon()
 
     async def _work(self) -> None:
-        """Perform items until one awaits, leaves something in the task, or the turn is over."""
+        """Perform items until one awaits, leaves something in the task, or time is up."""
         task = asyncio.current_task()
         assert task is not None
-        turn, clean = self._turn, copy_context()
+        begun_in, clean = self._pass, copy_context()
         # A handler may leave a reference to its task, such as a timer or a generator with a timeout
         # in it. The timeout would later cancel another handler that runs in the same task.
         references, weak_references = getrefcount(task), getweakrefcount(task)
         may_cancel_late = MAY_CANCEL_LATE and hasattr(task, "_must_cancel")
-        over_at = monotonic() + MAX_TURN
+        over_at = monotonic() + MAX_SECONDS_PER_PASS
         waiting, perform = self._waiting, self._perform
         while waiting:
             await perform(waiting.popleft(), task)
-            awaited = self._turn != turn
+            awaited = self._pass != begun_in
             if awaited or task.cancelling() or copy_context() != clean:
                 break
             if getrefcount(task) != references or getweakrefcount(task) != weak_references:

@@ -2,8 +2,8 @@
 
 To pass each function to a thread, and its result back, would cost more than everything else that a
 worker does for a job. So a thread performs one function after another, and the event loop receives
-all results of the meantime in one pass. Another thread is woken if functions block: those before
-were long, or none has begun for a while although some wait.
+all results of the meantime in one pass. The pool wakes another thread if most of the recent
+functions took more than a millisecond, or if functions wait and none has begun for a while.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queasy.worker.execution.interruptible import Interruptible
 
 __all__ = ["REFUSE_AFTER", "ThreadPool"]
 
-# While items wait, the pool looks this often whether any has begun, in seconds.
+# While items wait, the pool checks this often, in seconds, whether any has begun.
 LOOK_EVERY = 0.001
 # An item is long if it takes more than this, in seconds.
 LONG = 0.001
@@ -29,16 +29,17 @@ LONG = 0.001
 WEIGHT = 0.2
 # If a look is later than this, in seconds, some function computes: it does not release the
 # interpreter. Other threads would make it slower.
-LATE = 0.001
+COMPUTES_IF_LATER = 0.001
 # But a long computation must not hold up the others. If no item has begun for this many seconds,
 # another thread is woken.
-PATIENCE = 0.01
-# An item that has waited this long, in seconds, without room is refused.
+WAKE_ANYWAY_AFTER = 0.01
+# If the first item that waits has waited this long without room, in seconds, all that wait are
+# refused. Async handlers are checked at each tick only, each for itself.
 REFUSE_AFTER = 0.05
 
 
 class Pooled(Protocol):
-    """What a pool performs."""
+    """An item that a pool performs."""
 
     @property
     def units(self) -> int:
@@ -80,8 +81,8 @@ class ThreadPool(Generic[T, R]):
     """Performs each item in a thread, and calls `ended` with its result in the event loop.
 
     Items begin in the order in which they were added, while they fit into `capacity()`. One that
-    does not fit begins if nothing else is performed. `perform` must not raise. `refused` gets items
-    that will not begin: they waited too long, or no thread could be started, for this reason.
+    does not fit begins if nothing else is performed. `perform` must not raise. `refused` receives
+    items that will not begin, and why no thread could be started. None: they waited too long.
     """
 
     def __init__(
@@ -92,16 +93,18 @@ class ThreadPool(Generic[T, R]):
         capacity: Callable[[], int],
     ) -> None:
         self.performing = 0
-        """How many items are being performed."""
+        """How many items are being performed. Changed under the lock."""
         self._perform = perform
         self._ended = ended
         self._refused = refused
         self._capacity = capacity
         self._context = copy_context()
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Threads append results without the lock, and the event loop removes them.
         self._results: deque[R] = deque()
         self._will_collect = False
-        # What follows is shared by all threads, and guarded by the lock.
+        # Changed by all threads, under the lock. The event loop also reads some without it: a stale
+        # value only delays a look.
         self._lock = threading.Lock()
         self._waiting: deque[T] = deque()
         self._parked: list[_Thread] = []
@@ -133,7 +136,7 @@ class ThreadPool(Generic[T, R]):
             self._look_soon(self._progress_at)
 
     def discard(self, item: T) -> bool:
-        """Whether the item had not begun: then it will not."""
+        """Remove an item that has not begun. Returns False if it has."""
         with self._lock, suppress(ValueError):
             self._waiting.remove(item)
             return True
@@ -151,7 +154,7 @@ class ThreadPool(Generic[T, R]):
             self._timer.cancel()
 
     def _wake(self, threads: int) -> Exception | None:
-        """Let so many more threads perform items. Returns why one could not be started."""
+        """Wake or start this many threads. Returns the error if one could not be started."""
         for _ in range(threads):
             with self._lock:
                 thread = self._parked.pop() if self._parked else None
@@ -178,8 +181,8 @@ class ThreadPool(Generic[T, R]):
         now = time.monotonic()
         if self._begun != self._begun_before:
             self._progress_at = now
-        computes = now - self._looked_at > LOOK_EVERY + LATE
-        if self._waiting and now - self._progress_at > (PATIENCE if computes else 0):
+        computes = now - self._looked_at > LOOK_EVERY + COMPUTES_IF_LATER
+        if self._waiting and now - self._progress_at > (WAKE_ANYWAY_AFTER if computes else 0):
             self._help(now)
         if self._waiting:
             self._look_soon(now)
@@ -192,8 +195,8 @@ class ThreadPool(Generic[T, R]):
         with self._lock:
             if not self._waiting or (wake and not problem):
                 return
-            alone = problem and not self._active
-            if not alone and now - self._waiting[0].ready_at <= REFUSE_AFTER:
+            no_thread_left = problem and not self._active
+            if not no_thread_left and now - self._waiting[0].ready_at <= REFUSE_AFTER:
                 return
             refused = list(self._waiting)
             self._waiting.clear()

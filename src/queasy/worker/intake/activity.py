@@ -1,12 +1,12 @@
-"""What the queues of one worker do at this moment, all together.
+"""The present activity of all queues of one worker.
 
-Each queue writes here what it does itself. So the worker finds the few queues that need attention
+Each queue records here what it does. So the worker finds the few queues that need attention
 without a visit to all of them: a worker may have a thousand queues, and most of them rest.
 
-Queues with many short jobs take turns. During its turn a queue is served as if it were the only
-one: it prefetches, and each of its calls also reports the outcomes of the call before. The others
-wait for their turns. If each call went to another queue, jobs would come in smaller portions, and
-their outcomes would need calls of their own.
+Queues with many short async jobs take turns. During its turn a queue is served as if it were the
+only one: it prefetches, and each of its calls also reports the outcomes of the call before. The
+others wait for their turns. If each call went to another queue, jobs would come in smaller
+portions, and their outcomes would need calls of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["SHORTEST_TURN", "TURN", "Activity", "Turn"]
 
 # How long a turn lasts at most, and at least, in seconds.
 TURN, SHORTEST_TURN = 0.01, 0.005
-# If many queues take turns, the turns are so short that a round takes this long, in seconds.
+# If more than ten queues take turns, the turns are shorter, so that a round takes about this long,
+# in seconds, for up to 20 queues.
 ROUND = 0.1
 
 
@@ -56,7 +57,7 @@ class Activity:
         self.requested = 0
         """How many jobs the calls in flight may bring."""
         self.sharing: set[int] = set()
-        """Queues that take turns: they have short jobs, and more of them."""
+        """Queues that take turns: their jobs are short, and more of them wait."""
         self._turn = Turn(-1, 0, 0.0)
         self._suspects: set[tuple[int, int]] = set()
         """Suspects that have started and are not reported: the queue and the token of each."""
@@ -93,7 +94,10 @@ class Activity:
         return self._turn if now < self._turn.until else None
 
     def begin_turn(self, queue: int, priority: int, now: float) -> None:
-        """A queue that takes turns requests jobs. Its turn begins, unless another one lasts."""
+        """A queue that takes turns requests jobs.
+
+        Its turn begins, unless one of the same or a higher priority lasts.
+        """
         if now >= self._turn.until or priority > self._turn.priority:
             length = max(SHORTEST_TURN, min(TURN, ROUND / len(self.sharing)))
             self._turn = Turn(queue, priority, now + length)
@@ -130,11 +134,11 @@ class Activity:
 
     @property
     def most_jobs(self) -> int | None:
-        """How many jobs may be in this process, because a suspect is. None for any number."""
+        """The limit on jobs in this process while a suspect is here; None without a suspect."""
         return None if self._most_companions is None else self._most_companions + 1
 
     def admits(self, companions: int | None, others: int) -> bool:
-        """Whether a job may start beside that many others. A suspect has a limit of companions."""
+        """Whether a job may start beside this many others. A suspect limits its companions."""
         most = self._most_companions
         return (companions is None or others <= companions) and (most is None or others <= most)
 

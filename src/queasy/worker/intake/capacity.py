@@ -5,7 +5,7 @@ dequeue reserves room for the jobs it may bring.
 
 A worker with room for MANY jobs of a queue keeps server and handlers busy at the same time: a third
 of the jobs run, a third are on their way, and a third are requested. The jobs of one call are a
-portion. Where jobs are so short that each portion ends before the next one starts, the queue
+portion. Where async jobs are so short that each portion ends before the next one starts, the queue
 `prefetches`: every portion may fill the whole capacity, and each reserves only a third of it.
 """
 
@@ -25,7 +25,7 @@ STAGES = 3
 
 
 class SizedQueue(Protocol):
-    """What the room for a queue's jobs depends on."""
+    """The properties of a queue on which the room for its jobs depends."""
 
     @property
     def is_async(self) -> bool: ...
@@ -70,7 +70,7 @@ class Room(msgspec.Struct):
     ) -> int:
         """How many jobs of the queue may be requested now, leaving starved queues their room.
 
-        `ready`: units that jobs may take beyond the capacity. They begin when others have ended.
+        `ready`: units to allow beyond the capacity, for jobs that begin when others end.
         """
         if queue.reserved_ahead and not queue.prefetches:
             return 0  # more jobs are on their way than room was reserved for: they come first
@@ -79,15 +79,15 @@ class Room(msgspec.Struct):
             # An idle worker runs any job, whatever its size. But at a low pace handlers compute,
             # and other workers may be idle: it takes no more than it may run at once.
             return min(portion, max(1, self.usable(queue) // queue.size))
-        kind = queue.is_async
+        is_async = queue.is_async
         free = self.capacity - self.used.total - self.reserved.total + ready
         usable = self.usable(queue) + ready
         if starved is not None:
             if starved.needs_idle_worker:
                 return 0
             free -= starved.units
-            usable = min(usable, starved.most_of_kind.get(kind, usable))
-        free = min(free, usable - self._occupied(is_async=kind))
+            usable = min(usable, starved.most_of_kind.get(is_async, usable))
+        free = min(free, usable - self._occupied(is_async=is_async))
         return min(portion, max(0, free * _stages_at_once(queue) // queue.size))
 
     def portion(self, queue: SizedQueue) -> int:
@@ -102,7 +102,7 @@ class Room(msgspec.Struct):
         return max(1, self.capacity // queue.size // contenders)
 
     def units(self, queue: SizedQueue, jobs: int) -> int:
-        """What to reserve for an answer with that many jobs."""
+        """The units to reserve for an answer with this many jobs."""
         return jobs * queue.size // _stages_at_once(queue)
 
     def jobs_that_start_now(self, size: int) -> int:
@@ -122,23 +122,24 @@ class Room(msgspec.Struct):
 class StarvedNeeds(msgspec.Struct):
     """The room that other queues leave, so that a job of each starved queue fits in its turn.
 
-    The starved queue that needs most decides: its job fits once its own runs end.
+    The largest need counts: that job fits once the queue's own runs end.
     """
 
     units: int = 0
     most_of_kind: dict[bool, int] = msgspec.field(default_factory=dict[bool, int])
-    """What async handlers (True) and plain ones (False) may occupy at most beside starved ones of
-    their kind, because of the pace of those."""
+    """The most units that async handlers (True) and plain ones (False) may occupy beside starved
+    ones of their kind, because of the pace of those."""
     needs_idle_worker: bool = False
     """A job fits into an idle worker only."""
 
     def add(self, room: Room, starved: SizedQueue) -> None:
-        kind, need = starved.is_async, starved.size - starved.own_units
+        is_async, need = starved.is_async, starved.size - starved.own_units
         usable = room.usable(starved)
         if starved.size > usable:
             self.needs_idle_worker = True
         self.units = max(self.units, need)
-        self.most_of_kind[kind] = min(self.most_of_kind.get(kind, usable), usable - need)
+        most = self.most_of_kind.get(is_async, usable)
+        self.most_of_kind[is_async] = min(most, usable - need)
 
 
 def fits_many(capacity: int, size: int) -> bool:

@@ -16,8 +16,8 @@ of one dequeue are called a portion.
 6. If the server expects the worker to poll at a certain time, and the worker cannot, the worker
    stands down: the server chooses another client. If a wake-up arrives and the worker has no room,
    the worker forwards the wake-up.
-7. Queues with many short jobs take turns: while one has its turn, the others of the same or a lower
-   priority take nothing.
+7. Queues with many short async jobs take turns: while one has its turn, the others of the same or a
+   lower priority take nothing.
 8. A suspect may have only so many companions in its process. While one runs, the worker requests no
    more jobs than that. If a poll had to skip suspects, the worker polls again as soon as they fit.
    Now and then it makes room for them: queues of the same or a lower priority take nothing.
@@ -87,11 +87,11 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prefetches: bool = False
     """The next dequeue prefetches: jobs are so short that a portion ends before the next starts."""
     takes_turns: bool = False
-    """The queue has many short jobs, and takes turns with others like it."""
+    """The queue has many short async jobs, and takes turns with others like it."""
     reserved_ahead: int = 0
     """Units of capacity that are reserved for prefetching calls."""
     turnover_units: int = 0
-    """Units of the queue's jobs that end within a moment: as many more may be held ready."""
+    """Units of the queue's jobs that end within 2 ms: as many more may be held ready."""
     has_endings: bool = False
     """Outcomes wait to be reported."""
     needs_reconcile: bool = False
@@ -99,8 +99,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     poll_at: float = 0.0
     """When to poll; 0 for at once."""
     skipped: int | None = None
-    """How many companions a suspect that the last poll skipped may have: the most of any. None if
-    it skipped none."""
+    """The highest companion limit of the suspects that the last poll skipped; None if it skipped
+    none."""
     paused_until: float = 0.0
     """No report or reconciliation before this time, because something failed."""
     owes_poll: bool = False
@@ -115,7 +115,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     own_units: int = 0
     """Units of capacity that the queue's own runs use. Only set if it is starved."""
     last_served: float = 0.0
-    """When jobs of the queue last arrived."""
+    """When a dequeue of the queue was last answered."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +129,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 0
     """Jobs in this process: those that run, are not reported yet, or may come with an answer."""
     most_jobs: int | None = None
-    """How many jobs may be in this process, because a suspect is; None for any number."""
+    """The limit on jobs in this process while a suspect is here; None without a suspect."""
     makes_room: bool = False
     """The worker makes room for suspects that it had to skip."""
     leases_are_kept: bool = True
@@ -139,7 +139,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     jobs_left: int | None = None
     """How many more jobs the worker may request; None if there is no limit."""
     turn: Turn | None = None
-    """The turn of a queue with many short jobs; None if none lasts."""
+    """The turn of a queue with many short async jobs; None if none lasts."""
 
 
 class Dequeue(msgspec.Struct, frozen=True, gc=False):
@@ -206,7 +206,7 @@ class _Turns(msgspec.Struct):
     needs: StarvedNeeds = msgspec.field(default_factory=StarvedNeeds)
     """The room to leave to the starved queues that had their turn."""
     most_jobs: float = math.inf
-    """How many jobs may be in this process, because a suspect is, or may be about to."""
+    """The limit on jobs in this process while a suspect is here, or may come with an answer."""
     room_priority: int = -1
     """Queues of this priority or a lower one take nothing: a suspect needs the room."""
     min_priority: int = -1

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from queasy.job import Job
+from queasy.store.records import LeaseKey
 from queasy.worker.execution.units import Units
-from queasy.worker.intake.lease_ledger import LeaseKey
 from queasy.worker.intake.queue_state import QueueState
 
 __all__ = ["DeferredJobs"]

@@ -7,13 +7,12 @@ from collections.abc import Collection, Sequence
 
 from queasy.job import Job
 from queasy.outcomes import Release
-from queasy.store.records import Taken
+from queasy.store.records import LeaseKey, Taken
 from queasy.worker.events import event
 from queasy.worker.execution.runs import RunListener, Runs
 from queasy.worker.intake.capacity import Room, fits_many
 from queasy.worker.intake.deferred import DeferredJobs
 from queasy.worker.intake.hand_off import HandOffPolicy
-from queasy.worker.intake.lease_ledger import LeaseKey
 from queasy.worker.intake.queue_state import Call, QueueState
 from queasy.worker.liveness.inflight_table import InflightTable
 
@@ -105,18 +104,18 @@ class Holdings:
 
     # Arriving jobs
 
-    def note_pace(self, queue: QueueState, call: Call, taken: Taken) -> None:
-        """Jobs arrived: raise the pace if all handlers before them have ended or await something.
+    def note_answer(self, queue: QueueState, call: Call, taken: Taken) -> None:
+        """A dequeue was answered: raise the pace if all earlier handlers have ended, or all await.
 
         Also note whether there may be more jobs than fit.
         """
         many = fits_many(self._capacity, queue.portions.size(self.runs.pace))
         drained = not self.runs.has_of(queue.index)
-        short = queue.note_arrival(call, taken, fits_many=many, drained=drained)
+        ended_first = queue.note_arrival(call, taken, fits_many=many, drained=drained)
         if taken.count == call.limit:  # there may be more
             self.runs.note_unmet_demand()
         all_await = queue.is_async and queue.portions.has_more and self.runs and self.runs.all_begun
-        if short or all_await:
+        if ended_first or all_await:
             self.runs.pace.hasten()
 
     async def start_while_room_is_short(self, queue: QueueState, taken: Taken) -> int:
@@ -151,7 +150,7 @@ class Holdings:
         upto = started + self._startable(queue) if call.prefetch else taken.count
         self.accept(queue, taken.jobs[started:upto] if started else taken.jobs[:upto])
         if upto < taken.count:
-            queue.portions.suspend_prefetch()
+            queue.portions.suspend_early_requests()
             self.accept(queue, taken.jobs[upto:], fit=False)
         for cancelled in taken.cancels:
             self.runs.cancel(queue.index, cancelled.id, cancelled.token)

@@ -6,12 +6,10 @@ import time
 from collections import deque
 from typing import Literal
 
+from queasy.store.records import LeaseKey
 from queasy.worker.liveness.inflight_table import InflightTable
 
-__all__ = ["LeaseKey", "LeaseLedger", "StaleMark"]
-
-LeaseKey = tuple[str, int]
-"""A job's id, and the token of its lease."""
+__all__ = ["LeaseLedger", "StaleMark"]
 
 StaleMark = tuple[int, int]
 """How often leases were marked stale, and how often messages may have been lost."""

@@ -25,7 +25,7 @@ NO_TURNS_AFTER_LONG_JOBS = 1.0
 
 
 class Portions:
-    """What the last portions of one queue tell about the next one."""
+    """Decides from the last portions of one queue how to request the next one."""
 
     def __init__(
         self, queue: int, options: HandlerOptions, activity: Activity, *, is_async: bool
@@ -35,7 +35,7 @@ class Portions:
         self.has_more = False
         """The last dequeue brought as many jobs as it requested, so more are likely."""
         self.last_served = 0.0
-        """When jobs of the queue last arrived, on the monotonic clock."""
+        """When a dequeue of the queue was last answered, on the monotonic clock."""
         self.turnover = Turnover()
         self._queue = queue
         self._options = options
@@ -64,19 +64,21 @@ class Portions:
             return pace.awaited
         if self._options.size is not None:
             return pace.plain
-        ahead = self.turnover.in_a_moment(time.monotonic()) * DEFAULT_SIZE / self._activity.capacity
+        ahead = self.turnover.ending_soon(time.monotonic()) * DEFAULT_SIZE / self._activity.capacity
         return min(MAX_PACE, pace.plain + ahead)
 
     def turnover_units(self, pace: Pace) -> int:
-        """Units of the jobs that end within a moment; 0 if these are held ready in another way."""
+        """Units that may be held ready beyond the capacity. 0 if the queue prefetches, or if its
+        jobs can be packed more tightly instead.
+        """
         is_sized = self._options.size is not None
-        packed = is_sized or (self._is_async and pace.awaited >= MAX_PACE)
-        if self.prefetches or not packed:
+        is_tightest = is_sized or (self._is_async and pace.awaited >= MAX_PACE)
+        if self.prefetches or not is_tightest:
             return 0
         most = self._activity.capacity // 2
-        return min(most, self.turnover.in_a_moment(time.monotonic()) * self.size(pace))
+        return min(most, self.turnover.ending_soon(time.monotonic()) * self.size(pace))
 
-    # What answers tell
+    # Answers
 
     def note_answer(self, *, limit: int, count: int) -> None:
         """A call that requested `limit` jobs brought `count`."""
@@ -86,7 +88,7 @@ class Portions:
             self._activity.end_sharing(self._queue)
 
     def note_arrival(self, *, full: bool, fits_many: bool, drained: bool) -> bool:
-        """Jobs came. Set whether to prefetch the next ones, and whether to take turns.
+        """A dequeue was answered. Set whether to prefetch the next ones, and whether to take turns.
 
         `full`: as many as requested. `drained`: nothing of the queue was left before them. Returns
         whether a full portion came after all jobs of the previous one had ended.
@@ -113,8 +115,8 @@ class Portions:
         if self._drained_at <= self.last_served:
             self._drained_at = time.monotonic()
 
-    def suspend_prefetch(self) -> None:
-        """Prefetched jobs did not fit after all: do not prefetch for a while."""
+    def suspend_early_requests(self) -> None:
+        """Jobs did not fit or begin in time: hold none ready, and do not prefetch for a while."""
         self.prefetches = False
         self._activity.end_sharing(self._queue)
         self._no_prefetch_until = self.last_served + NO_PREFETCH_AFTER_RELEASE

@@ -22,12 +22,12 @@ from typing import Literal
 
 import msgspec
 
-from queasy.store.records import Taken
+from queasy.store.records import LeaseKey, Taken
 from queasy.worker.execution.pace import Pace
 from queasy.worker.execution.run import RunEnding
 from queasy.worker.intake.activity import Activity, Turn
 from queasy.worker.intake.decisions import QueueView
-from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
+from queasy.worker.intake.lease_ledger import LeaseLedger
 from queasy.worker.intake.portions import Portions
 from queasy.worker.intake.unreported import Unreported
 from queasy.worker.liveness.inflight_table import InflightTable
@@ -79,8 +79,9 @@ class QueueState:
         self.exhausted = True
         """The last poll found fewer jobs than it requested: the next asks to be woken."""
         self.owes_poll = False
-        """The worker must poll, or forward a wake-up: one arrived that no poll has answered yet, or
-        the answer to the call in flight may make the server count on this worker."""
+        """The worker must poll, or forward a wake-up. Set when a wake-up arrived that no poll has
+        answered, and when the answer to the call in flight may make the server rely on this worker.
+        """
         self.poll_at = 0.0
         """When to poll next; 0 for at once."""
         self.reserved = 0
@@ -88,7 +89,7 @@ class QueueState:
         self.reserved_ahead = 0
         """The part of `reserved` that belongs to prefetching calls."""
         self.activity = activity or Activity()
-        """What the queues of this worker do now, all together."""
+        """The present activity of all queues of this worker."""
         self.portions = Portions(
             index, service.handler.options, self.activity, is_async=self.is_async
         )
@@ -101,8 +102,8 @@ class QueueState:
         self._arriving: dict[Call, Taken] = {}
         """Answers whose jobs are about to start."""
         self.skipped: int | None = None
-        """How many companions a suspect that the last poll skipped may have: the most of any. None
-        if it skipped none."""
+        """The highest companion limit of the suspects that the last poll skipped; None if it
+        skipped none."""
         self._paused_until = 0.0
         self._passed_over_since: float | None = None
         self._probed_at = 0.0
@@ -319,8 +320,8 @@ class QueueState:
         """Set when to poll next, after the answer to a call that was sent at `sent`.
 
         With `wait_seconds`, the answer says when the server counts on this worker to poll. The
-        server wakes the worker when there is a job. If others keep the time, this worker rests for
-        longer than `wait_seconds`.
+        server wakes the worker when there is a job. If two other waiters keep the time of the
+        queue, the server lets this worker rest for longer than `wait_seconds`.
         """
         now = time.monotonic()
         self.exhausted = taken.count < limit or not limit
@@ -362,7 +363,7 @@ class QueueState:
         """
         held = self._table.held_of(self.index)
         if taken.held > held:
-            self.leases.mark_stale()  # a job was handed to us, and its message was lost
+            self.leases.mark_stale()  # the message that handed a job off was lost
         elif not held:
             self.leases.confirm(sent + seconds + self.times.lease)
             self._table.set_idle_until(self.index, self.leases.confirmed_until)

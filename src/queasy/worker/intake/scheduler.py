@@ -114,7 +114,7 @@ class Scheduler:
         self.queues[run.queue].pause()
 
     def crowded_out(self, run: Run) -> None:
-        self.queues[run.queue].portions.suspend_prefetch()
+        self.queues[run.queue].portions.suspend_early_requests()
 
     def job_refused(self, run: Run) -> None:
         self.queues[run.queue].leases.mark_stale()
@@ -287,7 +287,7 @@ class Scheduler:
         queue, was_exhausted = subscription.state, subscription.state.exhausted
         with self._in_flight(queue, call):
             taken = await self._poll(subscription, call)
-            self.holdings.note_pace(queue, call, taken)
+            self.holdings.note_answer(queue, call, taken)
             more_likely = queue.portions.has_more and not was_exhausted
             requests_more_first = more_likely and not self._needs_reconcile(queue)
             if requests_more_first:

@@ -25,12 +25,12 @@ from queasy.operations import evict, forward_wake_up, leases_of
 from queasy.outcomes import Fail, Release
 from queasy.store.command import Command
 from queasy.store.commands import QueueCommands
-from queasy.store.records import Ending, Taken
+from queasy.store.records import Ending, LeaseKey, Taken
 from queasy.store.store import AsyncStore
 from queasy.worker.events import event
 from queasy.worker.execution.run import Run, RunEnding
 from queasy.worker.intake.connectivity import Connectivity
-from queasy.worker.intake.lease_ledger import LeaseKey, StaleMark
+from queasy.worker.intake.lease_ledger import StaleMark
 from queasy.worker.intake.outcome_log import OutcomeLog
 from queasy.worker.intake.queue_state import RETRY_PAUSE, QueueState
 

@@ -8,9 +8,10 @@ from operator import attrgetter
 
 from queasy.job import Job
 from queasy.outcomes import Outcome
+from queasy.store.records import LeaseKey
 from queasy.worker.execution.run import RunEnding
 from queasy.worker.intake.activity import Activity
-from queasy.worker.intake.lease_ledger import LeaseKey, LeaseLedger
+from queasy.worker.intake.lease_ledger import LeaseLedger
 from queasy.worker.intake.turnover import Turnover
 from queasy.worker.liveness.inflight_table import InflightTable
 

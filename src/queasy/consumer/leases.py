@@ -1,4 +1,4 @@
-"""A lease of a consumer: the program ends it, the consumer keeps it alive."""
+"""The leases of a consumer: the program ends them, the consumer keeps them alive."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
-from queasy.consumer.state import LeaseKey, QueueState
+from queasy.consumer.state import ConsumerQueue
 from queasy.errors import InvalidInput
 from queasy.job import Job
 from queasy.lease import BaseLease, Lease, SyncLease
 from queasy.store.commands import QueueCommands
-from queasy.store.records import Ending
+from queasy.store.records import Ending, LeaseKey
 
-__all__ = ["ConsumerLease", "Hold", "SyncConsumerLease"]
+__all__ = ["ConsumerLease", "LeaseRecord", "SyncConsumerLease"]
 
 
 class Flag(Protocol):
@@ -26,17 +26,19 @@ class Flag(Protocol):
     def is_set(self) -> bool: ...
 
 
-class Keeper(Protocol):
-    """What a lease tells its consumer, from any thread."""
+class LeaseEvents(Protocol):
+    """Receives the events of a lease, from any thread."""
 
-    def ended(self, hold: Hold) -> None: ...
-    def report(self, hold: Hold, ending: Ending) -> None: ...
+    def ended(self, lease: LeaseRecord) -> None: ...
+    def report(self, lease: LeaseRecord, ending: Ending) -> None: ...
 
 
-class Hold:
-    """What the consumer knows about one lease. The program's side is a `ConsumerLease`."""
+class LeaseRecord:
+    """The consumer's side of one lease. The program's side is a `ConsumerLease`."""
 
-    def __init__(self, job: Job, queue: QueueState, keeper: Keeper, should_stop: Flag) -> None:
+    def __init__(
+        self, job: Job, queue: ConsumerQueue, events: LeaseEvents, should_stop: Flag
+    ) -> None:
         self.job = job
         self.key: LeaseKey = (job.id, job.token)
         self.queue = queue
@@ -45,7 +47,7 @@ class Hold:
         """Calls in flight that end the lease."""
         self.over = False
         """The lease has ended, or its consumer will end it."""
-        self._keeper = keeper
+        self._events = events
         self._on_lost: Callable[[], None] = lambda: None
 
     def on_lost(self, callback: Callable[[], None]) -> None:
@@ -68,94 +70,94 @@ class Hold:
     def end_settling(self) -> None:
         self._settling -= 1
 
-    def cancel(self) -> None:
+    def note_cancel_request(self) -> None:
         """The cancellation of the run was requested."""
         self.job.flag.raise_flag()
         self.should_stop.set()
 
-    def warn(self) -> None:
+    def note_unconfirmed(self) -> None:
         """The lease was not confirmed in time."""
         self.should_stop.set()
 
-    def lose(self) -> None:
+    def note_lost(self) -> None:
         """The server has said that the lease is over."""
         self.over = True
         self._on_lost()
         self.should_stop.set()
 
-    def end(self) -> None:
+    def note_ended(self) -> None:
         """The server has answered a call that ended the lease."""
         self.over = True
-        self._keeper.ended(self)
+        self._events.ended(self)
 
-    def hand_over(self, ending: Ending) -> None:
-        """The program has chosen how the lease ends, and the consumer reports it."""
+    def report(self, ending: Ending) -> None:
+        """The lease ends like this, and its consumer reports it."""
         self.over = True
-        self._keeper.report(self, ending)
+        self._events.report(self, ending)
 
 
-class HeldLease(BaseLease):
-    """What `ConsumerLease` and `SyncConsumerLease` share."""
+class ManagedLease(BaseLease):
+    """A lease that its consumer keeps alive until it ends. The base of the two public classes."""
 
-    _hold: Hold
+    _record: LeaseRecord
 
-    def _bind(self, hold: Hold) -> None:
-        self._hold = hold
-        hold.on_lost(self._lose)
+    def _bind(self, record: LeaseRecord) -> None:
+        self._record = record
+        record.on_lost(self._note_lost)
 
     @property
     def lost(self) -> bool:
         """Whether another client may have the job: the server said that the lease is over, or did
         not confirm it in time.
         """
-        return super().lost or self._hold.unconfirmed
+        return super().lost or self._record.unconfirmed
 
-    def _lose(self) -> None:
+    def _note_lost(self) -> None:
         if self.ended is None:
             self.ended = "lost"
 
     def _extended(self, word: str) -> bool:
         extended = super()._extended(word)
         if not extended:
-            self._hold.end()
+            self._record.note_ended()
         if not extended or self.cancelled:
-            self._hold.should_stop.set()
+            self._record.should_stop.set()
         return extended
 
     @contextmanager
     def _settling(self, ending: Ending) -> Generator[None]:
         """If the call fails, the consumer repeats it until the server answers."""
-        hold = self._hold
-        hold.begin_settling()
+        record = self._record
+        record.begin_settling()
         try:
             with super()._settling(ending):
                 yield
         except InvalidInput:  # refused: the lease is still held
             raise
         except BaseException:
-            hold.hand_over(ending)
+            record.report(ending)
             raise
         else:
-            hold.end()
+            record.note_ended()
         finally:
-            hold.end_settling()
+            record.end_settling()
 
 
-class ConsumerLease(HeldLease, Lease):
+class ConsumerLease(ManagedLease, Lease):
     """A lease that its consumer keeps alive until it ends."""
 
-    def __init__(self, job: Job, commands: QueueCommands, store: Any, hold: Hold) -> None:
+    def __init__(self, job: Job, commands: QueueCommands, store: Any, record: LeaseRecord) -> None:
         super().__init__(job, commands, store)
-        self._bind(hold)
-        self.should_stop = cast("asyncio.Event", hold.should_stop)
+        self._bind(record)
+        self.should_stop = cast("asyncio.Event", record.should_stop)
         """Set when a cancel of the job was requested, or the lease was lost."""
 
 
-class SyncConsumerLease(HeldLease, SyncLease):
+class SyncConsumerLease(ManagedLease, SyncLease):
     """A lease that its consumer keeps alive until it ends, for sync code."""
 
-    def __init__(self, job: Job, commands: QueueCommands, store: Any, hold: Hold) -> None:
+    def __init__(self, job: Job, commands: QueueCommands, store: Any, record: LeaseRecord) -> None:
         super().__init__(job, commands, store)
-        self._bind(hold)
-        self.should_stop = cast("threading.Event", hold.should_stop)
+        self._bind(record)
+        self.should_stop = cast("threading.Event", record.should_stop)
         """Set when a cancel of the job was requested, or the lease was lost."""

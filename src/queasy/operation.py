@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queasy.errors import ClientClosed, InvalidInput, NotReady, Unanswered, Unreachable
-from queasy.store.command import Command
-from queasy.store.records import Taken
+from queasy.store.command import Command, WaitForItem
 from queasy.store.store import AsyncStore, SyncStore
 from queasy.store.undo import Claim
 
@@ -77,7 +76,8 @@ class Sleep(msgspec.Struct, frozen=True):
 class Undoable(msgspec.Struct, frozen=True):
     """Run a command; if its answer cannot reach the operation, run `undo` afterwards."""
 
-    command: Command[Taken]
+    command: Command[Any]
+    """Its answer has a `count`: how many leases it took."""
     undo: Command[tuple[str, int]]
     expires_in: float
     """Seconds after which the command's effect ends by itself."""
@@ -101,6 +101,11 @@ async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
                 return done.value
             problem = None
             match step:
+                case WaitForItem(args=(seconds,)):
+                    try:
+                        answer = await store.wait(step, float(seconds))
+                    except (Unreachable, NotReady) as away:  # the operation may decide to wait
+                        problem = away
                 case Command():
                     try:
                         answer = await store.run(step)
@@ -152,9 +157,15 @@ def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim |
             except StopIteration as done:
                 return done.value
             problem = None
-            if store.closings != closings and not isinstance(step, Command):
+            waits = not isinstance(step, Command) or step.alone
+            if store.closings != closings and waits:
                 raise ClientClosed(CLOSED)
             match step:
+                case WaitForItem():
+                    try:
+                        answer = store.wait(step)
+                    except (Unreachable, NotReady) as away:  # the operation may decide to wait
+                        problem = away
                 case Command():
                     try:
                         answer = store.run(step)
@@ -183,7 +194,7 @@ def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim |
                     time.sleep(seconds)
 
 
-def _run_undoable(store: SyncStore, step: Undoable, claim: Claim) -> Taken:
+def _run_undoable(store: SyncStore, step: Undoable, claim: Claim) -> Any:
     claim.begin(step.undo, step.expires_in)
     try:
         answer = store.run(step.command)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from queasy.errors import ProtocolError
-from queasy.store import library
+from queasy.store.library import NATIVE, Library
 
-__all__ = ["Argument", "Command"]
+__all__ = ["Argument", "Command", "WaitForItem"]
 
 T = TypeVar("T")
 Argument = str | bytes
@@ -33,6 +33,12 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     """Whether the answer to a repeated call leaves open if the first one was carried out."""
     packed: bytes = b""
     """The bytes to send, if they were made beforehand."""
+    library: Library = NATIVE
+    """The library that has the function."""
+    about: str = ""
+    """What the caller asked for, for error messages, if it is not the name of the function."""
+    alone: ClassVar[bool] = False
+    """Whether it waits on the server, and so needs a connection of its own."""
 
     def with_number(self, caller: str, number: int) -> Command[T]:
         """The same command, numbered: the server carries it out once, however often it is sent."""
@@ -50,7 +56,7 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         """The command as the server reads it."""
         keys = self.keys
         fcall = "FCALL_RO" if self.read_only else "FCALL"
-        return (fcall, library.PREFIX + self.function, str(len(keys)), *keys, *self.args)
+        return (fcall, self.library.prefix + self.function, str(len(keys)), *keys, *self.args)
 
     def answer(self, reply: Any) -> T:
         """The value of a reply; raises a reply that is an error."""
@@ -68,6 +74,8 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     @property
     def title(self) -> str:
         """What the caller asked for, and of which queue: for error messages."""
+        if self.about:
+            return self.about
         name = "dispatch" if self.function == "put" else self.function
         queue = self.queue
         return f"{name} of queue {queue!r}" if queue else name
@@ -77,3 +85,22 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         """The queue that the keys belong to; empty for a command without keys."""
         key = self.keys[0] if self.keys else ""
         return key.partition("{")[2].partition("}")[0]
+
+
+class WaitForItem(Command[Any], frozen=True):
+    """Waits on the server until the list has an element, at most some seconds. It takes nothing.
+
+    Producers that use other libraries send no message when they push. BLMOVE from the right end of
+    a list to the same end leaves the list as it was, so a caller that dies meanwhile loses nothing.
+    """
+
+    alone: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, key: str, seconds: float, about: str) -> WaitForItem:
+        # BLMOVE takes 0 for "no limit".
+        return cls("", (key,), (f"{max(seconds, 0.001):.3f}",), bool, about=about)
+
+    def words(self) -> tuple[Argument, ...]:
+        (key,) = self.keys
+        return ("BLMOVE", key, key, "RIGHT", "RIGHT", *self.args)

@@ -15,6 +15,7 @@ from queasy.outcomes import Finish
 from queasy.store.command import Argument, Command
 from queasy.store.job_reader import JobReader
 from queasy.store.keys import QueueKeys
+from queasy.store.library import NATIVE, Library
 from queasy.store.records import (
     AuditPage,
     Bumped,
@@ -361,9 +362,13 @@ class QueueCommands:
         return Command(function, self.keys.all, args, read, read_only=True)
 
 
-def version() -> Command[tuple[int, int]]:
+def version(library: Library = NATIVE) -> Command[tuple[int, int]]:
     """The protocol and the revision of the library on the server."""
-    return Command("version", (), (), lambda reply: (reply[0], reply[1]), read_only=True)
+
+    def read(reply: list[int]) -> tuple[int, int]:
+        return reply[0], reply[1]
+
+    return Command("version", (), (), read, read_only=True, library=library)
 
 
 def _dispatched(ids: Sequence[str], reply: list[bytes]) -> list[Dispatched]:

@@ -1,4 +1,4 @@
-"""The Lua library, assembled from its modules in a fixed order."""
+"""Lua libraries, assembled from their modules in a fixed order."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from functools import cache
 from pathlib import Path
 
-__all__ = ["LEAST", "LIBRARY", "PREFIX", "fences", "revision", "source"]
+__all__ = [
+    "LEAST", "LIBRARY", "NATIVE", "PREFIX", "Library", "fences", "revision", "source",
+]  # fmt: skip
 
-PROTOCOL = 1
-LIBRARY = f"queasy_v{PROTOCOL}"
+LIBRARY = "queasy_v1"
 PREFIX = f"{LIBRARY}_"
 FIRST_MARKED = 3
 """The first revision that registers a function named after itself."""
@@ -26,40 +27,101 @@ MODULES = (
 )  # fmt: skip
 
 
-@cache
-def source(clock: Path | None = None) -> str:
-    """The text of the library, for FUNCTION LOAD.
+class Library:
+    """A Lua library: its name on the server, and the files that it is made of.
 
-    A build for tests has the file `clock` in the place of clock.lua, and a logical time.
+    The last of its modules is `api`. The folder may have a `prelude.lua`.
     """
-    folder = Path(__file__).parent / "lua"
-    files = {name: folder / f"{name}.lua" for name in ("prelude", *MODULES)}
-    files["clock"] = clock or files["clock"]
-    text = {name: file.read_text("utf-8") for name, file in files.items()}
-    modules = [f"local {name} = (function()\n{text[name]}end)()\n" for name in MODULES]
-    return "\n".join([f"#!lua name={LIBRARY}", text["prelude"], *modules])
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        modules: tuple[str, ...],
+        *,
+        least: int,
+        first_marked: int = 1,
+    ) -> None:
+        self.name = name
+        self.prefix = f"{name}_"
+        """How the names of its functions begin."""
+        self.least = least
+        """The first published revision. Every later one understands what clients of it send."""
+        self.folder = folder
+        self.modules = modules
+        self._protocol = int(name.rpartition("_v")[2])
+        self._first_marked = first_marked
+        self._source: str | None = None
+
+    def source(self, clock: Path | None = None) -> str:
+        """The text of the library, for FUNCTION LOAD.
+
+        A build for tests has the file `clock` in the place of clock.lua, and a logical time.
+        """
+        if clock is not None:
+            return self._assemble(clock)
+        if self._source is None:
+            self._source = self._assemble(None)
+        return self._source
+
+    def _assemble(self, clock: Path | None) -> str:
+        files = {name: self.folder / f"{name}.lua" for name in self.modules}
+        if clock is not None:
+            files["clock"] = clock
+        prelude = self.folder / "prelude.lua"
+        head = prelude.read_text("utf-8") if prelude.exists() else ""
+        modules = [
+            f"local {name} = (function()\n{file.read_text('utf-8')}end)()\n"
+            for name, file in files.items()
+        ]
+        return "\n".join([f"#!lua name={self.name}", head, *modules])
+
+    def revision(self) -> int:
+        """The revision that api.lua declares: it is raised in that one place."""
+        return _declared_revision(self.source(), self._protocol)
+
+    def fences(self) -> list[str]:
+        """Libraries that make the server refuse older revisions of this library.
+
+        A client reads which revision the server has, then loads a newer one. Between the two,
+        another client may load one that is newer still, and the first would replace it with an
+        older one. But a server refuses a library if another library has a function of the same
+        name, and each revision registers `revision_<number>`. A fence registers the name of an
+        older revision: it can be loaded once that revision is gone, and from then on that revision
+        cannot be loaded again.
+        """
+        return [
+            f"#!lua name={self.prefix}fence_{older}\n"
+            f"redis.register_function('{self.prefix}revision_{older}', "
+            f"function() return {older} end)"
+            for older in range(self._first_marked, self.revision())
+        ]
 
 
 @cache
-def revision() -> int:
-    """The revision that api.lua declares: it is raised in that one place."""
-    found = re.search(r"local VERSION = \{ (\d+), (\d+) \}", source())
-    if found is None or int(found[1]) != PROTOCOL:
-        raise AssertionError("expected the same protocol in api.lua and library.py")
+def _declared_revision(source: str, protocol: int) -> int:
+    found = re.search(r"local VERSION = \{ (\d+), (\d+) \}", source)
+    if found is None or int(found[1]) != protocol:
+        raise AssertionError("expected the same protocol in api.lua and in the library's name")
     return int(found[2])
 
 
-def fences() -> list[str]:
-    """Libraries that make the server refuse older revisions of this library.
+NATIVE = Library(
+    LIBRARY, Path(__file__).parent / "lua", MODULES, least=LEAST, first_marked=FIRST_MARKED
+)
+"""The library of Queasy's own queues."""
 
-    A client reads which revision the server has, then loads a newer one. Between the two, another
-    client may load one that is newer still, and the first would replace it with an older one. But a
-    server refuses a library if another library has a function of the same name, and each revision
-    registers `revision_<number>`. A fence registers the name of an older revision: it can be loaded
-    once that revision is gone, and from then on that revision cannot be loaded again.
-    """
-    return [
-        f"#!lua name={PREFIX}fence_{older}\n"
-        f"redis.register_function('{PREFIX}revision_{older}', function() return {older} end)"
-        for older in range(FIRST_MARKED, revision())
-    ]
+
+def source(clock: Path | None = None) -> str:
+    """The text of the native library."""
+    return NATIVE.source(clock)
+
+
+def revision() -> int:
+    """The revision of the native library."""
+    return NATIVE.revision()
+
+
+def fences() -> list[str]:
+    """The fences of the native library."""
+    return NATIVE.fences()

@@ -1,4 +1,4 @@
-"""Loads the Lua library on servers that have none, or an older one."""
+"""Loads a Lua library on servers that do not have it, or have an older revision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from queasy.errors import OutOfMemory, ProtocolError
-from queasy.store import library
+from queasy.store.library import NATIVE, Library
 from queasy.store.net.server_errors import OutOfMemoryError
 from queasy.store.net.topology import Effect, Exchange, Route
 from queasy.store.net.url import Address
@@ -17,15 +17,15 @@ __all__ = ["load_library", "load_library_on"]
 MAX_LOAD_ATTEMPTS = 5
 
 
-def load_library(route: Route) -> Generator[Effect, Any, None]:
+def load_library(route: Route, library: Library = NATIVE) -> Generator[Effect, Any, None]:
     """Loads the library on every primary that has none, or an older one."""
     for address in (yield from route.primaries()):
-        yield from load_library_on(address)
+        yield from load_library_on(address, library)
 
 
-def load_library_on(address: Address) -> Generator[Effect, Any, None]:
+def load_library_on(address: Address, library: Library = NATIVE) -> Generator[Effect, Any, None]:
     """Loads the library on one server; never replaces a newer one."""
-    question = ("FCALL_RO", library.PREFIX + "version", "0")
+    question = ("FCALL_RO", f"{library.prefix}version", "0")
     for _ in range(MAX_LOAD_ATTEMPTS):
         (reply,) = yield Exchange(address, (question,))
         if isinstance(reply, Exception):

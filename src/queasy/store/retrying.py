@@ -26,10 +26,10 @@ from queasy.errors import (
     Unanswered,
 )
 from queasy.options import Durability, replicas_of
-from queasy.store import library
 from queasy.store.command import Command
 from queasy.store.commands import version
 from queasy.store.health import check_server
+from queasy.store.library import NATIVE, Library
 from queasy.store.library_loading import load_library, load_library_on
 from queasy.store.net.connection import RawCommand, pack
 from queasy.store.net.faults import PROBLEMS, Fault, Lost, NotSent, Remedy, diagnose
@@ -174,7 +174,7 @@ class _CallState:
         """One try: the answer, or an exception of `PROBLEMS`."""
         if self.lacks_library is not None:
             try:
-                yield from load_library_on(self.lacks_library)
+                yield from load_library_on(self.lacks_library, self.command.library)
             except Lost as problem:  # while loading: the call itself was not sent
                 raise NotSent(str(problem)) from problem
             self.lacks_library = None
@@ -192,7 +192,7 @@ class _CallState:
         waits = self.durability != "ack"
         if waits:
             sent += self._durability_commands()
-        replies = yield Exchange(address, sent, alone=waits)
+        replies = yield Exchange(address, sent, alone=waits or command.alone)
         result = command.answer(replies[asking])
         if waits:
             self._check_durability(replies[-1])
@@ -301,19 +301,26 @@ class _CallState:
         self.turns, self.ask_address = 0, None
 
 
-def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
-    """Makes sure that the server can serve, and that it has the library.
+def connect(
+    route: Route, patience: float, library: Library = NATIVE
+) -> Generator[Effect, Any, None]:
+    """Makes sure that the server can serve, and that it has the library. Another library than the
+    native one is for servers that were connected to before.
 
     A newer revision of the library stays. An older one is replaced; if this revision cannot be
     loaded, a compatible older one stays, too.
     """
     pauses = _Pauses(time.monotonic() + patience)
-    _, revision = yield from call(version(), route, patience=patience, was_reached=False)
+    _, revision = yield from call(
+        version(library), route, patience=patience, was_reached=library is not NATIVE
+    )
     while True:
         try:
             if revision < library.revision():
-                yield from _upgrade(route, revision)
-            return (yield from check_server(route))
+                yield from _upgrade(route, revision, library)
+            if library is NATIVE:
+                yield from check_server(route)
+            return
         except PROBLEMS as problem:
             fault = diagnose(problem, str(route.target), "connecting to")
         if fault.remedy is not Remedy.WAIT or (pause := pauses.next()) is None:
@@ -322,15 +329,15 @@ def connect(route: Route, patience: float) -> Generator[Effect, Any, None]:
         route.forget()
 
 
-def _upgrade(route: Route, revision: int) -> Generator[Effect, Any, None]:
+def _upgrade(route: Route, revision: int, library: Library) -> Generator[Effect, Any, None]:
     """Replaces an older library. If that fails, the older one stays in use if it is compatible.
 
     So workers can drain a server that has run out of memory.
     """
     try:
-        yield from load_library(route)
+        yield from load_library(route, library)
     except (OutOfMemory, OutOfMemoryError, ReadOnlyError, NoPermissionError) as problem:
-        if revision < library.LEAST:
+        if revision < library.least:
             raise ProtocolError(
                 f"{route.target} has revision {revision} of the library, which is too old for this "
                 f"version of Queasy, and revision {library.revision()} cannot be loaded "

@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 from queasy.errors import QueasyError
 from queasy.options import Durability
 from queasy.store.coalescing import DispatchCoalescer
-from queasy.store.command import Command
+from queasy.store.command import Command, WaitForItem
 from queasy.store.commands import QueueCommands
 from queasy.store.health import Health, inspect_server
 from queasy.store.idempotency import Callers
+from queasy.store.library import NATIVE, Library
+from queasy.store.net.connection import limit_of
 from queasy.store.net.faults import PROBLEMS
 from queasy.store.net.pool import MAX_CONNECTIONS, AsyncTransport, SyncTransport
 from queasy.store.net.pubsub import AsyncListener
@@ -30,12 +32,15 @@ from queasy.store.net.url import Target
 from queasy.store.records import Dispatched, DispatchItem
 from queasy.store.retrying import FailedTry, call, connect
 from queasy.store.undo import SyncUndos, UndoCommand, undo_once_answered
+from queasy.store.waits import SharedWaits
 
 __all__ = ["AsyncStore", "SyncStore"]
 
 T = TypeVar("T")
 # For one thread whose calls are short.
 FEW_CONNECTIONS = 2
+# The share of the time an answer may take that a call may spend waiting on the server for an item.
+WAIT_SHARE = 0.4
 log = logging.getLogger("queasy")
 
 
@@ -70,7 +75,10 @@ class AsyncStore:
             self._watch = SentinelWatch(self._transport, route, self._transport.leave)
             route.use_watch(self._watch.start)
         self._connected = False
+        self._libraries = {NATIVE}
+        """The libraries that are on the server, once it was connected to."""
         self._connecting = asyncio.Lock()
+        self._waits = SharedWaits(self._call)
         self._coalescers: dict[tuple[str, Durability], DispatchCoalescer] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
@@ -101,10 +109,22 @@ class AsyncStore:
                 await self._transport.run(connect(self._route, self._timeout))
                 self._connected = True
 
+    async def _load(self, library: Library) -> None:
+        """Loads another library than the native one, once."""
+        async with self._connecting:
+            if library not in self._libraries:
+                await self._transport.run(connect(self._route, self._timeout, library))
+                self._libraries.add(library)
+
     @property
     def was_reached(self) -> bool:
         """Whether the server was ever reached."""
         return self._connected
+
+    @property
+    def longest_wait(self) -> float:
+        """How many seconds one call may wait on the server: see `wait`."""
+        return self._transport.limit * WAIT_SHARE
 
     async def health(self) -> Health:
         """The findings of an inspection of the server. Problems are reported, not raised."""
@@ -116,6 +136,8 @@ class AsyncStore:
         self._bind()
         if not self._connected:
             await self.connect()
+        if command.library not in self._libraries:
+            await self._load(command.library)
         if not command.needs_number:
             return await self._run(command, durability)
         with self.callers.number(command) as numbered:
@@ -140,6 +162,18 @@ class AsyncStore:
             command, self._route, patience=self._timeout, durability=durability, failed=failed
         )
         return await self._transport.run(steps)
+
+    async def _call(self, command: Command[T]) -> T:
+        return await self._transport.run(call(command, self._route, patience=self._timeout))
+
+    async def wait(self, command: WaitForItem, seconds: float) -> None:
+        """Waits on the server, at most some seconds, over a connection that other calls do not use.
+        A caller that is cancelled leaves nothing on the server.
+        """
+        self._bind()
+        if not self._connected:
+            await self.connect()
+        await self._waits.wait(command, seconds)
 
     def run_later(self, command: Command[Any]) -> None:
         """Runs a command in the background; logs an error. `close` waits for it."""
@@ -188,6 +222,7 @@ class AsyncStore:
         for callback in list(self.on_close):
             callback()
         self._closing.set()
+        self._waits.close()
         for coalescer in list(self._coalescers.values()):
             await coalescer.wait_until_sent()
         if self._background:
@@ -217,6 +252,7 @@ class SyncStore:
         self._timeout = timeout
         self.callers = Callers()
         self._connected = False
+        self._libraries = {NATIVE}
         self._connecting = threading.Lock()
         self.listener = SyncListener(self._transport, self._route)
         self.undos = SyncUndos(self.run)
@@ -232,10 +268,22 @@ class SyncStore:
                 self._transport.run(connect(self._route, self._timeout))
                 self._connected = True
 
+    def _load(self, library: Library) -> None:
+        """Loads another library than the native one, once."""
+        with self._connecting:
+            if library not in self._libraries:
+                self._transport.run(connect(self._route, self._timeout, library))
+                self._libraries.add(library)
+
     @property
     def was_reached(self) -> bool:
         """Whether the server was ever reached."""
         return self._connected
+
+    @property
+    def longest_wait(self) -> float:
+        """How many seconds one call may wait on the server: see `wait`."""
+        return limit_of(self._target, self._timeout) * WAIT_SHARE
 
     def health(self) -> Health:
         """The findings of an inspection of the server. Problems are reported, not raised."""
@@ -245,6 +293,8 @@ class SyncStore:
         """The answer to a command."""
         if not self._connected:
             self.connect()
+        if command.library not in self._libraries:
+            self._load(command.library)
         if not command.needs_number:
             return self._run(command, durability)
         with self.callers.number(command) as numbered:
@@ -265,6 +315,12 @@ class SyncStore:
             command, self._route, patience=self._timeout, durability=durability, failed=failed
         )
         return self._transport.run(steps)
+
+    def wait(self, command: WaitForItem) -> None:
+        """Waits on the server for the seconds that the command says."""
+        if not self._connected:
+            self.connect()
+        self._transport.run(call(command, self._route, patience=self._timeout))
 
     def for_event_loop(self) -> AsyncStore:
         """A store for the same server, for an event loop in another thread."""

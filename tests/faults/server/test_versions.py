@@ -166,8 +166,8 @@ class Loader:
 
     def step(self, patch: pytest.MonkeyPatch) -> bool:
         """Sends the next command and reads its answer; False if there are no more."""
-        patch.setattr(library, "revision", lambda: self._revision)
-        patch.setattr(library, "source", lambda: source_of(self._revision))
+        patch.setattr(library.Library, "revision", lambda _: self._revision)
+        patch.setattr(library.Library, "source", lambda _: source_of(self._revision))
         try:
             if not self._todo:
                 effect = self._steps.send(self._replies or None)
@@ -233,8 +233,8 @@ def test_a_full_server_with_an_older_library_is_drained_by_newer_clients(
     """Bug: they could not even connect, since loading the newer library was refused."""
     own_server.call("FUNCTION", "LOAD", SOURCE)
     newer = source_of(OURS + 1)
-    monkeypatch.setattr(library, "revision", lambda: OURS + 1)
-    monkeypatch.setattr(library, "source", lambda: newer)
+    monkeypatch.setattr(library.Library, "revision", lambda _: OURS + 1)
+    monkeypatch.setattr(library.Library, "source", lambda _: newer)
     keys = SyncClient(own_server.url).queue("q").keys.for_dispatch
     own_server.call("FCALL", "queasy_v1_dispatch", len(keys), *keys, "", "", "a", "1", "", "", "")
     own_server.call("CONFIG", "SET", "maxmemory", "1")

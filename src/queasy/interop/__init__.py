@@ -1,0 +1,1 @@
+"""The protocols of other job queues, spoken unchanged: one module for each of them."""

@@ -1,0 +1,52 @@
+"""Takes an item of a foreign queue, and waits for one without polling."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from queasy.errors import NotReady, Unreachable
+from queasy.interop.dialect import Dialect, Held, Taken
+from queasy.operation import Operation, Sleep
+from queasy.operations import REFUSED_RETRY_SECONDS
+from queasy.store.store import AsyncStore, SyncStore
+
+__all__ = ["take_one"]
+
+log = logging.getLogger("queasy")
+
+
+def take_one(
+    dialect: Dialect, store: AsyncStore | SyncStore, seconds: float, timeout: float | None
+) -> Operation[Held | None]:
+    """The next item; None if none came within `timeout` seconds (None: no limit).
+
+    Taking and leasing are one call. The wait before it takes nothing, so a caller that dies or is
+    cancelled meanwhile leaves the queue as it was. If the answer to a call is lost, what that call
+    took is given back.
+
+    If the server was reached before, the operation waits while the server is unreachable.
+    """
+    give_up_at = math.inf if timeout is None else time.monotonic() + timeout
+    logged: type[Exception] | None = None
+    while True:
+        left = give_up_at - time.monotonic()
+        last = left <= 0
+        try:
+            taken: Taken = yield dialect.take(seconds)
+            logged = None
+            if taken.held is not None:
+                return taken.held
+            if taken.more:
+                continue
+            if last:
+                return None
+            yield dialect.wait(min(left, store.longest_wait))
+        except (Unreachable, NotReady) as away:
+            if last or not store.was_reached:
+                raise
+            if type(away) is not logged:
+                log.warning("waiting for an item of %s: %s", dialect.queue, away)
+            logged = type(away)
+            yield Sleep(min(left, REFUSED_RETRY_SECONDS))

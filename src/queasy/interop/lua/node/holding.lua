@@ -111,18 +111,17 @@ local function take(q, client, now, limit)
 end
 
 local function dequeue(q, client, now, expiry, limit)
-  local was_swept = expiry_of(q, client) == BEING_SWEPT
-  if not was_swept then
+  if expiry_of(q, client) ~= BEING_SWEPT then
+    set_expiry(q, client, expiry) -- before the sweep: a client that calls is alive
+  end
+  sweep(q, now)
+  local swept = expiry_of(q, client)
+  if swept == BEING_SWEPT then
+    return {} -- its other jobs return first
+  elseif not swept then
     set_expiry(q, client, expiry)
   end
   has(q, checkouts(q, client), 'set') -- so that it can take ids
-  sweep(q, now)
-  if was_swept then
-    if expiry_of(q, client) then
-      return {} -- its other jobs return first
-    end
-    set_expiry(q, client, expiry)
-  end
   limit = math.min(math.floor(limit), MAX_TAKEN)
   return limit > 0 and take(q, client, now, limit) or {}
 end

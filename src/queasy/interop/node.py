@@ -197,9 +197,7 @@ class Queue(ForeignQueue[C]):
         return (yield self._dialect.retry_job(_checked(job).id, job.client_id, at))
 
     @verb
-    def fail(
-        self, job: Job, error: BaseException | Mapping[str, Any] | str
-    ) -> Operation[bool]:
+    def fail(self, job: Job, error: BaseException | Mapping[str, Any] | str) -> Operation[bool]:
         """Give a job up: its fail queue receives a job with the data [id, data, error]. False if it
         was lost before: then nothing is changed.
         """
@@ -207,9 +205,7 @@ class Queue(ForeignQueue[C]):
             raise InvalidOption(f"{self.prefix}: a job of a fail queue is not given up: retry it")
         described = _error_of(error)
         return (
-            yield self._dialect.fail_job(
-                _checked(job).id, job.client_id, job.payload, described
-            )
+            yield self._dialect.fail_job(_checked(job).id, job.client_id, job.payload, described)
         )
 
     @verb
@@ -242,9 +238,7 @@ def _key_of(name: object) -> str:
 
 
 def _update_run_at(value: UpdateRunAt) -> UpdateRunAt:
-    if value not in (True, False, "if_later", "if_earlier") or isinstance(value, (int, float)) and (
-        not isinstance(value, bool)
-    ):
+    if not isinstance(value, bool) and value not in ("if_later", "if_earlier"):
         raise InvalidOption(
             f"update_run_at: expected True, False, 'if_later' or 'if_earlier', got {value!r}"
         )

@@ -1,8 +1,8 @@
 """The Lua library `queasy` of Queasy for Node, in a version of ours.
 
 Queasy for Node loads a library of the same name, with the same functions, whenever one of its
-clients starts. So this one is loaded only where there is none, and never replaces another: whichever
-is there has the functions that `node_protocol.py` calls.
+clients starts. So this one is loaded only where there is none, and never replaces another. Either
+has the functions that `node_protocol.py` calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The protocol of Queasy for Node, as commands. Its times are milliseconds of the caller's clock."""
+"""The protocol of Queasy for Node, as commands. Times are milliseconds of the caller's clock."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ class NodeDialect(Dialect):
 
     def dispatch(self, id_: str, data: bytes, run_at: float, update: Update) -> Command[str]:
         flags = (_flag(update.data), RUN_AT_WORDS[update.run_at], _flag(update.reset_counts))
-        return self._command(
-            "dispatch", lambda _: id_, encode_id(id_), _ms(run_at), data, *flags
-        )
+        return self._command("dispatch", lambda _: id_, encode_id(id_), _ms(run_at), data, *flags)
 
     def dequeue(self, limit: int, expires_in: float) -> Undoable:
         """Take due jobs, as a client of their own; the answer is a `Batch`.
@@ -102,9 +100,7 @@ class NodeDialect(Dialect):
 
         now = time.time()
         times = (_ms(now), _ms(now + expires_in))
-        take = self._command(
-            "dequeue", read, client, *times, str(limit), unclear=lambda _: True
-        )
+        take = self._command("dequeue", read, client, *times, str(limit), unclear=lambda _: True)
         return Undoable(take, self._undo(client), expires_in)
 
     def _undo(self, client: str) -> Command[tuple[str, int]]:
@@ -239,11 +235,11 @@ def _count(text: bytes | None) -> int:
     return int(text) if text is not None and text.isdigit() else 0
 
 
-def _not_done(done: bool) -> bool:  # noqa: FBT001
+def _not_done(done: bool) -> bool:
     return not done
 
 
-def _flag(value: bool) -> str:  # noqa: FBT001
+def _flag(value: bool) -> str:
     return "true" if value else "false"
 
 

@@ -95,7 +95,12 @@ class NodeQueue:
         return self.call("retry", id_, client, at, now)
 
     def fail(
-        self, id_: str = "a", client: str = "c", fail_id: str = "f", data: str = "[]", now: float = 0
+        self,
+        id_: str = "a",
+        client: str = "c",
+        fail_id: str = "f",
+        data: str = "[]",
+        now: float = 0,
     ) -> int:
         return self.call("fail", id_, client, fail_id, data, now, keys=(self.key, self.fail_key))
 

@@ -28,7 +28,8 @@ def test_run_at_can_be_moved_in_one_direction_only(q: NodeQueue, spelling: str) 
     later = spelling.format("Later" if camel else "later")
     earlier = spelling.format("Earlier" if camel else "earlier")
     q.dispatch("a", 5)
-    for run_at, update, expected in ((4, later, 5), (6, later, 6), (7, earlier, 6), (1, earlier, 1)):
+    steps = [(4, later, 5), (6, later, 6), (7, earlier, 6), (1, earlier, 1)]
+    for run_at, update, expected in steps:
         q.dispatch("a", run_at, update_run_at=update)
         assert q.score() == expected
 

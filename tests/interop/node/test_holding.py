@@ -143,7 +143,7 @@ def test_full_server_drains_and_refuses_dispatches(own_server: Server) -> None:
         for id_ in "abcd":
             q.dispatch(id_)
         connection.config_set("maxmemory", 1)
-        with pytest.raises(redis.ResponseError, match="OOM|maxmemory"):
+        with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
             q.dispatch("e")
         assert q.ids() == list("abcd")
         assert (q.bump(), q.finish("a"), q.retry("b"), q.fail("c"), q.cancel("b")) == (1,) * 5

@@ -1,4 +1,4 @@
-"""Holders die by SIGKILL in the middle of their runs: no job is lost, and none runs twice at once."""
+"""Holders die by SIGKILL while they run jobs: no job is lost, and none runs twice at once."""
 
 import itertools
 import random

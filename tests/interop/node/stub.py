@@ -76,16 +76,21 @@ local function version()
   return VERSION
 end
 
-local functions = {
-  dispatch = dispatch, dequeue = dequeue, cancel = cancel, bump = bump, finish = finish,
-  retry = retry, fail = fail, version = version,
-}
-for name, callback in pairs(functions) do
+local function register(name, callback)
   redis.register_function('queasy_' .. name, function(keys, args)
     redis.setresp(3)
     return callback(keys, args)
   end)
 end
+
+register('dispatch', dispatch)
+register('dequeue', dequeue)
+register('cancel', cancel)
+register('bump', bump)
+register('finish', finish)
+register('retry', retry)
+register('fail', fail)
+register('version', version)
 """
 
 

@@ -88,4 +88,4 @@ bench-against: $(READY)  ## this code and that of another checkout in turns; fai
 	$(BIN)/python -m benchmarks --rounds $(ROUNDS) --against $(AGAINST)
 
 clean:
-	rm -rf $(VENV) benchmarks/.environments .queasy .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) benchmarks/.environments tests/interop/.packages .queasy .pytest_cache .ruff_cache .hypothesis build dist

@@ -5,11 +5,20 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import redis
 
 from queasy import Client, SyncClient
+from queasy.interop import workqueue
+from tests.access import access
 from tests.servers import Server
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _as_administrator() -> None:
+    if access.user:
+        pytest.skip("the user of `--as` has no foreign queues; the user of the guide has a test")
 
 
 @pytest.fixture
@@ -33,3 +42,14 @@ async def client(server: Server) -> AsyncIterator[Client]:
 def sync_client(server: Server) -> Iterator[SyncClient]:
     with SyncClient(server.url) as connected:
         yield connected
+
+
+@pytest.fixture
+def admin(server: Server) -> Iterator[redis.Redis]:
+    with server.client(decode_responses=False) as connection:
+        yield connection
+
+
+@pytest.fixture
+def frames(client: Client, name: str) -> workqueue.Queue[Client]:
+    return workqueue.Queue(client, name)

@@ -1,12 +1,11 @@
 """What every dialect promises, over the private interface that a worker would use."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from queasy import Client, InvalidOption
+from queasy import Client, InvalidOption, ProtocolError
 from queasy.interop.dialect import VERBS, Counts, Dialect, Held, Verb
 from queasy.interop.taking import take_one
 from queasy.operation import run_operation
@@ -63,8 +62,8 @@ def row(request: pytest.FixtureRequest) -> Row:
 
 
 @pytest.fixture
-async def queue(row: Row, client: Client, name: str) -> AsyncIterator[Driver]:
-    yield Driver(row.make(name), client)
+async def queue(row: Row, client: Client, name: str) -> Driver:
+    return Driver(row.make(name), client)
 
 
 async def test_items_leave_in_the_order_they_came_with_the_same_bytes(queue: Driver) -> None:
@@ -204,8 +203,6 @@ async def test_verb_that_the_protocol_lacks_is_refused_with_a_reason(queue: Driv
 async def test_keys_of_another_type_are_refused_and_nothing_is_written(
     row: Row, queue: Driver, name: str, server: Server
 ) -> None:
-    from queasy import ProtocolError
-
     if row.moves_wrong_types:
         pytest.skip("a key of another type is moved aside: see tests/interop/node/test_defects.py")
 

@@ -50,6 +50,12 @@ local function is_leased(q, id)
   return redis.call('EXISTS', q.lease .. id) + redis.call('EXISTS', q.published .. id) > 0
 end
 
+-- Raises, before anything is written, if a key of this item cannot be reached.
+local function touch(q, id)
+  redis.call('EXISTS', q.item .. id)
+  is_leased(q, id)
+end
+
 local function delete_leases(q, id)
   redis.call('DEL', q.lease .. id)
   redis.call('DEL', q.published .. id)
@@ -122,14 +128,14 @@ end
 -- The document counts as the first completion the one that deletes the data. The published packages
 -- first remove the id from a list, later delete the data, and count the one that removed it.
 local function finish(q, layout, id)
+  touch(q, id)
+  lease_key(q, layout, id) -- refuses another layout
   if layout == 'document' then
     local done = redis.call('DEL', q.item .. id)
     delete_leases(q, id)
     remove_from_lists(q, id)
     return done
   end
-  lease_key(q, layout, id)
-  redis.call('EXISTS', q.item .. id)
   if remove_from_lists(q, id) == 0 then
     return 0
   end
@@ -206,6 +212,7 @@ end
 -- lists are long.
 local function restore(q, ids)
   local restored, handled, searched = 0, 0, 0
+  check_list(q.cleaning)
   for _, id in ipairs(ids) do
     if handled > 0 and searched > MAX_SEARCHED then
       break

@@ -233,6 +233,8 @@ def _diagnose_text(problem: Exception, text: str, where: str, at: str) -> Fault:
         )
     if "can't run this command" in text or "ACL failure" in text:  # inside a function
         return Fault(Remedy.NONE, _no_permission(at, where, text))
+    if "non local key" in text:  # a function that does not declare all keys: see interop
+        return Fault(Remedy.WAIT, NotReady(f"{at}: the cluster is moving keys of it ({text})"))
     if word == "QUEASYBAD":
         return Fault(Remedy.NONE, InvalidInput(text.removeprefix("QUEASYBAD ")))
     if word in ("QUEASYOLD", "QUEASYNEW"):

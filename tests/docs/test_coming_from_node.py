@@ -32,7 +32,7 @@ def test_defaults_in_the_table_are_those_of_the_code() -> None:
 def test_functions_in_the_table_are_those_that_the_library_registers() -> None:
     table = section(PAGE, "Which library does the server have?")
     shown = re.findall(r"^\| `queasy_(\w+)` \| ", table, re.M)
-    registered = re.findall(r"^register\('(\w+)'", node_library.NODE.source(), re.M)
+    registered = re.findall(r"^register\('(\w+)', API", node_library.NODE.source(), re.M)
     assert shown == registered
 
 
@@ -43,7 +43,7 @@ def test_arguments_in_the_table_are_those_of_the_headers() -> None:
     assert len(rows) == 8
     for name, arguments in rows:
         header = re.search(
-            rf"^-- queasy_{name}: (?:.*\n--)*?   args   (.*(?:\n--      .*)*)", source, re.M
+            rf"^-- {name}: (?:.*\n--)*?   args   (.*(?:\n--      .*)*)", source, re.M
         )
         assert header is not None, name
         names = re.sub(r"\(.*?\)|\n-- ", "", header[1])

@@ -9,9 +9,10 @@ import redis
 from queasy import Client, SyncClient
 from queasy.interop import node
 from queasy.interop.node_library import NODE
+from tests.groups import start_cluster
 from tests.interop.node.harness import NodeQueue
 from tests.interop.node.stub import stub_source
-from tests.servers import Server
+from tests.servers import Server, ServerKind
 
 
 @pytest.fixture
@@ -102,6 +103,13 @@ async def test_ours_is_loaded_again_where_it_is_gone(
         assert await queue.finish(job)
         admin.function_flush()
         assert await queue.counts() == (0, 0, 0)
+
+
+async def test_queues_live_on_every_node_of_a_cluster(kind: ServerKind) -> None:
+    with start_cluster(kind) as cluster:
+        async with Client(cluster.url) as client:
+            for name in ("a", "b", "c", "d", "e", "f"):
+                await run_one(node.Queue(client, name), "job")
 
 
 async def test_many_clients_that_start_together_load_one_library(

@@ -1,5 +1,6 @@
--- The registered functions: those of Queasy for Node, as its reference table documents them. Each
--- parses its arguments and calls one module. Its header lists keys, arguments, reply and writes.
+-- The registered functions: those of Queasy for Node, as its reference table documents them. Their
+-- names begin with `queasy_` there. Each parses its arguments and calls one module. Its header lists
+-- keys, arguments, reply and writes.
 --
 -- Times are milliseconds since 1970, and come from the callers. Arguments after those of the list
 -- are ignored, and so are further keys.
@@ -20,7 +21,7 @@ local VERSION = 1
 
 local API = {}
 
--- queasy_dispatch: add a waiting job, or update the one of this id. It is blocked while a job of
+-- dispatch: add a waiting job, or update the one of this id. It is blocked while a job of
 -- this id is active.
 --   keys   {queue}
 --   args   id, run_at, data, update_data, update_run_at (true, false, ifLater, ifEarlier),
@@ -34,7 +35,7 @@ function API.dispatch(keys, argv)
   return id
 end
 
--- queasy_dequeue: take due jobs, those with the lowest run_at first. Sweeps before that.
+-- dequeue: take due jobs, those with the lowest run_at first. Sweeps before that.
 --   keys   {queue}
 --   args   client_id, now, expiry, limit
 --   reply  { id, data, retry_count, stall_count as a map } for each
@@ -45,7 +46,7 @@ function API.dequeue(keys, argv)
   return holding.dequeue(open(keys[1]), client, now, expiry, limit)
 end
 
--- queasy_cancel: remove a waiting job, also a blocked one.
+-- cancel: remove a waiting job, also a blocked one.
 --   keys   {queue}
 --   args   id
 --   reply  1 | 0 (there was none)
@@ -54,7 +55,7 @@ function API.cancel(keys, argv)
   return waiting.cancel(open(keys[1]), text_arg(argv[1], 'an id'))
 end
 
--- queasy_bump: the heartbeat of a client. Sweeps after that.
+-- bump: the heartbeat of a client. Sweeps after that.
 --   keys   {queue}
 --   args   client_id, now, expiry
 --   reply  1 | 0 (the client was swept, or never dequeued)
@@ -64,7 +65,7 @@ function API.bump(keys, argv)
   return holding.bump(open(keys[1]), client, now, number_arg(argv[3], 'expiry'))
 end
 
--- queasy_finish: end a job as done. A blocked job of this id can run then.
+-- finish: end a job as done. A blocked job of this id can run then.
 --   keys   {queue}
 --   args   id, client_id, now
 --   reply  1 | 0 (the client does not hold the job: nothing was changed)
@@ -74,7 +75,7 @@ function API.finish(keys, argv)
   return holding.finish(open(keys[1]), id, client)
 end
 
--- queasy_retry: let a job wait until retry_at, and count the retry. A blocked job of this id then
+-- retry: let a job wait until retry_at, and count the retry. A blocked job of this id then
 -- updates it, as its flags say.
 --   keys   {queue}
 --   args   id, client_id, retry_at, now
@@ -85,7 +86,7 @@ function API.retry(keys, argv)
   return holding.retry(open(keys[1]), id, client, number_arg(argv[3], 'retry_at'))
 end
 
--- queasy_fail: give a job up: dispatch a job to the fail queue, and end this one.
+-- fail: give a job up: dispatch a job to the fail queue, and end this one.
 --   keys   {queue}, {queue}-fail
 --   args   id, client_id, fail_job_id, fail_job_data, now
 --   reply  1 | 0 (the client does not hold the job: nothing was changed)
@@ -97,7 +98,7 @@ function API.fail(keys, argv)
   return holding.fail(q, fail_queue, id, client, fail_id, fail_data, flags_of())
 end
 
--- queasy_version: the version of the protocol.
+-- version: the version of the protocol.
 --   keys   none
 --   args   none
 --   reply  1
@@ -106,8 +107,7 @@ function API.version()
   return VERSION
 end
 
-local function register(name, ...)
-  local callback = API[name]
+local function register(name, callback, ...)
   redis.register_function({
     function_name = 'queasy_' .. name,
     callback = function(keys, argv)
@@ -119,11 +119,11 @@ local function register(name, ...)
 end
 
 -- A server whose memory is full refuses dispatch. All that drains it still works.
-register('dispatch')
-register('dequeue', 'allow-oom')
-register('cancel', 'allow-oom')
-register('bump', 'allow-oom')
-register('finish', 'allow-oom')
-register('retry', 'allow-oom')
-register('fail', 'allow-oom')
-register('version', 'no-writes')
+register('dispatch', API.dispatch)
+register('dequeue', API.dequeue, 'allow-oom')
+register('cancel', API.cancel, 'allow-oom')
+register('bump', API.bump, 'allow-oom')
+register('finish', API.finish, 'allow-oom')
+register('retry', API.retry, 'allow-oom')
+register('fail', API.fail, 'allow-oom')
+register('version', API.version, 'no-writes')

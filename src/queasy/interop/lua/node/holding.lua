@@ -4,7 +4,7 @@
 
 local FLAGS, has, increment = records.FLAGS, records.has, records.increment
 local waiting_job, active_job = records.waiting_job, records.active_job
-local checkouts, score_of = records.checkouts, records.score_of
+local checkouts, score_of, reach = records.checkouts, records.score_of, records.reach
 local run_at_of, set_run_at = records.run_at_of, records.set_run_at
 local dispatch, unblock, put_back = waiting.dispatch, waiting.unblock, waiting.put_back
 
@@ -36,8 +36,12 @@ end
 
 -- Ends the hold of a client; false if it has none.
 local function let_go(q, id, client)
-  local key = checkouts(q, client)
-  return has(q, key, 'set') and redis.call('SREM', key, id) == 1
+  if not holds(q, id, client) then
+    return false
+  end
+  reach(q, id)
+  redis.call('SREM', checkouts(q, client), id)
+  return true
 end
 
 -- Returns up to `most` jobs of a dead client, and forgets the client if that was all. Returns how
@@ -47,6 +51,7 @@ local function sweep_client(q, client, now, most)
   if has(q, key, 'set') then
     ids = redis.call('SRANDMEMBER', key, most)
     for _, id in ipairs(ids) do
+      reach(q, id)
       redis.call('SREM', key, id)
       local active = active_job(q, id)
       if has(q, active, 'hash') then
@@ -79,6 +84,7 @@ end
 -- more.
 local function take_one(q, client, id)
   local key, active = waiting_job(q, id), active_job(q, id)
+  reach(q, id)
   if has(q, active, 'hash') then -- another library left it unblocked
     set_run_at(q, id, run_at_of(score_of(q, id)), true)
     return nil
@@ -161,6 +167,7 @@ local function fail(q, fail_queue, id, client, fail_id, fail_data, flags)
   if not holds(q, id, client) then
     return 0
   end
+  reach(q, id)
   dispatch(fail_queue, fail_id, 0, fail_data, flags)
   return finish(q, id, client)
 end

@@ -53,6 +53,14 @@ local function has(q, key, expected)
   return found == expected
 end
 
+-- Raises an error if a cluster is moving a record of this job to another node. Functions call this
+-- before they change the job: the protocol does not declare these keys, so the server notices only
+-- when a function comes to them, and that must not be half way.
+local function reach(q, id)
+  redis.call('EXISTS', waiting_job(q, id))
+  redis.call('EXISTS', active_job(q, id))
+end
+
 -- The score of a waiting job, or nil.
 local function score_of(q, id)
   local score = redis.call('ZSCORE', q.key, id)
@@ -139,6 +147,7 @@ return {
   active_job = active_job,
   checkouts = checkouts,
   has = has,
+  reach = reach,
   score_of = score_of,
   run_at_of = run_at_of,
   set_run_at = set_run_at,

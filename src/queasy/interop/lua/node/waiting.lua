@@ -4,7 +4,7 @@
 -- dispatch.
 
 local FLAGS, RUN_AT_FLAGS, flags_of = records.FLAGS, records.RUN_AT_FLAGS, records.flags_of
-local has, merged = records.has, records.merged
+local has, merged, reach = records.has, records.merged, records.reach
 local waiting_job, active_job = records.waiting_job, records.active_job
 local score_of, run_at_of, set_run_at = records.score_of, records.run_at_of, records.set_run_at
 
@@ -36,6 +36,7 @@ end
 
 -- Adds a waiting job, or updates the one of this id.
 local function dispatch(q, id, run_at, data, flags)
+  reach(q, id)
   local key, score = waiting_job(q, id), score_of(q, id)
   local blocked = has(q, active_job(q, id), 'hash')
   if has(q, key, 'hash') and not score then
@@ -59,6 +60,7 @@ local function dispatch(q, id, run_at, data, flags)
 end
 
 local function cancel(q, id)
+  reach(q, id)
   local removed = redis.call('ZREM', q.key, id)
   redis.call('DEL', waiting_job(q, id))
   return removed

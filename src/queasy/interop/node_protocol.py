@@ -142,7 +142,7 @@ class NodeDialect(Dialect):
     def put(self, id_: str, data: bytes) -> Command[bool]:
         """Add an item. The protocol does not say if there is one with this id: always True."""
         command = self.dispatch(id_, data, 0.0, Update(False, False, False))
-        return cast("Command[bool]", msgspec.structs.replace(command, read=lambda _: True))
+        return cast("Command[bool]", msgspec.structs.replace(command, read=_accepted))
 
     def take(self, seconds: float) -> Undoable:
         step = self.dequeue(1, seconds)
@@ -233,6 +233,10 @@ def _record(reply: Any, client: str) -> Record | None:
 
 def _count(text: bytes | None) -> int:
     return int(text) if text is not None and text.isdigit() else 0
+
+
+def _accepted(_: Any) -> bool:
+    return True
 
 
 def _not_done(done: bool) -> bool:

@@ -1,6 +1,6 @@
--- The registered functions: those of Queasy for Node, as its reference table documents them. Their
--- names begin with `queasy_` there. Each parses its arguments and calls one module. Its header lists
--- keys, arguments, reply and writes.
+-- The registered functions: those of Queasy for Node, as its reference table documents them. Each
+-- parses its arguments and calls one module. Its header lists keys, arguments, reply and writes.
+-- The name of each begins with `queasy_` on the server.
 --
 -- Times are milliseconds since 1970, and come from the callers. Arguments after those of the list
 -- are ignored, and so are further keys.

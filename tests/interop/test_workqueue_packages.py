@@ -17,6 +17,7 @@ from tests.servers import Server, wait_until
 
 ITEMS_OF_EACH = 100
 KILLS_OF_EACH = 4
+BACKLOG = 20
 
 
 @pytest.fixture
@@ -179,7 +180,8 @@ def kill_a_holder(
     victim: list[str] = []
 
     def found() -> bool:
-        if not queue.queue_len():
+        # A backlog: waiting workers of the packages get a single item before those of ours.
+        while queue.queue_len() < BACKLOG:
             extra = workqueue.Item("to be held", id=f"extra-{len(added)}")
             added.add(extra.id)
             queue.add_item(extra)

@@ -23,15 +23,15 @@ from queasy.attributes import attributes_of, redact_secrets
 from queasy.codec import JsonCodec
 from queasy.errors import InvalidOption, InvalidPayload, InvalidQueue, UndecodablePayload
 from queasy.interop.node_protocol import (
-    POLL_SECONDS,
     Batch,
     JobCounts,
     NodeDialect,
     Record,
     Update,
 )
+from queasy.interop.taking import take_some
 from queasy.interop.verbs import C, ForeignQueue, verb
-from queasy.operation import Operation, Sleep
+from queasy.operation import Operation
 from queasy.options import (
     Seconds,
     UpdateRunAt,
@@ -151,7 +151,8 @@ class Queue(ForeignQueue[C]):
         """Take up to `limit` due jobs. They return to the queue after `expires_in` seconds, unless
         `bump` is called before, and count as stalled then.
 
-        If there is none, look for one every 100 ms, for `timeout` seconds (None: without a limit).
+        If there is none, look for one every 100 ms, for `timeout` seconds (None: without a limit),
+        also while the server cannot be reached, if it was reached before.
 
         Each call is a client of its own for the protocol. If the answer is lost, or the caller is
         interrupted, the jobs return at once.
@@ -159,13 +160,10 @@ class Queue(ForeignQueue[C]):
         check_whole(limit, "limit", 1, MAX_LIMIT)
         length = positive_seconds(expires_in, "expires_in")
         wait = None if timeout is None else seconds(timeout, "timeout")
-        give_up_at = None if wait is None else time.monotonic() + wait
-        while True:
-            batch: Batch = yield self._dialect.dequeue(limit, length)
-            left = POLL_SECONDS if give_up_at is None else give_up_at - time.monotonic()
-            if batch.jobs or left <= 0:
-                return [Job.of(record) for record in batch.jobs]
-            yield Sleep(min(left, POLL_SECONDS))
+        batch: Batch = yield from take_some(
+            self._dialect, lambda: self._dialect.dequeue(limit, length), self._store, wait
+        )
+        return [Job.of(record) for record in batch.jobs]
 
     @verb
     def bump(self, job: Job, *, expires_in: Seconds = HEARTBEAT_TIMEOUT) -> Operation[bool]:

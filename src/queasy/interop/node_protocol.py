@@ -51,6 +51,7 @@ class Batch(msgspec.Struct, frozen=True):
     """The answer to one dequeue."""
 
     jobs: list[Record]
+    more: ClassVar[bool] = False
 
     @property
     def count(self) -> int:

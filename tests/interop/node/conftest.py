@@ -39,3 +39,11 @@ def own_server(kind: ServerKind) -> Iterator[Server]:
     """A server without any library."""
     with start_server(kind) as running:
         yield running
+
+
+@pytest.fixture
+def foreign(connection: redis.Redis) -> Iterator[NodeQueue]:
+    """The same queue, as a client in another language uses it."""
+    queue = NodeQueue(connection)
+    yield queue
+    queue.clear()

@@ -117,6 +117,27 @@ def test_job_stranded_by_another_library_is_freed_by_the_next_dispatch(damaged: 
     assert [job["data"] for job in q.dequeue(now=5)] == ["data"]
 
 
+def test_job_freed_by_another_library_is_dequeued_without_its_flags(damaged: NodeQueue) -> None:
+    q = damaged
+    q.dispatch("a", 0, "first")
+    q.dequeue()
+    q.dispatch("a", 3, "second", update_run_at=False)
+    q.redis.delete(f"{q.key}:active_job:a", f"{q.key}:checkouts:c")
+    q.redis.zadd(q.key, {"a": 3})
+    (job,) = q.dequeue("d", now=3)
+    assert job == {"id": "a", "data": "second", "retry_count": "0", "stall_count": "0"}
+
+
+def test_entries_that_cannot_be_taken_do_not_count_towards_the_limit(damaged: NodeQueue) -> None:
+    q = damaged
+    for id_ in "abcdef":
+        q.dispatch(id_)
+    for id_ in "ab":
+        q.redis.delete(f"{q.key}:waiting_job:{id_}")
+    assert q.ids(limit=3) == ["c", "d", "e"]
+    assert q.ids(limit=3) == ["f"]
+
+
 BROKEN = {
     "no record": lambda q: q.redis.delete(f"{q.key}:active_job:b"),
     "text for a record": lambda q: q.redis.set(f"{q.key}:active_job:b", "text"),

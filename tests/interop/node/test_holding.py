@@ -91,6 +91,15 @@ def test_bump_extends_the_expiry_of_a_client_that_dequeued(q: NodeQueue) -> None
     assert q.finish() == 1
 
 
+def test_client_that_expires_at_once_is_swept_by_the_next_call(q: NodeQueue) -> None:
+    q.dispatch()
+    assert q.ids("c", now=5, expiry=5) == ["a"]
+    assert q.keys()[":expiry"] == {"c": 5}
+    assert q.ids("d", now=5) == ["a"]
+    assert q.ids("d", now=6, expiry=5) == ["a"]
+    assert q.finish("a", "d") == 1
+
+
 def test_idle_client_is_alive_after_a_dequeue_without_jobs(q: NodeQueue) -> None:
     assert q.ids("c", now=0, expiry=10) == []
     assert q.bump("c", now=5) == 1

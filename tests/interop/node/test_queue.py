@@ -3,11 +3,9 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import redis
 
 from queasy import (
     Client,
@@ -22,14 +20,6 @@ from queasy.interop import node
 from tests.interop.node.harness import NodeQueue
 
 FAR = 60.0
-
-
-@pytest.fixture
-def foreign(connection: redis.Redis) -> Iterator[NodeQueue]:
-    """The same queue, as a client in another language uses it."""
-    queue = NodeQueue(connection)
-    yield queue
-    queue.clear()
 
 
 @pytest.fixture

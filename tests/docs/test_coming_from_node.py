@@ -3,6 +3,7 @@
 import inspect
 import re
 
+from queasy import SyncClient
 from queasy.interop import node, node_library
 from tests.docs.pages import DOCS, section
 
@@ -18,7 +19,8 @@ def test_every_method_of_a_queue_is_in_the_table_of_names() -> None:
 
 def test_defaults_in_the_table_are_those_of_the_code() -> None:
     table = section(PAGE, "Options and defaults")
-    options = inspect.signature(node.Queue.dispatch._operation).parameters
+    queue = node.Queue(SyncClient("redis://127.0.0.1:1"), "emails")  # it sends nothing
+    options = inspect.signature(queue.dispatch).parameters
     for name in ("update_data", "update_run_at"):
         assert re.search(rf"\| `{name}`.* \| {options[name].default} \|", table), name
     job = node.Job("a", b"1", 0, 0, "c")

@@ -78,8 +78,12 @@ class NodeDialect(Dialect):
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
-        self._keys = (key,)
-        self._fail_key = f"{key}-fail"
+        # The functions use keys that calls do not declare. While a cluster moves a slot, a node that
+        # has a part of them would run a function as if the others did not exist. So each call also
+        # declares a key that never exists: then nodes answer TRYAGAIN until the move is over.
+        absent = f"{key}:none"
+        self._keys = (key, absent)
+        self._fail_keys = (key, f"{key}-fail", absent)
 
     # The functions of the protocol
 
@@ -126,7 +130,7 @@ class NodeDialect(Dialect):
     def fail_job(self, id_: str, client: str, payload: bytes, error: Any) -> Command[bool]:
         data = fail_data(id_, payload, error)
         command = self._end("fail", id_, client, str(uuid.uuid4()), data)
-        return msgspec.structs.replace(command, keys=(*self._keys, self._fail_key))
+        return msgspec.structs.replace(command, keys=self._fail_keys)
 
     def _end(self, function: str, id_: str, client: str, *more: Argument) -> Command[bool]:
         args = (encode_id(id_), client, *more, _ms(time.time()))

@@ -1,15 +1,20 @@
 """Queues of Node over connections that are cut, and as a user with few permissions."""
 
 import asyncio
+import random
 import re
+import time
 
 import pytest
+from redis.crc import key_slot
 
 from queasy import AccessDenied, Client, SyncClient, Unanswered
 from queasy.interop import node
 from tests.access import PASSWORD
 from tests.docs.pages import DOCS
+from tests.groups import start_cluster
 from tests.interop.node.harness import NodeQueue
+from tests.interop.test_workqueue_faults import refusals
 from tests.proxy import Proxy
 from tests.servers import ServerKind, start_server
 
@@ -66,6 +71,41 @@ async def test_end_whose_answer_was_lost_is_not_reported_as_refused(
         assert proxy.lost == 1
         assert await emails.counts() == (int(verb == "retry"), 0, 0)
         assert len(await emails.fail_queue.dequeue(10)) == int(verb == "fail")
+
+
+@pytest.mark.parametrize("moved", [1, 2, 3, 4, 5, 6])
+async def test_slot_that_moves_delays_calls_and_each_takes_effect_once(
+    kind: ServerKind, moved: int
+) -> None:
+    slot = key_slot(b"emails")
+    with start_cluster(kind, primaries=2, replicas=0) as cluster:
+        async with Client(cluster.url, timeout=30) as client:
+            emails = node.Queue(client, "emails")
+            for id_ in ("a", "b", "c", "d"):
+                await emails.dispatch(id_, id=id_)
+            first, second = await emails.dequeue(2, expires_in=FAR)
+            old, new = cluster.primary_of(slot), cluster.other_primary(slot, random.Random())
+            await asyncio.to_thread(cluster.begin_migration, slot, new)
+            await asyncio.to_thread(cluster.migrate_keys, slot, new, moved)
+            calls = asyncio.gather(
+                emails.finish(first),
+                emails.retry(second, delay=3600),
+                emails.dequeue(2, expires_in=FAR),
+                emails.dispatch("e", id="e", run_at=time.time() + 3600),
+                emails.bump(second),
+            )
+            async with asyncio.timeout(20):
+                while not refusals(old) + refusals(new):
+                    await asyncio.sleep(0.01)
+            while await asyncio.to_thread(cluster.migrate_keys, slot, new):
+                pass
+            await asyncio.to_thread(cluster.end_migration, slot, new)
+            finished, retried, taken, _, bumped = await calls
+            assert (finished, retried, bumped) == (True, True, True)
+            assert [job.id for job in taken] == ["c", "d"]
+            assert await emails.counts() == (2, 0, 2)
+            with new.client() as admin:
+                assert NodeQueue(admin, "emails").audit().problems() == []
 
 
 async def test_user_of_the_guide_can_use_its_queues_and_no_others(kind: ServerKind) -> None:

@@ -84,7 +84,6 @@ end
 -- more.
 local function take_one(q, client, id)
   local key, active = waiting_job(q, id), active_job(q, id)
-  reach(q, id)
   if has(q, active, 'hash') then -- another library left it unblocked
     set_run_at(q, id, run_at_of(score_of(q, id)), true)
     return nil
@@ -106,6 +105,9 @@ local function take(q, client, now, limit)
   local jobs = {}
   for _ = 1, MAX_PAGES do
     local ids = redis.call('ZRANGE', q.key, 0, now, 'BYSCORE', 'LIMIT', 0, limit - #jobs)
+    for _, id in ipairs(ids) do
+      reach(q, id) -- all of them before the first is taken
+    end
     for _, id in ipairs(ids) do
       jobs[#jobs + 1] = take_one(q, client, id)
     end

@@ -30,7 +30,9 @@ class Holders:
         self.alive.append(subprocess.Popen(program, cwd=ROOT))
 
     def kill(self, holder: subprocess.Popen[bytes]) -> None:
-        """Its runs count as over from here: it cannot begin another, or end one, for long."""
+        """Its runs count as over from here, also one that it notes before the signal arrives: no other
+        process gets that job before it expires.
+        """
         self._q.redis.rpush(self._log, f"dead - {holder.pid}")
         holder.kill()
         holder.wait()
@@ -49,8 +51,9 @@ class Holders:
     def running(self) -> dict[str, set[str]]:
         """The ids that each process runs, after what it has noted; fails if two run the same."""
         runs: dict[str, set[str]] = {}
+        dead: set[str] = set()
         for what, id_, pid in self.events():
-            if what == "start":
+            if what == "start" and pid not in dead:
                 others = [other for other in runs if other != pid and id_ in runs[other]]
                 assert not others, f"{id_} runs in {pid} and {others} at once"
                 runs.setdefault(pid, set()).add(id_)
@@ -58,6 +61,7 @@ class Holders:
                 runs[pid].discard(id_)
             elif what == "dead":
                 runs[pid] = set()
+                dead.add(pid)
         return runs
 
     def ids(self, *whats: str) -> list[str]:

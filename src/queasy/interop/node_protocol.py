@@ -78,8 +78,8 @@ class NodeDialect(Dialect):
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
-        # The functions use keys that calls do not declare. While a cluster moves a slot, a node with
-        # a part of them would run a function as if the others did not exist. So each call also
+        # The functions use keys that calls need not declare. While a cluster moves a slot, a node
+        # with a part of them would run a function as if the others did not exist. So each call also
         # declares a key that never exists: then nodes answer TRYAGAIN until the move is over.
         absent = f"{key}:none"
         self._keys = (key, absent)

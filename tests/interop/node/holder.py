@@ -16,7 +16,7 @@ from queasy import SyncClient
 from queasy.interop import node
 from tests.interop.node.harness import NodeQueue
 
-EXPIRES_IN = 3.0
+EXPIRES_IN = 5.0
 STEPS, STEP_SECONDS = 4, 0.01
 
 # A job as the loop below sees it: its id, how to keep it alive, and how to end it.

@@ -30,8 +30,8 @@ class Holders:
         self.alive.append(subprocess.Popen(program, cwd=ROOT))
 
     def kill(self, holder: subprocess.Popen[bytes]) -> None:
-        """Its runs count as over from here, also one that it notes before the signal arrives: no other
-        process gets that job before it expires.
+        """Its runs count as over from here, also one that it notes before the signal arrives: that
+        job stays its own until it expires.
         """
         self._q.redis.rpush(self._log, f"dead - {holder.pid}")
         holder.kill()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queasy.interop.dialect import Dialect
+from queasy.interop.node_protocol import NodeDialect
 from queasy.interop.workqueue_protocol import WorkQueueDialect
 
 
@@ -14,9 +15,13 @@ class Row:
     make: Callable[[str], Dialect]
     has_ids: bool = True
     """Whether items have ids, so that adding one twice is noticed."""
+    moves_wrong_types: bool = False
+    """Whether a key of the wrong type is moved aside; otherwise calls that need it are refused."""
 
 
 ROWS: dict[str, Row] = {
     "workqueue": Row(WorkQueueDialect),
     "workqueue, published": Row(lambda name: WorkQueueDialect(name, "published")),
+    # A dispatch updates the job of its id, and does not say whether there was one.
+    "node": Row(NodeDialect, has_ids=False, moves_wrong_types=True),
 }

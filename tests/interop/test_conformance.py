@@ -201,8 +201,11 @@ async def test_verb_that_the_protocol_lacks_is_refused_with_a_reason(queue: Driv
 
 
 async def test_keys_of_another_type_are_refused_and_nothing_is_written(
-    queue: Driver, name: str, server: Server
+    row: Row, queue: Driver, name: str, server: Server
 ) -> None:
+    if row.moves_wrong_types:
+        pytest.skip("a key of another type is moved aside: see tests/interop/node/test_defects.py")
+
     with server.client(decode_responses=False) as admin:
         await queue.put("a", b"1")
         for key in admin.keys(f"{name}:*"):

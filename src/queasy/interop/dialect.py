@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 import msgspec
 
 from queasy.errors import InvalidOption
-from queasy.operation import Operation, Undoable
+from queasy.operation import Operation, Sleep, Undoable
 from queasy.store.command import Command, WaitForItem
 
 __all__ = ["VERBS", "Counts", "Dialect", "Held", "Taken", "Verb"]
@@ -77,7 +77,7 @@ class Dialect:
         """One attempt to take the next item; the answer is a `Taken`."""
         raise self._refused("take")
 
-    def wait(self, seconds: float) -> WaitForItem:
+    def wait(self, seconds: float) -> WaitForItem | Sleep:
         """Wait until there may be an item to take."""
         raise self._refused("take")
 

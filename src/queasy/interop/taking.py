@@ -1,18 +1,20 @@
-"""Takes an item of a foreign queue, and waits for one without polling."""
+"""Takes items of a foreign queue, and waits for some."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
+from collections.abc import Callable
+from typing import Any
 
 from queasy.errors import NotReady, Unreachable
 from queasy.interop.dialect import Dialect, Held, Taken
-from queasy.operation import Operation, Sleep
+from queasy.operation import Operation, Sleep, Undoable
 from queasy.operations import REFUSED_RETRY_SECONDS
 from queasy.store.store import AsyncStore, SyncStore
 
-__all__ = ["take_one"]
+__all__ = ["take_one", "take_some"]
 
 log = logging.getLogger("queasy")
 
@@ -20,7 +22,19 @@ log = logging.getLogger("queasy")
 def take_one(
     dialect: Dialect, store: AsyncStore | SyncStore, seconds: float, timeout: float | None
 ) -> Operation[Held | None]:
-    """The next item; None if none came within `timeout` seconds (None: no limit).
+    """The next item; None if none came within `timeout` seconds (None: no limit)."""
+    taken: Taken = yield from take_some(dialect, lambda: dialect.take(seconds), store, timeout)
+    return taken.held
+
+
+def take_some(
+    dialect: Dialect,
+    attempt: Callable[[], Undoable],
+    store: AsyncStore | SyncStore,
+    timeout: float | None,
+) -> Operation[Any]:
+    """The answer to the first attempt that took something; the last answer if none did within
+    `timeout` seconds (None: no limit). Answers have `count` and `more`, as `Taken` has.
 
     Taking and leasing are one call. The wait before it takes nothing, so a caller that dies or is
     cancelled meanwhile leaves the queue as it was. If the answer to a call is lost, what that call
@@ -34,14 +48,14 @@ def take_one(
         left = give_up_at - time.monotonic()
         last = left <= 0
         try:
-            taken: Taken = yield dialect.take(seconds)
+            taken = yield attempt()
             logged = None
-            if taken.held is not None:
-                return taken.held
+            if taken.count:
+                return taken
             if taken.more:
                 continue
             if last:
-                return None
+                return taken
             yield dialect.wait(min(left, store.longest_wait))
         except (Unreachable, NotReady) as away:
             if last or not store.was_reached:

@@ -365,11 +365,10 @@ class QueueCommands:
 
 def version(library: Library = NATIVE) -> Command[tuple[int, int]]:
     """The protocol and the revision of the library on the server."""
-
-    def read(reply: list[int]) -> tuple[int, int]:
-        return reply[0], reply[1]
-
-    return Command("version", (), (), read, read_only=True, library=library)
+    return Command(
+        "version", (), (), library.read_version, read_only=library.version_is_read_only,
+        library=library,
+    )  # fmt: skip
 
 
 def _dispatched(ids: Sequence[str], reply: list[bytes]) -> list[Dispatched]:

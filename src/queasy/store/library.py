@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any, ClassVar
 
 __all__ = [
     "LEAST", "LIBRARY", "NATIVE", "PREFIX", "Library", "fences", "revision", "source",
@@ -33,6 +34,9 @@ class Library:
     The last of its modules is `api`. The folder may have a `prelude.lua`.
     """
 
+    version_is_read_only: ClassVar[bool] = True
+    """Whether FCALL_RO may ask for the version."""
+
     def __init__(
         self,
         name: str,
@@ -49,7 +53,6 @@ class Library:
         """The first published revision. Every later one understands what clients of it send."""
         self.folder = folder
         self.modules = modules
-        self._protocol = int(name.rpartition("_v")[2])
         self._first_marked = first_marked
         self._source: str | None = None
 
@@ -78,7 +81,11 @@ class Library:
 
     def revision(self) -> int:
         """The revision that api.lua declares: it is raised in that one place."""
-        return _declared_revision(self.source(), self._protocol)
+        return _declared_revision(self.source(), int(self.name.rpartition("_v")[2]))
+
+    def read_version(self, reply: Any) -> tuple[int, int]:
+        """The protocol and the revision of the library on a server, as its function says."""
+        return reply[0], reply[1]
 
     def fences(self) -> list[str]:
         """Libraries that make the server refuse older revisions of this library.

@@ -25,14 +25,15 @@ def load_library(route: Route, library: Library = NATIVE) -> Generator[Effect, A
 
 def load_library_on(address: Address, library: Library = NATIVE) -> Generator[Effect, Any, None]:
     """Loads the library on one server; never replaces a newer one."""
-    question = ("FCALL_RO", f"{library.prefix}version", "0")
+    fcall = "FCALL_RO" if library.version_is_read_only else "FCALL"
+    question = (fcall, f"{library.prefix}version", "0")
     for _ in range(MAX_LOAD_ATTEMPTS):
         (reply,) = yield Exchange(address, (question,))
         if isinstance(reply, Exception):
             if "Function not found" not in str(reply):
                 raise reply
             replace = ()
-        elif reply[1] >= library.revision():
+        elif library.read_version(reply)[1] >= library.revision():
             return
         else:
             replace = ("REPLACE",)

@@ -115,6 +115,15 @@ function API.workqueue_counts(keys)
   return { redis.call('LLEN', q.queue), redis.call('LLEN', q.processing) }
 end
 
+-- node_counts: how many jobs a queue of Queasy for Node has.
+--   keys   {queue}
+--   args   none
+--   reply  { waiting, blocked, active }; it counts the active jobs of up to 10,000 clients
+--   writes nothing
+function API.node_counts(keys)
+  return node_counts.counts(keys[1])
+end
+
 -- version: the protocol and the revision of this library.
 --   keys   none
 --   args   none
@@ -142,6 +151,7 @@ register('workqueue_unleased', API.workqueue_unleased, 'no-writes')
 register('workqueue_queued', API.workqueue_queued, 'no-writes')
 register('workqueue_scan', API.workqueue_scan, 'no-writes')
 register('workqueue_counts', API.workqueue_counts, 'no-writes')
+register('node_counts', API.node_counts, 'no-writes')
 register('version', API.version, 'no-writes')
 -- The server refuses an older revision that would register a name of a newer one's fence.
 register('revision_' .. VERSION[2], API.version, 'no-writes')

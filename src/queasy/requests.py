@@ -191,10 +191,14 @@ class QueueRequests:
     def _check_destroyed(self, answer: tuple[str, int, int]) -> None:
         state, active, clients = answer
         if state == "active":
+            jobs = "1 job is" if active == 1 else f"{active} jobs are"
+            others = "1 worker or other client is"
+            if clients != 1:
+                others = f"{clients} workers or other clients are"
             raise QueueInUse(
-                f"queue {self.name!r}: {active} jobs are active, and {clients} workers or other "
-                "clients are registered, so nothing was deleted. Stop the workers of this queue, "
-                "or have them leave it (queasy unserve). Or use force=True: it cancels active jobs"
+                f"queue {self.name!r}: {jobs} active, and {others} registered, so nothing was "
+                "deleted. Stop the workers of this queue, or have them leave it (queasy unserve). "
+                "Or use force=True: it cancels active jobs"
             )
 
     def _sweep_operation(self) -> Operation[int]:

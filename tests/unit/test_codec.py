@@ -234,9 +234,11 @@ class PydanticModel(Model):
 
 
 def test_pydantic_model_is_refused_with_what_to_dispatch_instead() -> None:
-    with pytest.raises(InvalidPayload, match=r"dispatch model\.model_dump\(mode='json'\), or use a"):
-        encode(JsonCodec(), PydanticModel(), LIMIT)
-    for codec, data in ((JsonCodec(), Model()), (RawCodec(), PydanticModel())):
+    with pytest.raises(
+        InvalidPayload, match=r"dispatch model\.model_dump\(mode='json'\), or use a"
+    ):
+        encode(JSON_CODEC, PydanticModel(), LIMIT)
+    for codec, data in ((JSON_CODEC, Model()), (RAW_CODEC, PydanticModel())):
         with pytest.raises(InvalidPayload, match="or give the queue another codec") as caught:
             encode(codec, data, LIMIT)
         assert "pydantic" not in str(caught.value)

@@ -25,9 +25,8 @@ from queasy.options import (
     seconds,
 )
 from queasy.queue import Queue, consumer_of
-from queasy.registration import keys_of
 from queasy.registry import Registry
-from queasy.requests import check_queues
+from queasy.requests import QueueRequests, check_queues, queue_arguments
 from queasy.store.health import Health
 from queasy.store.net.redis_client import url_of_client
 from queasy.store.net.url import target_of
@@ -190,19 +189,22 @@ class Client:
 
     def queue(
         self,
-        name: str,
-        codec: CodecName | Codec = "json",
+        name: str | QueueRequests,
+        codec: CodecName | Codec | None = None,
         *,
         defaults: DispatchDefaults | None = None,
     ) -> Queue:
         """The queue of this name. The first dispatch creates it.
 
-        `codec` is "json", "raw" (bytes, untouched) or an object with encode and decode. `defaults`
-        are for what a dispatch through this object does not say:
+        `codec` is "json" (also if it is None), "raw" (bytes, untouched) or an object with encode
+        and decode. `defaults` are for what a dispatch through this object does not say:
 
             pages = client.queue("pages", defaults=DispatchDefaults(if_exists="skip"))
+
+        In place of a name, give a `Queue` or `SyncQueue` of another client: the new object has its
+        name, codec and defaults, and the server of this client.
         """
-        keys = keys_of(self._settings.prefix, name)
+        keys, codec, defaults = queue_arguments(self._settings.prefix, name, codec, defaults)
         max_payload = self._settings.max_payload
         return Queue(keys, codec, max_payload, self._store, self.id, self._registry, defaults)
 

@@ -350,9 +350,18 @@ class Client:
         await self.worker(list(handlers), **options).run()
 
     async def workers(self, queues: Collection[str] | None = None) -> list[WorkerInfo]:
-        """The workers that serve these queues (None: all with handlers), on any host."""
-        names = self._registry.names() if queues is None else queues
-        return await run_operation(self._store, roster(self._place, names))
+        """The workers that serve these queues (None: all with handlers), on any host.
+
+        Raises InvalidOption if no queue is named, and none has a handler.
+        """
+        return await run_operation(self._store, roster(self._place, self._named(queues)))
+
+    def _named(self, queues: Collection[str] | None) -> Collection[str]:
+        """These queues (None: all with handlers). Raises InvalidOption if none has one."""
+        if queues is None:
+            self._registry.check_names(None)
+            return self._registry.names()
+        return queues
 
     async def evict(
         self, worker: WorkerInfo | str, *, queues: Collection[str] | None = None
@@ -367,10 +376,9 @@ class Client:
         once. The jobs go back to the front, which does not count as an attempt; those of a silent
         worker count as stalled. Raises EvictionFailed if a worker neither ends nor dies.
         """
-        names = self._registry.names() if queues is None else queues
-        return await run_operation(
-            self._store, evict_worker(self._place, check_worker(worker), names)
-        )
+        found = check_worker(worker)
+        names = self._named(queues) if isinstance(found, str) else ()  # else it says its queues
+        return await run_operation(self._store, evict_worker(self._place, found, names))
 
     async def tell_workers(
         self,

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from queasy import (
     Client,
+    InvalidOption,
     Job,
     NotReady,
     Queue,
@@ -228,9 +230,29 @@ async def test_command_line_orders_running_workers(
         (info,) = await client.workers() or [None]
         # A worker without queues is known only by its group.
         assert info is None or info.queues == ()
+        listed = await asyncio.to_thread(queasy, "workers", APP)
+        assert (listed.returncode, listed.stderr) == (0, "")
+        says = (
+            r"no worker serves plain, .*: start one with .*, or bring one back .*`queasy serve`\n"
+        )
+        assert re.fullmatch(says, listed.stdout)
     answer = await asyncio.to_thread(queasy, "serve", APP, "plain")
     assert answer.returncode == 1
     assert "no worker received it: no worker serves 'plain'" in answer.stderr
+
+
+async def test_workers_of_a_client_without_handlers_must_be_looked_for_by_queue(
+    client: Client,
+) -> None:
+    """They were an empty list, although workers ran: the client did not know which queues to ask
+    about.
+    """
+    with pytest.raises(InvalidOption, match="no queue has a handler: was the module imported"):
+        await client.workers()
+    with pytest.raises(InvalidOption, match="no queue has a handler: was the module imported"):
+        await client.evict("a group")
+    assert await client.workers(["emails"]) == []
+    assert (await client.evict("a group", queues=["emails"])).workers == ()
 
 
 async def test_workers_list_shows_each_worker_with_its_jobs_and_load(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 from queasy.codec import Codec, CodecName
 from queasy.consumer.awaiting import Consumer
 from queasy.dispatch import DispatchDefaults, new_client_id
-from queasy.errors import EmbeddedServerError, InvalidOption, ServerError
+from queasy.errors import EmbeddedServerError, InvalidOption, InvalidUrl, ServerError
 from queasy.operation import run_operation
 from queasy.options import (
     Seconds,
@@ -63,6 +64,16 @@ def check_embedded_allowed() -> None:
         )
 
 
+def _beginning(url: str) -> str:
+    """How a bad URL begins. Nothing else of it is shown: any other part may be a password."""
+    if not url:
+        return "is empty"
+    scheme, found, _ = url.partition("://")
+    if found and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        return f"begins with {scheme}://"
+    return "does not begin with a scheme, such as redis://"
+
+
 class Settings:
     """The checked arguments of a `Client` or a `SyncClient`."""
 
@@ -88,14 +99,20 @@ class Settings:
             raise InvalidOption(f"expected one of {', '.join(ways)}, got {' and '.join(chosen)}")
         if connection is not None:
             url = url_of_client(connection)
+        origin = "the argument url" if connection is None else ""
         if url is None and folder is None:  # a folder means the embedded server
-            url = os.environ.get("QUEASY_URL") or None
+            url, origin = os.environ.get("QUEASY_URL") or None, "QUEASY_URL"
         self.url = url
         if url is None:
             check_embedded_allowed()
             # absolute, because the process may change its current folder later
             self.folder = (self.folder or Path(".queasy")).absolute()
-        self.target = target_of(url, self.folder)
+        try:
+            self.target = target_of(url, self.folder)
+        except InvalidUrl as problem:
+            if not origin or not isinstance(url, str):
+                raise
+            raise InvalidUrl(f"{problem} ({origin} {_beginning(url)})") from None
 
     @property
     def place(self) -> Place:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -17,13 +18,14 @@ from queasy import (
     Job,
     NotReady,
     Queue,
+    SyncClient,
 )
 from queasy.cli import _parser
 from queasy.worker.control import Control, Order
 from queasy.worker.intake.subscription import Subscription
 from queasy.worker.plan import Place
-from tests.servers import Server
-from tests.worker.fleet import APP, ROOT
+from tests.servers import Server, wait_until
+from tests.worker.fleet import APP, ROOT, Fleet
 from tests.worker.inline import PATIENCE, Seen, until, until_empty, working
 
 # Serve and unserve
@@ -239,6 +241,26 @@ async def test_command_line_orders_running_workers(
     answer = await asyncio.to_thread(queasy, "serve", APP, "plain")
     assert answer.returncode == 1
     assert "no worker received it: no worker serves 'plain'" in answer.stderr
+
+
+def test_process_that_replaces_another_does_not_serve_what_its_workers_left(
+    fleet: Fleet, sync_client: SyncClient, server: Server, prefix: str
+) -> None:
+    async def unserve() -> int:
+        async with Client(server.url, prefix=prefix) as client:
+            return await client.tell_workers("unserve", "waits")
+
+    worker = fleet.serve("--queue", "plain", "--queue", "waits", processes=1)
+    plain, waits = sync_client.queue("plain"), sync_client.queue("waits")
+    wait_until(lambda: asyncio.run(unserve()) == 1, "it receives the order")
+    wait_until(lambda: not waits.clients(), "it has left the queue")
+    (before,) = plain.clients()
+    (child,) = worker.children()
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: {one.id for one in plain.clients()} - {before.id}, "another one serves")
+    (info,) = sync_client.workers(["plain"])
+    assert set(info.queues) == {"plain", "{plain}-fail"}
+    assert worker.stop() == 0
 
 
 async def test_workers_of_a_client_without_handlers_must_be_looked_for_by_queue(

@@ -14,14 +14,14 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any, cast
 
 import msgspec
 
 from queasy.client import Client
-from queasy.errors import InvalidInput, QueasyError
+from queasy.errors import InvalidInput, InvalidOption, QueasyError
 from queasy.options import check_whole
 from queasy.store.library import source
 from queasy.version import VERSION
@@ -314,16 +314,26 @@ def _client(reference: str) -> Client:
 
 async def _workers(options: argparse.Namespace) -> None:
     async with _client(options.app) as client:
-        found = await client.workers()
-    if not found:
-        plan_of(options.app, None)  # raises if there are no handlers, so no workers to look for
+        try:
+            found = await client.workers()
+        except InvalidOption as problem:
+            raise InvalidOption(f"{options.app}: {problem}") from None
     if options.json:
         for worker in found:
             print(msgspec.json.encode(_shown(worker)).decode())
     elif not found:
-        print("no workers: start some with queasy worker")
+        services = plan_of(options.app, None).services
+        print(_unserved(dict.fromkeys(service.queue for service in services)))
     else:
         _print_table(found)
+
+
+def _unserved(queues: Iterable[str]) -> str:
+    # A worker that left its only queue runs, but no queue lists it.
+    return (
+        f"no worker serves {', '.join(queues)}: start one with `queasy worker`, or bring one back "
+        "with `queasy serve`"
+    )
 
 
 async def _health(options: argparse.Namespace) -> None:
@@ -352,6 +362,10 @@ async def _health(options: argparse.Namespace) -> None:
             print(f"server   {what or 'unknown'}, {health.round_trip * 1000:.1f} ms")
         for problem in health.problems:
             print(f"problem  {problem}")
+        explained = {queue.name for queue in health.queues if queue.problem and not queue.paused}
+        unserved = [name for name in needed if served.get(name) == 0 and name not in explained]
+        if unserved:
+            print(f"problem  {_unserved(unserved)}")
         for warning in health.warnings:
             print(f"warning  {warning}")
         for queue, workers in served.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 from queasy.codec import Codec, CodecName
 from queasy.consumer.awaiting import Consumer
 from queasy.dispatch import DispatchDefaults, new_client_id
-from queasy.errors import EmbeddedServerError, InvalidOption, ServerError
+from queasy.errors import EmbeddedServerError, InvalidOption, InvalidUrl, ServerError
 from queasy.operation import run_operation
 from queasy.options import (
     Seconds,
@@ -25,9 +26,8 @@ from queasy.options import (
     seconds,
 )
 from queasy.queue import Queue, consumer_of
-from queasy.registration import keys_of
 from queasy.registry import Registry
-from queasy.requests import check_queues
+from queasy.requests import QueueRequests, check_queues, queue_arguments
 from queasy.store.health import Health
 from queasy.store.net.redis_client import url_of_client
 from queasy.store.net.url import target_of
@@ -64,6 +64,16 @@ def check_embedded_allowed() -> None:
         )
 
 
+def _beginning(url: str) -> str:
+    """How a bad URL begins. Nothing else of it is shown: any other part may be a password."""
+    if not url:
+        return "is empty"
+    scheme, found, _ = url.partition("://")
+    if found and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        return f"begins with {scheme}://"
+    return "does not begin with a scheme, such as redis://"
+
+
 class Settings:
     """The checked arguments of a `Client` or a `SyncClient`."""
 
@@ -89,14 +99,20 @@ class Settings:
             raise InvalidOption(f"expected one of {', '.join(ways)}, got {' and '.join(chosen)}")
         if connection is not None:
             url = url_of_client(connection)
+        origin = "the argument url" if connection is None else ""
         if url is None and folder is None:  # a folder means the embedded server
-            url = os.environ.get("QUEASY_URL") or None
+            url, origin = os.environ.get("QUEASY_URL") or None, "QUEASY_URL"
         self.url = url
         if url is None:
             check_embedded_allowed()
             # absolute, because the process may change its current folder later
             self.folder = (self.folder or Path(".queasy")).absolute()
-        self.target = target_of(url, self.folder)
+        try:
+            self.target = target_of(url, self.folder)
+        except InvalidUrl as problem:
+            if not origin or not isinstance(url, str):
+                raise
+            raise InvalidUrl(f"{problem} ({origin} {_beginning(url)})") from None
 
     @property
     def place(self) -> Place:
@@ -190,19 +206,22 @@ class Client:
 
     def queue(
         self,
-        name: str,
-        codec: CodecName | Codec = "json",
+        name: str | QueueRequests,
+        codec: CodecName | Codec | None = None,
         *,
         defaults: DispatchDefaults | None = None,
     ) -> Queue:
         """The queue of this name. The first dispatch creates it.
 
-        `codec` is "json", "raw" (bytes, untouched) or an object with encode and decode. `defaults`
-        are for what a dispatch through this object does not say:
+        `codec` is "json" (also if it is None), "raw" (bytes, untouched) or an object with encode
+        and decode. `defaults` are for what a dispatch through this object does not say:
 
             pages = client.queue("pages", defaults=DispatchDefaults(if_exists="skip"))
+
+        In place of a name, give a `Queue` or `SyncQueue` of another client: the new object has its
+        name, codec and defaults, and the server of this client.
         """
-        keys = keys_of(self._settings.prefix, name)
+        keys, codec, defaults = queue_arguments(self._settings.prefix, name, codec, defaults)
         max_payload = self._settings.max_payload
         return Queue(keys, codec, max_payload, self._store, self.id, self._registry, defaults)
 
@@ -348,9 +367,18 @@ class Client:
         await self.worker(list(handlers), **options).run()
 
     async def workers(self, queues: Collection[str] | None = None) -> list[WorkerInfo]:
-        """The workers that serve these queues (None: all with handlers), on any host."""
-        names = self._registry.names() if queues is None else queues
-        return await run_operation(self._store, roster(self._place, names))
+        """The workers that serve these queues (None: all with handlers), on any host.
+
+        Raises InvalidOption if no queue is named, and none has a handler.
+        """
+        return await run_operation(self._store, roster(self._place, self._named(queues)))
+
+    def _named(self, queues: Collection[str] | None) -> Collection[str]:
+        """These queues (None: all with handlers). Raises InvalidOption if none has one."""
+        if queues is None:
+            self._registry.check_names(None)
+            return self._registry.names()
+        return queues
 
     async def evict(
         self, worker: WorkerInfo | str, *, queues: Collection[str] | None = None
@@ -365,10 +393,9 @@ class Client:
         once. The jobs go back to the front, which does not count as an attempt; those of a silent
         worker count as stalled. Raises EvictionFailed if a worker neither ends nor dies.
         """
-        names = self._registry.names() if queues is None else queues
-        return await run_operation(
-            self._store, evict_worker(self._place, check_worker(worker), names)
-        )
+        found = check_worker(worker)
+        names = self._named(queues) if isinstance(found, str) else ()  # else it says its queues
+        return await run_operation(self._store, evict_worker(self._place, found, names))
 
     async def tell_workers(
         self,

@@ -140,9 +140,14 @@ def encode(codec: Codec, data: object, limit: int) -> bytes:
         payload = codec.encode(data)
     except Exception as error:
         # A codec is the user's code: any exception means that the data cannot be encoded.
+        advice = "Convert it to what the codec supports, or give the queue another codec"
+        if isinstance(codec, JsonCodec) and hasattr(type(data), "model_dump"):
+            advice = (
+                "For a model of pydantic dispatch model.model_dump(mode='json'), or use a codec "
+                "of your own"
+            )
         raise InvalidPayload(
-            f"data of type {type(data).__name__} cannot be encoded: {error}. Convert it to what "
-            "the codec supports, or give the queue another codec"
+            f"data of type {type(data).__name__} cannot be encoded: {error}. {advice}"
         ) from error
     if not isinstance(payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidPayload(f"the codec returned {type(payload).__name__}, expected bytes")

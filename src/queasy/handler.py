@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 from importlib import import_module
-from typing import Any, Literal, TypedDict, cast, get_args
+from types import UnionType
+from typing import Any, Literal, TypedDict, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -248,6 +249,7 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
         for parameter in parameters
     ):
         raise InvalidOption(f"{what}: expected a function of {expected}, got {signature}")
+    _check_gets_data(target, signature, f"{what}: expected a function of {expected}", fail=fail)
     for parameter, name, kind in zip(
         positional[1:count], offered[1:], (Job, JobError), strict=False
     ):
@@ -267,6 +269,49 @@ def arity(target: Callable[..., Any], what: str, *, fail: bool) -> int:
             break
         count += 1
     return count
+
+
+def _check_gets_data(
+    target: Callable[..., Any], signature: inspect.Signature, expected: str, *, fail: bool
+) -> None:
+    """Raises InvalidOption for a function that would not find the data where it looks for it."""
+    parameters = list(signature.parameters.values())
+    if parameters and all(one.kind is one.VAR_KEYWORD for one in parameters):
+        raise InvalidOption(
+            f"{expected}, got {signature}: it would receive nothing, because the data is one value "
+            "and not keyword arguments. Take (data), and read what you need from it"
+        )
+    first = parameters[0] if parameters else None
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        return
+    for kind in (Job, JobError) if fail else (Job,):
+        if _is_annotated_with(kind, first, target):
+            raise InvalidOption(
+                f"{expected}, got {signature}: {first.name!r} would receive the data, not the "
+                f"{kind.__name__}: the first argument is always the data, whatever its name. "
+                f"Write (data, job{', error' if kind is JobError else ''})"
+            )
+
+
+def _is_annotated_with(kind: type, parameter: inspect.Parameter, target: Any) -> bool:
+    """Whether a parameter is annotated with this class, or with a union that has it.
+
+    An application may have a class `Job` of its own, as its data. So a text is evaluated.
+    """
+    annotation = parameter.annotation
+    if isinstance(annotation, str):  # `from __future__ import annotations`
+        if kind.__name__ not in annotation:
+            return False
+        try:
+            evaluated = inspect.signature(target, eval_str=True)
+        except (
+            Exception
+        ):  # any text may be an annotation, and names of `if TYPE_CHECKING` are absent
+            return parameter.name in ("job", "_job")
+        annotation = evaluated.parameters[parameter.name].annotation
+    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        return kind in get_args(annotation)
+    return annotation is kind
 
 
 def _receives(parameter: inspect.Parameter, name: str, kind: type) -> bool:

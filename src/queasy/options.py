@@ -234,8 +234,7 @@ def check_known_id(value: object) -> str:
     carry a token, and other programs may have dispatched under any id.
     """
     if not isinstance(value, str):
-        hint = "; give its .id" if hasattr(value, "id") else ""
-        raise InvalidId(f"id: expected a str, got {type(value).__name__}{hint}")
+        raise InvalidId(f"id: expected a str, got {type(value).__name__}{_text_hint(value)}")
     if not value or len(value) > 2 * MAX_ID_BYTES or not _encodable(value):
         raise InvalidId(f"id: expected 1 to {MAX_ID_BYTES} bytes of text, got {value[:40]!r}")
     return value
@@ -264,15 +263,27 @@ def check_name(value: object, what: str = "queue name") -> str:
     return value
 
 
+def _text_hint(value: object) -> str:
+    """What to write in place of an id that is not text."""
+    if hasattr(value, "id"):
+        return "; give its .id"
+    # Python refuses to write numbers of thousands of digits.
+    if type(value) is int and abs(value) < 10**40:
+        return f"; use str({value})"
+    return ""
+
+
 def _check_text(value: object, what: str, max_bytes: int, error: type[InvalidInput]) -> str:
     if not isinstance(value, str):
-        raise error(f"{what}: expected a str, got {type(value).__name__}")
+        hint = _text_hint(value) if error is InvalidId else ""
+        raise error(f"{what}: expected a str, got {type(value).__name__}{hint}")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise error(f"{what}: expected text that UTF-8 can hold, got {value[:40]!r}") from None
     if not 1 <= size <= max_bytes:
-        raise error(f"{what}: expected 1 to {max_bytes} bytes, got {size}")
+        hint = "; use a hash of it" if size and error is InvalidId else ""
+        raise error(f"{what}: expected 1 to {max_bytes} bytes, got {size}{hint}")
     return value
 
 

@@ -14,16 +14,11 @@ from queasy.handler import (
     HandlerOptionsDict,
 )
 from queasy.job import Job
-from queasy.options import check_name
 from queasy.registry import Registry
 from queasy.requests import QueueRequests
 from queasy.store.keys import QueueKeys
 
-__all__ = ["HandledQueue", "keys_of"]
-
-
-def keys_of(prefix: str, name: str) -> QueueKeys:
-    return QueueKeys(prefix, check_name(name))
+__all__ = ["HandledQueue"]
 
 
 # For type checkers: they check the parameters of a handler, and see the function unchanged.

@@ -29,6 +29,7 @@ from queasy.options import (
     Seconds,
     check_bool,
     check_known_id,
+    check_name,
     check_optional_count,
     check_whole,
     lease_seconds,
@@ -46,6 +47,7 @@ __all__ = [
     "check_consumer_lease",
     "check_queues",
     "consumer_commands",
+    "queue_arguments",
 ]
 
 CancelState = Literal["waiting", "due", "scheduled", "active", "blocked"]
@@ -191,10 +193,14 @@ class QueueRequests:
     def _check_destroyed(self, answer: tuple[str, int, int]) -> None:
         state, active, clients = answer
         if state == "active":
+            jobs = "1 job is" if active == 1 else f"{active} jobs are"
+            others = "1 worker or other client is"
+            if clients != 1:
+                others = f"{clients} workers or other clients are"
             raise QueueInUse(
-                f"queue {self.name!r}: {active} jobs are active, and {clients} workers or other "
-                "clients are registered, so nothing was deleted. Stop the workers of this queue, "
-                "or have them leave it (queasy unserve). Or use force=True: it cancels active jobs"
+                f"queue {self.name!r}: {jobs} active, and {others} registered, so nothing was "
+                "deleted. Stop the workers of this queue, or have them leave it (queasy unserve). "
+                "Or use force=True: it cancels active jobs"
             )
 
     def _sweep_operation(self) -> Operation[int]:
@@ -205,6 +211,25 @@ class QueueRequests:
 
     def _audit_operation(self) -> Operation[list[str]]:
         return audit(self._commands)
+
+
+def queue_arguments(
+    prefix: str,
+    queue: str | QueueRequests,
+    codec: CodecName | Codec | None,
+    defaults: DispatchDefaults | None,
+) -> tuple[QueueKeys, CodecName | Codec, DispatchDefaults | None]:
+    """Keys, codec and defaults of a queue that is named, or given as the queue of any client."""
+    if not isinstance(queue, QueueRequests):
+        return QueueKeys(prefix, check_name(queue)), "json" if codec is None else codec, defaults
+    given = {"codec": codec, "defaults": defaults}
+    if beside := [name for name, value in given.items() if value is not None]:
+        raise InvalidOption(
+            f"{' and '.join(beside)}: expected none beside {queue!r}, which has its own. To use "
+            "others, give its name"
+        )
+    keys = QueueKeys(prefix, queue.keys.queue, queue.keys.fail)
+    return keys, queue.codec, queue._defaults  # pyright: ignore[reportPrivateUsage]
 
 
 def check_predicate(value: Callable[[Job], bool]) -> Callable[[Job], bool]:

@@ -22,7 +22,6 @@ from queasy.job import Job
 from queasy.lease import SyncLease
 from queasy.operation import run_operation_sync
 from queasy.options import Durability, IfExists, JobOptions, Seconds, UpdateRunAt, When
-from queasy.registration import keys_of
 from queasy.requests import (
     MAX_LISTED_CLIENTS,
     CancelState,
@@ -31,6 +30,7 @@ from queasy.requests import (
     check_consumer_lease,
     check_queues,
     consumer_commands,
+    queue_arguments,
 )
 from queasy.store.commands import ListState, RecordKind
 from queasy.store.health import Health
@@ -295,13 +295,13 @@ class SyncClient:
 
     def queue(
         self,
-        name: str,
-        codec: CodecName | Codec = "json",
+        name: str | QueueRequests,
+        codec: CodecName | Codec | None = None,
         *,
         defaults: DispatchDefaults | None = None,
     ) -> SyncQueue:
         """The queue of this name; see `Client.queue` for every argument."""
-        keys = keys_of(self._settings.prefix, name)
+        keys, codec, defaults = queue_arguments(self._settings.prefix, name, codec, defaults)
         return SyncQueue(keys, codec, self._settings.max_payload, self._store, defaults)
 
     def consumer(

@@ -156,7 +156,7 @@ async def test_heartbeat_brings_a_cancel_whose_message_was_lost(
 
 
 async def test_evicted_consumer_loses_its_leases_and_comes_back_under_a_new_id(
-    client: Client,
+    client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = client.queue("q")
     await queue.dispatch(1, id="a")
@@ -164,6 +164,7 @@ async def test_evicted_consumer_loses_its_leases_and_comes_back_under_a_new_id(
         (lease,) = await take(jobs, 1)
         assert await queue.evict(jobs.id, died=False) == 1
         await asyncio.wait_for(lease.should_stop.wait(), 10)
+        assert "has released 1 job of consumer" in caplog.text
         assert (lease.lost, lease.ended) == (True, "lost")
         again = await asyncio.wait_for(anext(jobs), 10)
         assert (again.job.id, again.job.stall_count) == ("a", 0)

@@ -17,6 +17,7 @@ from queasy import (
     Queue,
     SyncClient,
 )
+from tests.servers import Server
 
 LATER = DispatchDefaults(update_run_at="if_later", options=JobOptions(max_retries=7, timeout=5))
 
@@ -106,6 +107,59 @@ async def test_defaults_belong_to_the_object_and_not_to_the_name(client: Client)
     assert (await job_of(with_defaults, "a")).options == JobOptions()
     await with_defaults.fail_queue.dispatch(1, id="f")
     assert (await job_of(with_defaults.fail_queue, "f")).options == JobOptions()
+
+
+def test_queue_of_another_client_brings_its_name_codec_and_defaults(
+    client: Client, sync_client: SyncClient
+) -> None:
+    """The layout guide used to give the name and the codec, and the defaults were lost."""
+    declared = client.queue("q", "raw", defaults=LATER)
+    for queue in (sync_client.queue(declared), client.queue(sync_client.queue(declared))):
+        assert (queue.name, queue.codec) == ("q", declared.codec)
+    queue = sync_client.queue(declared)
+    queue.dispatch(b"one", id="a", delay=60)
+    queue.dispatch(b"two", id="a")
+    job = queue.get("a")
+    assert job is not None
+    assert (job.data, job.state, job.options) == (b"two", "scheduled", LATER.options)
+
+
+async def test_sync_queue_is_taken_by_a_client_that_awaits(
+    client: Client, sync_client: SyncClient
+) -> None:
+    queue = client.queue(sync_client.queue("q", defaults=LATER))
+    await queue.dispatch("one", id="a", delay=60)
+    await queue.dispatch("two", id="a")
+    assert (await job_of(queue, "a")).state == "scheduled"
+
+
+def test_fail_queue_of_another_client_stays_a_fail_queue(
+    client: Client, sync_client: SyncClient
+) -> None:
+    fail_queue = sync_client.queue(client.queue("q").fail_queue)
+    assert fail_queue.keys == sync_client.queue("q").fail_queue.keys
+
+
+def test_queue_of_another_client_keeps_the_prefix_of_this_one(
+    client: Client, sync_client: SyncClient, server: Server
+) -> None:
+    other = Client(server.url, prefix="other")
+    assert sync_client.queue(other.queue("q")).keys == client.queue("q").keys
+
+
+def test_codec_or_defaults_beside_a_queue_are_refused(
+    client: Client, sync_client: SyncClient
+) -> None:
+    declared = client.queue("q", "raw", defaults=LATER)
+    for queue in (client.queue, sync_client.queue):
+        with pytest.raises(
+            InvalidOption, match=r"^codec: expected none beside <Queue q>, which has"
+        ):
+            queue(declared, "json")
+        with pytest.raises(InvalidOption, match=r"^codec and defaults: expected none"):
+            queue(declared, "raw", defaults=LATER)
+        with pytest.raises(InvalidOption, match="give its name"):
+            queue(declared, defaults=DispatchDefaults())
 
 
 def test_sync_queue_uses_its_defaults(sync_client: SyncClient) -> None:

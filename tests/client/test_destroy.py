@@ -27,7 +27,9 @@ async def test_a_queue_with_active_jobs_is_not_destroyed_without_force(client: C
     queue = client.queue("q")
     await queue.dispatch_many([1, 2])
     lease = await queue.lease()
-    with pytest.raises(QueueInUse, match=r"1 jobs are active.*force=True"):
+    with pytest.raises(
+        QueueInUse, match=r"1 job is active, and 1 worker or other client is reg.*force=True"
+    ):
         await queue.destroy()
     assert (await queue.counts()).waiting == 1
     await queue.destroy(force=True)

@@ -1,6 +1,8 @@
 """The sync façade: the same commands, without awaiting."""
 
 import inspect
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -79,6 +81,51 @@ def test_threads_share_a_client(sync_client: SyncClient) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(done) == list(range(400))
+
+
+FORKS = """
+import os, sys
+from queasy import SyncClient
+
+client = SyncClient(sys.argv[1], prefix=sys.argv[2])
+queue = client.queue("q")
+
+
+def dispatch(who):
+    for n in range(100):
+        id_ = f"{who}-{n}"
+        done = queue.dispatch({"by": id_}, id=id_)
+        assert (done.id, done.status) == (id_, "created"), done
+        assert queue.dispatch({"by": who}).status == "created"  # with an id of its own
+        job = queue.get(id_)
+        assert job is not None and job.data == {"by": id_}, job
+
+
+dispatch("before")
+children = []
+for number in range(4):
+    pid = os.fork()
+    if not pid:
+        dispatch(f"child{number}")
+        os._exit(0)
+    children.append(pid)
+dispatch("parent")
+codes = [os.waitpid(pid, 0)[1] for pid in children]
+sys.exit(f"children ended with {codes}" if any(codes) else 0)
+"""
+
+
+def test_client_that_dispatched_before_a_fork_serves_parent_and_children(
+    server: Server, prefix: str, sync_client: SyncClient
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, server.url, prefix],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sync_client.queue("q").counts().waiting == 6 * 200
 
 
 def test_sync_queue_has_the_methods_operators_use(sync_client: SyncClient) -> None:

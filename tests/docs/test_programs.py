@@ -105,8 +105,11 @@ def write_project(folder: Path) -> None:
 
 TEST_OF_A_PROJECT = """
 import asyncio
+import pytest
+from queasy import SyncClient
+from hasty import run_until_empty as run_for_a_second
 from program import run_until_empty
-from shop.handlers import client, confirmations
+from shop.handlers import client, confirmations, invoices
 
 
 def test_order_is_confirmed(capsys):
@@ -119,6 +122,26 @@ async def confirm():
         assert "{development}" not in str(client)
         await confirmations.dispatch({{"order": "order-1"}}, id="order-1")
         await run_until_empty(client, confirmations)
+
+
+def test_handler_that_raises_ends_the_test():
+    with pytest.raises(TimeoutError):
+        asyncio.run(write_invoice_without_an_order())
+
+
+async def write_invoice_without_an_order():
+    async with client:
+        await invoices.dispatch({{}})
+        await run_for_a_second(client, invoices)
+
+
+@pytest.mark.parametrize("time", [1, 2])
+def test_begins_with_empty_queues(time):
+    with SyncClient() as server:
+        for queue in map(server.queue, (confirmations, invoices)):
+            for one in (queue, queue.fail_queue):
+                assert one.counts().waiting == 0
+                one.dispatch({{"order": "left over"}})
 """
 
 
@@ -129,6 +152,8 @@ def test_project_of_the_layout_guide_is_tested_on_a_server_of_its_own(
     write_project(tmp_path)
     (tmp_path / "conftest.py").write_text(program("conftest.py"))
     (tmp_path / "program.py").write_text(program("test_emails.py"))
+    hasty = program("test_emails.py").replace("asyncio.timeout(10)", "asyncio.timeout(1)")
+    (tmp_path / "hasty.py").write_text(hasty)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_shop.py").write_text(
         TEST_OF_A_PROJECT.format(development=tmp_path / ".queasy")
@@ -139,7 +164,7 @@ def test_project_of_the_layout_guide_is_tested_on_a_server_of_its_own(
             "-m", "pytest", "-q", "-p", "no:asyncio", "-W", "error", "tests", cwd=tmp_path
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "1 passed" in done.stdout
+        assert "4 passed" in done.stdout
         left = [*tmp_path.rglob(".queasy"), *Path(temporary).rglob(".queasy")]
     assert not left, "expected the server's folder to be removed"
 

@@ -228,6 +228,22 @@ class Nested(msgspec.Struct):
     when: dt.datetime | None = None
 
 
+class PydanticModel(Model):
+    def model_dump(self, *, mode: str) -> dict[str, str]:
+        return {"mode": mode}
+
+
+def test_pydantic_model_is_refused_with_what_to_dispatch_instead() -> None:
+    with pytest.raises(
+        InvalidPayload, match=r"dispatch model\.model_dump\(mode='json'\), or use a"
+    ):
+        encode(JSON_CODEC, PydanticModel(), LIMIT)
+    for codec, data in ((JSON_CODEC, Model()), (RAW_CODEC, PydanticModel())):
+        with pytest.raises(InvalidPayload, match="or give the queue another codec") as caught:
+            encode(codec, data, LIMIT)
+        assert "pydantic" not in str(caught.value)
+
+
 @pytest.mark.parametrize("wanted", [Any, object, int | None, dict[str, Letter], Nested])
 def test_type_that_can_be_decoded_is_accepted(wanted: Any) -> None:
     JsonCodec(wanted)

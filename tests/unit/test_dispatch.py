@@ -34,9 +34,11 @@ WHEN = 1_900_000_000
 
 BAD_DISPATCHES: list[tuple[dict[str, Any], type[QueasyError], str]] = [
     ({"id": ""}, InvalidId, "1 to 512 bytes"),
-    ({"id": "x" * 513}, InvalidId, "got 513"),
-    ({"id": "é" * 257}, InvalidId, "got 514"),
-    ({"id": 42}, InvalidId, "expected a str"),
+    ({"id": "x" * 513}, InvalidId, "got 513; use a hash of it"),
+    ({"id": "é" * 257}, InvalidId, "got 514; use a hash of it"),
+    ({"id": 42}, InvalidId, r"expected a str, got int; use str\(42\)$"),
+    ({"id": 10**400}, InvalidId, "expected a str, got int$"),
+    ({"id": True}, InvalidId, "expected a str, got bool$"),
     ({"id": b"bytes"}, InvalidId, "expected a str"),
     ({"id": "\ud800"}, InvalidId, "UTF-8"),
     ({"run_at": NAN}, InvalidTime, "run_at"),

@@ -290,6 +290,37 @@ def annotated_as_perhaps(data: Any, run: Job | None) -> Any:
     return (data, run)
 
 
+def only_job(job: Job) -> None: ...
+
+
+def only_job_as_text(job: "Job | None") -> None: ...
+
+
+def only_job_perhaps(job: Job | None, _: Any) -> None: ...
+
+
+def only_job_unresolved(job: "Job", nothing: "Absent" = None) -> None: ...  # type: ignore[name-defined] # noqa: F821
+
+
+def data_of_an_application() -> list[Callable[..., Any]]:
+    """Handlers whose data is a class that is also called Job."""
+
+    class Job: ...
+
+    def by_class(data: Job) -> Any:
+        return (data,)
+
+    def by_text(data: "Job") -> Any:  # here not even a name that can be resolved
+        return (data,)
+
+    by_text.__annotations__["return"] = "Absent"
+
+    def many(data: "list[Job]") -> Any:
+        return (data,)
+
+    return [by_class, by_text, many]
+
+
 ALIKE: list[tuple[Callable[..., Any], Any]] = [
     (lambda: (), ()),
     (lambda a: (a,), ("data",)),
@@ -313,6 +344,7 @@ ALIKE: list[tuple[Callable[..., Any], Any]] = [
     (functools.partial(lambda n, a: (n, a), 7), (7, "data")),
     (functools.partial(lambda a, n: (a, n), n=7), ("data", 7)),
     (wrapped, ("data",)),
+    *((function, ("data",)) for function in data_of_an_application()),
 ]
 
 
@@ -399,6 +431,12 @@ def test_a_function_is_named_as_it_would_be_imported() -> None:
         (functools.partial(lambda smtp, a, b: None, 7), "'b' would receive the Job"),
         (Sender().copy, "'to' would receive the Job"),
         (lambda a, *, smtp: None, r"\(data, job\) or \(\), got \(a, \*, smtp\)"),
+        (lambda **fields: None, r"got \(\*\*fields\): it would receive nothing.* Take \(data\)"),
+        (functools.partial(lambda a, **fields: None, 1), "it would receive nothing"),
+        (only_job, r"'job' would receive the data, not the Job.* Write \(data, job\)$"),
+        (only_job_as_text, "'job' would receive the data"),
+        (only_job_perhaps, "'job' would receive the data"),
+        (only_job_unresolved, "'job' would receive the data"),
         (steps, "expected a function that returns, got one that yields"),
         (stream, "expected a function that returns, got one that yields"),
         (functools.partial(steps), "got one that yields"),
@@ -424,6 +462,13 @@ def test_third_argument_of_a_fail_handler_is_the_error(emails: Queue, registry: 
 
     emails.fail_handler(notify)
     assert called(registry.get("emails", True)) is ERROR
+
+
+def test_first_argument_of_a_fail_handler_is_not_the_error(emails: Queue) -> None:
+    def notify(error: JobError) -> None: ...
+
+    with pytest.raises(InvalidOption, match=r"the JobError.* Write \(data, job, error\)$"):
+        emails.fail_handler(notify)
 
 
 def test_only_a_fail_handler_gets_the_error(emails: Queue) -> None:

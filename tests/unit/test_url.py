@@ -28,6 +28,32 @@ def test_bad_url_is_refused_without_showing_secrets(url: str) -> None:
         assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://user:hunter2@host", r"begins with http://\)$"),
+        ("localhost:6379", r"does not begin with a scheme, such as redis://\)$"),
+        ("user:hunter2@host:6379", r"does not begin with a scheme"),
+        ("user:hunter2://@host", r"does not begin with a scheme"),
+        ("redis://h:port", r"begins with redis://\)$"),
+        ("", r"is empty\)$"),
+    ],
+)
+def test_error_of_a_url_says_where_the_url_came_from_and_how_it_begins(
+    url: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in (Client, SyncClient):
+        with pytest.raises(InvalidUrl, match=rf"\(the argument url {says}") as caught:
+            kind(url)
+        assert "hunter2" not in str(caught.value)
+        if url:  # else it counts as absent
+            with monkeypatch.context() as patch:
+                patch.setenv("QUEASY_URL", url)
+                with pytest.raises(InvalidUrl, match=rf"\(QUEASY_URL {says}") as caught:
+                    kind()
+                assert "hunter2" not in str(caught.value)
+
+
 WRONG_PARTS = [
     ("redis://h?ssl_ca_certs=ca.pem", r"ssl_ca_certs: expected rediss:// \(TLS\), got redis://"),
     ("unix:///s?ssl_keyfile=x", r"ssl_keyfile: expected rediss:// \(TLS\), got unix://"),

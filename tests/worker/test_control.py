@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -12,16 +14,18 @@ import pytest
 
 from queasy import (
     Client,
+    InvalidOption,
     Job,
     NotReady,
     Queue,
+    SyncClient,
 )
 from queasy.cli import _parser
 from queasy.worker.control import Control, Order
 from queasy.worker.intake.subscription import Subscription
 from queasy.worker.plan import Place
-from tests.servers import Server
-from tests.worker.fleet import APP, ROOT
+from tests.servers import Server, wait_until
+from tests.worker.fleet import APP, ROOT, Fleet
 from tests.worker.inline import PATIENCE, Seen, until, until_empty, working
 
 # Serve and unserve
@@ -228,9 +232,49 @@ async def test_command_line_orders_running_workers(
         (info,) = await client.workers() or [None]
         # A worker without queues is known only by its group.
         assert info is None or info.queues == ()
+        listed = await asyncio.to_thread(queasy, "workers", APP)
+        assert (listed.returncode, listed.stderr) == (0, "")
+        says = (
+            r"no worker serves plain, .*: start one with .*, or bring one back .*`queasy serve`\n"
+        )
+        assert re.fullmatch(says, listed.stdout)
     answer = await asyncio.to_thread(queasy, "serve", APP, "plain")
     assert answer.returncode == 1
     assert "no worker received it: no worker serves 'plain'" in answer.stderr
+
+
+def test_process_that_replaces_another_does_not_serve_what_its_workers_left(
+    fleet: Fleet, sync_client: SyncClient, server: Server, prefix: str
+) -> None:
+    async def unserve() -> int:
+        async with Client(server.url, prefix=prefix) as client:
+            return await client.tell_workers("unserve", "waits")
+
+    worker = fleet.serve("--queue", "plain", "--queue", "waits", processes=1)
+    plain, waits = sync_client.queue("plain"), sync_client.queue("waits")
+    wait_until(lambda: asyncio.run(unserve()) == 1, "it receives the order")
+    wait_until(lambda: not waits.clients(), "it has left the queue")
+    (before,) = plain.clients()
+    (child,) = worker.children()
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: {one.id for one in plain.clients()} - {before.id}, "another one serves")
+    (info,) = sync_client.workers(["plain"])
+    assert set(info.queues) == {"plain", "{plain}-fail"}
+    assert worker.stop() == 0
+
+
+async def test_workers_of_a_client_without_handlers_must_be_looked_for_by_queue(
+    client: Client,
+) -> None:
+    """They were an empty list, although workers ran: the client did not know which queues to ask
+    about.
+    """
+    with pytest.raises(InvalidOption, match="no queue has a handler: was the module imported"):
+        await client.workers()
+    with pytest.raises(InvalidOption, match="no queue has a handler: was the module imported"):
+        await client.evict("a group")
+    assert await client.workers(["emails"]) == []
+    assert (await client.evict("a group", queues=["emails"])).workers == ()
 
 
 async def test_workers_list_shows_each_worker_with_its_jobs_and_load(

@@ -22,7 +22,7 @@ def test_processes_that_serve_a_destroyed_queue_stay_and_serve_it_again(
     other.dispatch({"until": str(gate)}, id="of another queue")
     destroyed.dispatch({"sleep": 90}, id="lost")
     fleet.journal.wait_for("start", 2)
-    with pytest.raises(QueueInUse, match="1 jobs are active, and 2 workers or"):
+    with pytest.raises(QueueInUse, match="1 job is active, and 2 workers or"):
         destroyed.destroy()
     destroyed.destroy(force=True)
     destroyed.dispatch({}, id="later")

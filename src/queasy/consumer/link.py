@@ -94,10 +94,11 @@ class Link:
         in time.
         """
         log.warning(
-            "queue %r: the server has released the %d jobs of consumer %s: it was evicted, or did "
+            "queue %r: the server has released %d job%s of consumer %s: it was evicted, or did "
             "not answer in time. It takes jobs again under a new id",
             self.state.name,
             self.state.held,
+            "" if self.state.held == 1 else "s",
             self.client,
         )
         self._store.listener.remove_callback(self._channel)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -174,6 +175,7 @@ def test_health_command_reports_server_and_workers(own_server: Server, tmp_path:
     assert code == 1
     assert said.startswith(f"address  {parse_url(own_server.url)}\n")
     assert "queue    plain: no workers" in said
+    assert re.search(r"^problem  no worker serves plain, .*: start one with `queasy w", said, re.M)
     with fleet_on(own_server.url, "p", tmp_path) as fleet:
         worker = fleet.serve(processes=1)
         code, said = probe(own_server, "--json")
@@ -209,6 +211,7 @@ def test_health_command_sees_a_paused_queue_and_due_jobs_without_a_worker(
                 assert code == 1
                 assert "problem  queue 'plain' is paused, with 1 due job: " in said
                 assert said.splitlines()[-1] == "not ready"
+            assert "no worker serves" not in said
             code, said = probe(own_server, "--queue", "waits")
             assert code == 0, "another queue is not paused"
             found = json.loads(probe(own_server, "--queue", "plain", "--json")[1])

@@ -127,6 +127,10 @@ class ReadOnly(ServerError):
     """The server is a replica and refuses writes."""
 
 
+SERVER_AWAY = (Unreachable, NotReady, ReadOnly)
+"""Conditions that end by themselves: a loop that waits for jobs goes on waiting."""
+
+
 class OutOfMemory(ServerError):
     """The server's memory limit is reached; dispatches are refused until it drains."""
 

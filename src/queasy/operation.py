@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queasy.errors import ClientClosed, InvalidInput, NotReady, Unanswered, Unreachable
+from queasy.errors import (
+    SERVER_AWAY,
+    ClientClosed,
+    InvalidInput,
+    NotReady,
+    ReadOnly,
+    Unanswered,
+    Unreachable,
+)
 from queasy.store.command import Command, WaitForItem
 from queasy.store.store import AsyncStore, SyncStore
 from queasy.store.undo import Claim
@@ -93,7 +101,7 @@ async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
     """The result of an operation, performed in the running event loop."""
     async with AsyncExitStack() as stack:
         answer: Any = None
-        problem: InvalidInput | Unreachable | NotReady | None = None
+        problem: InvalidInput | Unreachable | NotReady | ReadOnly | None = None
         while True:
             try:
                 step = operation.send(answer) if problem is None else operation.throw(problem)
@@ -104,7 +112,7 @@ async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
                 case WaitForItem(args=(seconds,)):
                     try:
                         answer = await store.wait(step, float(seconds))
-                    except (Unreachable, NotReady) as away:  # the operation may decide to wait
+                    except SERVER_AWAY as away:  # the operation may decide to wait
                         problem = away
                 case Command():
                     try:
@@ -121,7 +129,7 @@ async def run_operation(store: AsyncStore, operation: Operation[T]) -> T:
                     except Unreachable as away:  # the operation may decide to wait
                         store.undo_later(running, undo, expires_in)
                         problem = away
-                    except NotReady as away:  # refused: there is nothing to undo
+                    except (NotReady, ReadOnly) as away:  # refused: there is nothing to undo
                         problem = away
                 case Subscribe(channel=channel, unwanted=unwanted, abandoned=abandoned):
                     listening = store.listener.listen(
@@ -150,7 +158,7 @@ def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim |
     closings = store.closings
     with ExitStack() as stack:
         answer: Any = None
-        problem: InvalidInput | Unreachable | NotReady | None = None
+        problem: InvalidInput | Unreachable | NotReady | ReadOnly | None = None
         while True:
             try:
                 step = operation.send(answer) if problem is None else operation.throw(problem)
@@ -164,7 +172,7 @@ def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim |
                 case WaitForItem():
                     try:
                         answer = store.wait(step)
-                    except (Unreachable, NotReady) as away:  # the operation may decide to wait
+                    except SERVER_AWAY as away:  # the operation may decide to wait
                         problem = away
                 case Command():
                     try:
@@ -175,7 +183,7 @@ def run_operation_sync(store: SyncStore, operation: Operation[T], claim: Claim |
                     assert claim is not None
                     try:
                         answer = _run_undoable(store, step, claim)
-                    except (Unreachable, NotReady) as away:  # the operation may decide to wait
+                    except SERVER_AWAY as away:  # the operation may decide to wait
                         problem = away
                     if store.closings != closings:  # give back what it took
                         claim.abandon()
@@ -201,7 +209,7 @@ def _run_undoable(store: SyncStore, step: Undoable, claim: Claim) -> Any:
     except Unanswered:
         claim.unanswered()
         raise
-    except (Unreachable, NotReady):
+    except SERVER_AWAY:
         claim.refused()
         raise
     claim.answered(took=answer.count > 0)

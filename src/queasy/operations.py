@@ -9,11 +9,10 @@ from typing import TypeVar
 
 from queasy.dispatch import new_id
 from queasy.errors import (
+    SERVER_AWAY,
     InvalidInput,
-    NotReady,
     PredicateFailed,
     UndecodablePayload,
-    Unreachable,
 )
 from queasy.job import Job, JobError
 from queasy.operation import EnsureSubscribed, Operation, Subscribe, Undoable, WaitForSignal
@@ -91,7 +90,7 @@ def take_one(
             taken: Taken = yield _dequeue_one(
                 commands, seconds, waiter if signal else "", waits, broken
             )
-        except (Unreachable, NotReady) as away:
+        except SERVER_AWAY as away:
             if last or not was_reached():
                 raise
             if type(away) is not logged:

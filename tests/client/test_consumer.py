@@ -19,6 +19,7 @@ from queasy import (
     JobOptions,
     QueasyError,
     Queue,
+    ReadOnly,
     UndecodablePayload,
     Unreachable,
 )
@@ -171,6 +172,53 @@ async def test_evicted_consumer_loses_its_leases_and_comes_back_under_a_new_id(
         assert again.job.client != jobs.id
         assert await again.complete()
         assert not await lease.complete()
+
+
+async def test_consumer_hands_out_no_job_that_it_has_lost(client: Client) -> None:
+    """Bug: jobs that were not begun when the consumer was evicted were handed out afterwards, as if
+    they were still leased. So two programs worked on one job."""
+    queue = client.queue("q")
+    await queue.dispatch_many(range(3))
+    async with queue.consumer(concurrency=3) as evicted:
+        (begun,) = await take(evicted, 1)
+        assert await queue.evict(evicted.id, died=False) == 3
+        others = [await queue.lease(timeout=0) for _ in range(3)]
+        await asyncio.wait_for(begun.should_stop.wait(), 10)
+        following = asyncio.create_task(anext(evicted))
+        for other in others:
+            assert other is not None
+            assert not following.done()
+            await other.complete()
+        await queue.dispatch(3, id="new")
+        lease = await asyncio.wait_for(following, 10)
+        assert (lease.job.id, lease.lost, lease.ended) == ("new", False, None)
+        await lease.complete()
+
+
+async def test_consumer_waits_for_a_server_that_is_read_only_for_a_while(server: Server) -> None:
+    """Bug: the loop of the consumer ended with ReadOnly."""
+    async with Client(server.url, timeout=0.5) as client:
+        queue = client.queue("q")
+        async with queue.consumer(lease=30) as jobs:
+            following = asyncio.create_task(anext(jobs))
+            waiting = asyncio.create_task(client.queue("other").lease(timeout=60))
+            await until_waiting(queue)
+            server.call("REPLICAOF", "127.0.0.1", free_port())
+            try:
+                with pytest.raises(ReadOnly):
+                    await queue.dispatch(1)
+                with pytest.raises(ReadOnly):
+                    await queue.dispatch(1)
+                assert not following.done()
+                assert not waiting.done()
+            finally:
+                server.call("REPLICAOF", "NO", "ONE")
+            await queue.dispatch(1)
+            await client.queue("other").dispatch(2)
+            assert await (await asyncio.wait_for(following, 20)).complete()
+            other = await asyncio.wait_for(waiting, 20)
+            assert other is not None
+            await other.complete()
 
 
 async def test_client_evicts_a_consumer_from_all_its_queues(client: Client) -> None:

@@ -42,6 +42,24 @@ def test_thread_keeps_ten_leases_longer_than_their_length(sync_client: SyncClien
     assert queue.clients() == []
 
 
+def test_consumer_hands_out_no_job_that_it_has_lost(sync_client: SyncClient) -> None:
+    """Bug: jobs that were not begun when the consumer was evicted were handed out afterwards."""
+    queue = sync_client.queue("q")
+    queue.dispatch_many(range(3))
+    with queue.consumer(concurrency=3) as evicted:
+        (begun,) = take(evicted, 1)
+        assert queue.evict(evicted.id, died=False) == 3
+        others = [queue.lease(timeout=0) for _ in range(3)]
+        assert begun.should_stop.wait(10)
+        for other in others:
+            assert other is not None
+            other.complete()
+        queue.dispatch(3, id="new")
+        (lease,) = take(evicted, 1)
+        assert (lease.job.id, lease.lost, lease.ended) == ("new", False, None)
+        lease.complete()
+
+
 def test_threads_work_on_at_most_as_many_jobs_as_the_concurrency(sync_client: SyncClient) -> None:
     queue = sync_client.queue("q")
     queue.dispatch_many(range(100))

@@ -27,7 +27,7 @@ from queasy.consumer.state import (
     StandDown,
 )
 from queasy.dispatch import new_client_id
-from queasy.errors import NotReady, Unreachable
+from queasy.errors import SERVER_AWAY
 from queasy.job import Job
 from queasy.outcomes import Release
 from queasy.store.commands import QueueCommands
@@ -109,8 +109,17 @@ class Engine:
         self._pump = asyncio.create_task(self._run(), name=f"queasy consumer {self.id}")
 
     def next_job(self) -> tuple[LeaseRecord, QueueCommands] | None:
-        """A job that the program begins now; None if none is ready. Any thread may call this."""
-        return None if self.stopped else self._pop()
+        """A job that the program begins now; None if none is ready. Any thread may call this.
+
+        Jobs whose lease is lost, or may be, are left out: another client may have them.
+        """
+        while not self.stopped and (ready := self._pop()):
+            lease, _ = ready
+            if lease.unconfirmed:
+                lease.report(Ending(*lease.key, Release()))
+            elif not lease.over:
+                return ready
+        return None
 
     def _pop(self) -> tuple[LeaseRecord, QueueCommands] | None:
         try:
@@ -250,7 +259,7 @@ class Engine:
     async def _perform(self, link: Link, work: Work) -> None:
         try:
             await work()
-        except (Unreachable, NotReady) as away:  # try again later
+        except SERVER_AWAY as away:  # try again later
             link.note_problem(away)
             link.state.mark_stale()
             link.state.pause(time.monotonic())

@@ -104,6 +104,8 @@ class ManagedLease(BaseLease):
     def _bind(self, record: LeaseRecord) -> None:
         self._record = record
         record.on_lost(self._note_lost)
+        if record.over:  # lost just before
+            self._note_lost()
 
     @property
     def lost(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from queasy.consumer.leases import LeaseRecord
 from queasy.consumer.state import ConsumerQueue
-from queasy.errors import InvalidInput, NotReady, QueasyError, Unreachable
+from queasy.errors import SERVER_AWAY, InvalidInput, QueasyError
 from queasy.job import Job
 from queasy.operation import run_operation
 from queasy.operations import (
@@ -209,7 +209,7 @@ class Link:
         while True:
             try:
                 taken = await self._store.run(command)
-            except (Unreachable, NotReady) as away:
+            except SERVER_AWAY as away:
                 self.state.mark_stale()
                 self.note_problem(away)
                 await asyncio.sleep(REFUSED_RETRY_SECONDS)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from queasy.errors import NotReady, Unreachable
+from queasy.errors import SERVER_AWAY
 from queasy.interop.dialect import Dialect, Held, Taken
 from queasy.operation import Operation, Sleep, Undoable
 from queasy.operations import REFUSED_RETRY_SECONDS
@@ -57,7 +57,7 @@ def take_some(
             if last:
                 return taken
             yield dialect.wait(min(left, store.longest_wait))
-        except (Unreachable, NotReady) as away:
+        except SERVER_AWAY as away:
             if last or not store.was_reached:
                 raise
             if type(away) is not logged:

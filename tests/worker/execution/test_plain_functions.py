@@ -203,6 +203,19 @@ async def test_function_that_is_held_ready_ends_at_once_when_it_is_asked_to(
     assert "held" not in held.began
 
 
+async def test_functions_that_became_long_leave_no_room_to_other_queues(held: Held) -> None:
+    """Bug: they kept the size of short ones, so that a job of another queue began beside them. A
+    worker ran jobs of 150 units at once."""
+    async with asyncio.timeout(PATIENCE):
+        while held.runs.used.plain < 100:  # ten of 10 units, as at the next tick at the latest
+            await asyncio.sleep(0.01)
+    held.may_end.set()
+    for number in range(10):
+        await held.until_ended(str(number))
+    await held.until_ended("held")
+    assert held.runs.used.total == 0
+
+
 async def test_function_that_is_held_ready_too_long_is_released(
     held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,8 @@ class Run(msgspec.Struct, eq=False):
     is_async: bool
     job: Job
     size: int
-    """Units of capacity that it occupies here, from its arrival to its end."""
+    """Units of capacity that it occupies here, from its arrival to its end: fewer than `units`
+    while the functions of its queue are short."""
     units: int
     """Units that it occupies while a thread runs it: more than `size` if jobs are short."""
     ready_at: float
@@ -110,6 +111,10 @@ class Run(msgspec.Struct, eq=False):
         if now - table.requested_at(self.queue) <= cut_off:
             return False
         return now - table.confirmed_at(self.queue) > cut_off
+
+    def charge_in_full(self) -> None:
+        """It is not short."""
+        self.size = self.units
 
     def enter_thread(self, calls: Interruptible) -> None:
         """A thread is about to call the plain function."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -123,7 +122,7 @@ class Runs:
         """Whether every run of an async handler has begun: none waits for the event loop, or is
         held ready.
         """
-        return not self._tasks.has_waiting
+        return not self._tasks.waiting
 
     def has_of(self, queue: int) -> bool:
         """Whether the queue has a run here."""
@@ -176,18 +175,21 @@ class Runs:
 
     def _most_to_begin(self, waiting: Sequence[Run]) -> int:
         """How many async handlers may begin: all that wait, except those that are held ready."""
-        if not (ready := self._ready_units()):
+        if self.used.total <= self._capacity:
             return len(waiting)
-        # Approximately: runs of other sizes may wait as well.
-        size = waiting[0].size
-        others = self.used.total - size * len(waiting)
-        return max(len(waiting) - math.ceil(ready / size), 0 if others else 1)
+        room = self._capacity - self.used.total + sum(run.size for run in waiting)
+        fit = 0
+        for run in waiting:
+            room -= run.size
+            if room < 0:
+                break
+            fit += 1
+        return fit or int(len(waiting) == len(self))  # an idle worker runs any job
 
     def _ready_units(self) -> int:
         """Units of async handlers that are held ready: they begin when others have ended."""
-        if not self._tasks.has_waiting:
-            return 0
-        return max(0, self.used.total - self._capacity)
+        over = self.used.total - self._capacity
+        return 0 if over <= 0 else min(over, sum(run.size for run in self._tasks.waiting))
 
     def go(self, *, at_once: bool = False) -> None:
         """Let the async handlers begin: now, or after the calls that are about to be sent."""
@@ -310,6 +312,8 @@ class Runs:
             if due_until >= run.deadline:
                 self.request_end(run, "timeout")
             run.interrupt_if_due(now)
+            if run.size < run.units and run.calls is not None:
+                self._charge_in_full(run)
         self._table.deadlines_checked(due_until)
         self._refuse_late(time.monotonic())
         # A handler's wait counts double, because another worker could have run the job meanwhile.
@@ -319,6 +323,13 @@ class Runs:
             self._wanted_more = False
             self._listener.room_changed()
         self._tick_later(now)
+
+    def _charge_in_full(self, run: Run) -> None:
+        """A plain function is not as short as those before it, by which its size was chosen. Other
+        queues must not use the rest of what it costs.
+        """
+        self.used.add(run.units - run.size, is_async=False)
+        run.charge_in_full()
 
     def _refuse_late(self, now: float) -> None:
         """Release async handlers that were held ready for too long: those that run became slower,

@@ -53,9 +53,9 @@ class TaskPool(Generic[T]):
         self._waiting.extend(items)
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether items wait to be performed."""
-        return bool(self._waiting)
+    def waiting(self) -> Sequence[T]:
+        """The items that wait to be performed."""
+        return self._waiting
 
     def go(self, *, at_once: bool = False) -> None:
         """Start performing: now if `at_once`, else in the next pass of the event loop.

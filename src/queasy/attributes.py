@@ -9,9 +9,14 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
 from itertools import islice
 from typing import Any, cast
+from uuid import UUID
 
 import msgspec
 
@@ -77,17 +82,24 @@ def has_details(error: BaseException) -> bool:
 
 
 def chain_of(error: BaseException) -> Iterator[BaseException]:
-    """The causes of an error, nearest first, at most five."""
+    """The causes of an error, nearest first, at most five. The members of a group are causes."""
     seen = {id(error)}
-    for _ in range(MAX_CAUSES):
-        cause = error.__cause__
-        if cause is None and not error.__suppress_context__:
-            cause = error.__context__
-        if cause is None or id(cause) in seen:
-            return
-        seen.add(id(cause))
-        yield cause
-        error = cause
+    waiting = deque(_direct_causes(error))
+    while waiting and len(seen) <= MAX_CAUSES:
+        cause = waiting.popleft()
+        if id(cause) not in seen:
+            seen.add(id(cause))
+            yield cause
+            waiting.extend(_direct_causes(cause))
+
+
+def _direct_causes(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        yield from islice(cast("tuple[BaseException, ...]", error.exceptions), MAX_CAUSES)
+    if error.__cause__ is not None:
+        yield error.__cause__
+    elif error.__context__ is not None and not error.__suppress_context__:
+        yield error.__context__
 
 
 def attributes_of(error: BaseException, redact: Redact) -> dict[str, Any]:
@@ -155,8 +167,12 @@ def _plain(name: str, value: Any, redact: Redact | None, depth: int) -> Any:
             }
             kept = {key: copy for key, copy in copied.items() if copy is not _OMITTED}
             return kept if kept or not value else _OMITTED
-        case list() | tuple() if depth:
-            parts = islice(cast("list[Any]", value), MAX_ITEMS)
+        case Enum():
+            return _copy(name, value.value, redact, depth)
+        case date() | time() | UUID() | Decimal():  # a datetime is a date
+            return _text(str(value), MAX_TEXT_CHARACTERS)
+        case list() | tuple() | set() | frozenset() if depth:
+            parts = islice(cast("Iterable[Any]", value), MAX_ITEMS)
             copies = [_copy(name, part, redact, depth - 1) for part in parts]
             kept_parts = [copy for copy in copies if copy is not _OMITTED]
             return kept_parts if kept_parts or not value else _OMITTED

@@ -3,7 +3,10 @@
 import enum
 import json
 import math
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -39,6 +42,10 @@ class Slotted(Exception):
 
 class Colour(enum.IntEnum):
     RED = 3
+
+
+class State(enum.Enum):
+    OPEN = "open"
 
 
 def of(error: BaseException, **more: Any) -> JobError:
@@ -151,6 +158,35 @@ def test_error_has_the_chain_of_its_causes() -> None:
     assert error.causes[0].attributes == {"code": 5}
     assert error.causes[1].attributes["errno"] == 28
     assert {cause.kind for cause in error.causes} == {"permanent"}
+
+
+def test_members_of_a_group_are_its_causes() -> None:
+    """So the code of an error that was raised in an `asyncio.TaskGroup` is recorded."""
+    inner = ExceptionGroup("in", [KeyError("a")])
+    group = caught(ExceptionGroup("out", [Carrying(code=51), inner]), OSError(28, "no"))
+    error = of(group)
+    assert [cause.type for cause in error.causes] == [
+        "Carrying", "ExceptionGroup", "OSError", "KeyError",
+    ]  # fmt: skip
+    assert error.causes[0].attributes == {"code": 51}
+    many = ExceptionGroup("many", [ValueError(str(number)) for number in range(99)])
+    assert len(of(many).causes) == 5
+
+
+def test_values_that_have_a_text_are_recorded_as_it() -> None:
+    carried = of(
+        Carrying(
+            at=datetime(2026, 11, 20, tzinfo=UTC), price=Decimal("1.50"), id=UUID(int=5),
+            state=State.OPEN, codes={7},
+        )
+    ).attributes  # fmt: skip
+    assert carried == {
+        "at": "2026-11-20 00:00:00+00:00",
+        "price": "1.50",
+        "id": "00000000-0000-0000-0000-000000000005",
+        "state": "open",
+        "codes": [7],
+    }
 
 
 @pytest.mark.parametrize(("suppress", "causes"), [(False, ["KeyError"]), (True, [])])

@@ -143,4 +143,4 @@ def test_exception_whose_attributes_cannot_be_read_is_recorded_as_itself(
     assert isinstance(outcome, Fail)
     assert outcome.error is not None
     assert (outcome.error.type, outcome.error.message) == ("Forwarding", "refused")
-    assert outcome.error.traceback.endswith("Forwarding: refused\n")
+    assert "Forwarding: refused\n" in outcome.error.traceback  # Python 3.13 adds a line after it

@@ -18,7 +18,7 @@ $(READY): pyproject.toml
 demo: $(READY)  ## a demonstration, on the embedded server
 	$(BIN)/python examples/demo.py
 
-test: $(READY)  ## all tests except the long ones, in six minutes; three processes, because most tests wait
+test: $(READY)  ## all tests except the long ones, in ten minutes; three processes, because most tests wait
 	$(BIN)/pytest -n 3 --dist loadfile
 	$(BIN)/pytest -n 2 --dist loadfile -q --as worker $(AS_WORKER)
 

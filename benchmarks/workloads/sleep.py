@@ -21,7 +21,7 @@ def run(
 
 
 def share_of_ideal(bench: Bench, job: str, jobs: int, milliseconds: float, at_once: int) -> float:
-    """Drain jobs that wait for so long, so many at once. Returns ideal time / measured time."""
+    """Drain jobs that each wait for `milliseconds`. Returns ideal time / measured time."""
     bench.produce("bulk", job, jobs, milliseconds)
     with bench.worker(1, job) as worker:
         tally = bench.wait_for_jobs(jobs, worker)

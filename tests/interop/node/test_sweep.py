@@ -69,7 +69,7 @@ class Walk:
     def __init__(self, q: NodeQueue, seed: int) -> None:
         self.q, self.random, self.now = q, random.Random(seed), 0
         self.holders: dict[str, str] = {}
-        """Who holds each id, as far as their calls said."""
+        """The holder of each id, according to the replies."""
         self.present: set[str] = set()
         """Ids that must be waiting or active."""
         self.expires: dict[str, int] = {}

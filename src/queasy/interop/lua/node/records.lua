@@ -43,7 +43,7 @@ local function checkouts(q, client)
 end
 
 -- Whether there is a key of this type. A key of another type is renamed to <queue>:broken:<rest of
--- its name>, where it is in nobody's way and can be looked at: otherwise it would fail every call
+-- its name>, where it blocks no job and can be read: otherwise it would fail every call
 -- that comes across it, such as every sweep.
 local function has(q, key, expected)
   local found = redis.call('TYPE', key).ok
